@@ -1,0 +1,38 @@
+"""`python -m benchmarks SUITE [--quick] [--json]`: run a suite and print what it measured."""
+
+import argparse
+import time
+
+from benchmarks import jobs, report, server, venv
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    suites = parser.add_subparsers(dest="suite", required=True, metavar="SUITE")
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--quick", action="store_true", help="under 50 s once the peers are installed")
+    options.add_argument("--json", action="store_true", help="only JSON lines on stdout")
+    suite = suites.add_parser("jobs", parents=[options], help="jobs, beside other engines and the raw limit")
+    suite.add_argument("--peers-only", action="store_true", help="leave ours out")
+    suite.set_defaults(run=run_jobs)
+    suite = suites.add_parser("chaos", parents=[options], help="what is lost and how long recovery takes")
+    suite.set_defaults(run=run_chaos)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+def run_jobs(arguments: argparse.Namespace) -> None:
+    venv.ensure()
+    plan = jobs.QUICK if arguments.quick else jobs.FULL
+    deadline = time.monotonic() + plan.budget_s
+    with server.running() as postgres:
+        rows = jobs.Run(postgres, plan, deadline=deadline, peers_only=arguments.peers_only).rows()
+    report.emit("jobs", rows, json_only=arguments.json)
+
+
+def run_chaos(arguments: argparse.Namespace) -> None:
+    raise NotImplementedError("the chaos suite is not written yet")
+
+
+if __name__ == "__main__":
+    main()

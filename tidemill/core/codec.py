@@ -1,0 +1,118 @@
+"""Payloads: JSON on disk, typed Python at both ends.
+
+Arguments and results may be plain JSON values, dataclasses, msgspec Structs or pydantic models.
+What cannot be encoded raises a `PayloadError` before anything is written; there is no pickle.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, PayloadError
+
+_NULL = b"null"
+
+
+def _is_pydantic(kind: Any) -> bool:
+    # pydantic is looked up, not imported: a program that has not loaded it has none of its models.
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+
+
+def _encode_other(value: Any) -> Any:
+    if _is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"a {type(value).__qualname__} has no JSON form")
+
+
+def _decode_other(kind: type, value: Any) -> Any:
+    if _is_pydantic(kind):
+        return kind.model_validate(value)  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(value, kind):
+        return value
+    raise NotImplementedError(f"a {kind.__qualname__} cannot be read from JSON")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_other)
+
+
+def encode(value: Any) -> bytes:
+    """The JSON bytes of a payload; a `PayloadError` names what has no JSON form."""
+    if value is None:
+        return _NULL
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        raise PayloadError(f"this value cannot be stored as JSON: {error}") from error
+
+
+def decode(data: bytes | str, kind: Any = Any) -> Any:
+    """Read JSON bytes as `kind`; a `PayloadError` says where they do not fit."""
+    try:
+        return msgspec.json.decode(data, type=kind, dec_hook=_decode_other)
+    except (msgspec.MsgspecError, ValueError, NotImplementedError, RecursionError) as error:
+        raise PayloadError(str(error)) from error
+
+
+class Signature:
+    """The typed arguments of a function: binds a call, and checks JSON against the annotations."""
+
+    def __init__(self, function: Callable[..., Any], *, where: str) -> None:
+        self._where = where
+        self._signature = inspect.signature(function)
+        try:
+            hints = get_type_hints(function)
+        except (NameError, TypeError) as error:
+            raise ConfigError(f"{where}: the type hints cannot be read: {error}") from error
+        fields: list[tuple[Any, ...]] = []
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise ConfigError(
+                    f"{where}: parameter {name!r} must be a plain named parameter, so that a stored job "
+                    "can be called by name"
+                )
+            kind = hints.get(name, Any)
+            fields.append(
+                (name, kind) if parameter.default is parameter.empty else (name, kind, _field(parameter.default))
+            )
+        self.names = tuple(self._signature.parameters)
+        try:
+            self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+            self._decoder = msgspec.json.Decoder(self._struct, dec_hook=_decode_other)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{where}: an annotation cannot be read from JSON: {error}") from error
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Encode a call's arguments, after checking that they will be accepted when the job runs."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise PayloadError(f"{self._where}: {error}") from error
+        data = encode(bound.arguments)
+        self.check(data)
+        return data
+
+    def check(self, data: bytes | str) -> None:
+        """Raise a `PayloadError` unless these JSON arguments fit the annotations."""
+        self.load(data)
+
+    def load(self, data: bytes | str) -> dict[str, Any]:
+        """The keyword arguments that these JSON bytes stand for."""
+        if not self.names and data in (b"{}", "{}"):
+            return {}
+        try:
+            values = self._decoder.decode(data)
+        except (msgspec.MsgspecError, ValueError, NotImplementedError, RecursionError) as error:
+            raise PayloadError(f"{self._where}: bad arguments: {error}") from error
+        return {name: getattr(values, name) for name in self.names}
+
+
+def _field(default: Any) -> Any:
+    if isinstance(default, list | dict | set):
+        return msgspec.field(default_factory=lambda: type(default)(default))
+    return default

@@ -1,0 +1,271 @@
+"""When a failed job is tried again, and when it is given up.
+
+Declare a policy once, with durations as people write them; it travels with the job as JSON:
+
+    retry(max_attempts=5)                          1s, 2s, 4s, 8s between the five attempts
+    retry(8, backoff="10s", factor=3, cap="1h")    10s, 30s, 90s, ... and never more than 1h
+    retry(schedule=("10s", "1m", "10m"))           four attempts, with exactly these waits
+    retry(no_retry=(ValueError, "app.NotPaid"))    some errors are not worth another attempt
+    retry(retry_on=(ConnectionError,))             only these are
+
+A failure of the code is an *attempt*. A worker that dies under a job (killed, out of memory, its host
+gone) is a *loss*: the environment's fault, counted apart and limited by `max_losses`, so that a bad
+deploy does not use up a job's attempts and a job that kills its workers does not go on for ever.
+
+Waits get up to `jitter` of themselves added (0.1: 10s becomes 10s to 11s), so that jobs that failed
+together do not come back together. The addition is decided by the job's seed and the attempt, not by
+chance: the same failure always gets the same decision.
+
+Inside a task, say what should happen by raising:
+
+    raise RetryAfter("30s", "rate limited")        a failed attempt; waits exactly this long
+    raise Snooze("5m", "report is not ready")      not an attempt at all; asked again later
+    raise Discard("order was cancelled")           fails now, is never tried again
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tidemill.core.duration import Duration, format_duration, jitter_fraction, parse_duration
+from tidemill.core.errors import ConfigError
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How often and when a job is tried again. Make one with `retry(...)`, which checks it.
+
+    As it stands, without arguments, the job is tried once and survives four lost workers.
+    """
+
+    max_attempts: int = 1
+    """How often the code may fail before the job is failed; 1 means no second try."""
+    backoff: float = 1.0
+    """Seconds to wait after the first failure."""
+    factor: float = 2.0
+    """Each further wait is this many times the one before."""
+    cap: float = 3600.0
+    """The longest wait in seconds, before jitter. A `schedule` is not capped."""
+    jitter: float = 0.1
+    """The part of each wait, 0 to 1, that may be added to it."""
+    schedule: tuple[float, ...] = ()
+    """The waits in seconds, in place of backoff, factor and cap; the last one repeats."""
+    max_losses: int = 5
+    """The job is failed when its worker has died under it this many times."""
+    retry_on: tuple[str, ...] = ()
+    """If not empty, only these errors are retried: class names, bare or dotted; subclasses count."""
+    no_retry: tuple[str, ...] = ()
+    """These errors are never retried, even if `retry_on` names them too."""
+
+
+class Retry(msgspec.Struct, frozen=True, tag="retry"):
+    """Try again after `delay` seconds."""
+
+    delay: float
+    reason: str
+
+
+class GiveUp(msgspec.Struct, frozen=True, tag="give_up"):
+    """Fail the job for good."""
+
+    reason: str
+
+
+RetryDecision = Retry | GiveUp
+
+
+class RetryAfter(Exception):
+    """Raise in a task: this attempt failed, try again after exactly this long."""
+
+    def __init__(self, seconds: Duration, reason: str = "") -> None:
+        self.seconds = parse_duration(seconds, what="RetryAfter")
+        self.reason = reason
+        super().__init__(self.seconds, reason)
+
+    def __str__(self) -> str:
+        return self.reason or f"asked to be retried in {format_duration(self.seconds)}"
+
+
+class Snooze(Exception):
+    """Raise in a task: nothing failed, it is only too early; ask again later. Counts no attempt."""
+
+    def __init__(self, seconds: Duration, reason: str = "") -> None:
+        self.seconds = parse_duration(seconds, what="Snooze")
+        self.reason = reason
+        super().__init__(self.seconds, reason)
+
+    def __str__(self) -> str:
+        return self.reason or f"snoozed for {format_duration(self.seconds)}"
+
+
+class Discard(Exception):
+    """Raise in a task: fail the job now and never retry it."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def retry(
+    max_attempts: int | None = None,
+    *,
+    backoff: Duration = 1.0,
+    factor: float = 2.0,
+    cap: Duration = 3600.0,
+    jitter: float = 0.1,
+    schedule: Sequence[Duration] = (),
+    max_losses: int = 5,
+    retry_on: Iterable[str | type[BaseException]] = (),
+    no_retry: Iterable[str | type[BaseException]] = (),
+) -> RetryPolicy:
+    """A checked policy; durations may be text, errors may be classes or their names.
+
+    `max_attempts` is 5 if not given, or one more than the waits in `schedule`.
+    """
+    if isinstance(schedule, str):
+        raise ConfigError(f"retry schedule: {schedule!r} is one text; write a tuple, such as ('10s', '1m')")
+    waits = tuple(parse_duration(wait, what="retry schedule") for wait in schedule)
+    policy = RetryPolicy(
+        max_attempts=max_attempts if max_attempts is not None else len(waits) + 1 if waits else 5,
+        backoff=parse_duration(backoff, what="retry backoff"),
+        factor=factor,
+        cap=parse_duration(cap, what="retry cap"),
+        jitter=jitter,
+        schedule=waits,
+        max_losses=max_losses,
+        retry_on=_error_names(retry_on, what="retry_on"),
+        no_retry=_error_names(no_retry, what="no_retry"),
+    )
+    validate(policy)
+    return policy
+
+
+def validate(policy: RetryPolicy) -> None:
+    """Raise a ConfigError that names the first field which makes no sense."""
+    checks = (
+        ("max_attempts", _is_count(policy.max_attempts), "a whole number of 1 or more"),
+        ("max_losses", _is_count(policy.max_losses), "a whole number of 1 or more"),
+        ("factor", _is_within(policy.factor, 1.0, math.inf), "a number of 1 or more"),
+        ("jitter", _is_within(policy.jitter, 0.0, 1.0), "a fraction from 0 to 1"),
+        ("cap", policy.cap >= policy.backoff, f"at least the backoff, {format_duration(policy.backoff)}"),
+    )
+    for field, holds, expected in checks:
+        if not holds:
+            raise ConfigError(f"retry {field}: {getattr(policy, field)!r} is not {expected}")
+
+
+def decide(
+    policy: RetryPolicy,
+    *,
+    failures: int,
+    losses: int = 0,
+    error: str | Sequence[str],
+    retry_after: float | None = None,
+    seed: int,
+) -> RetryDecision:
+    """What follows a failure of the job's code.
+
+    `failures` counts the failures of the code, this one included; `losses` is only told in the reason.
+    `error` is the class path of the exception, or its `error_lineage`, with which a policy that names a
+    base class covers its subclasses. `retry_after` is what a `RetryAfter` asked for: it replaces the wait
+    and the question which errors are retried, but not the limit on attempts.
+    """
+    lineage = (error,) if isinstance(error, str) else tuple(error)
+    if retry_after is None and (refusal := _refusal(policy, lineage)):
+        return GiveUp(refusal)
+    if failures >= policy.max_attempts:
+        attempts = "its only attempt" if policy.max_attempts == 1 else f"all {policy.max_attempts} attempts"
+        also = f"; its worker also died {_times(losses)}" if losses else ""
+        return GiveUp(f"{attempts} failed{also}")
+    delay = retry_after if retry_after is not None else _jittered_wait(policy, failures, seed)
+    asked = ", as it asked" if retry_after is not None else ""
+    return Retry(delay, f"attempt {failures} of {policy.max_attempts} failed; {_again(delay)}{asked}")
+
+
+def decide_lost(policy: RetryPolicy, *, losses: int) -> RetryDecision:
+    """What follows the death of the worker that ran the job; `losses` includes this one.
+
+    The first loss is retried at once, as it is most often a deploy or a host that went away. Later ones
+    wait as failures do: the job itself may be what kills its workers.
+    """
+    if losses >= policy.max_losses:
+        return GiveUp(f"its worker died {_times(losses)} while running it")
+    delay = 0.0 if losses <= 1 else _wait(policy, losses - 1)
+    return Retry(delay, f"its worker died while running it ({losses} of {policy.max_losses}); {_again(delay)}")
+
+
+def error_lineage(error: type[BaseException]) -> tuple[str, ...]:
+    """The class paths of an exception class and its bases, nearest first: what `decide` matches."""
+    return tuple(_class_path(cls) for cls in error.__mro__ if issubclass(cls, BaseException))
+
+
+def _refusal(policy: RetryPolicy, lineage: tuple[str, ...]) -> str | None:
+    """Why the policy does not retry this error at all, if it does not."""
+    name = lineage[0].rpartition(".")[2]
+    if any(_is_named(path, policy.no_retry) for path in lineage):
+        return f"{name} is declared as not worth retrying"
+    if policy.retry_on and not any(_is_named(path, policy.retry_on) for path in lineage):
+        return f"{name} is not among the errors declared as worth retrying"
+    return None
+
+
+def _is_named(path: str, names: tuple[str, ...]) -> bool:
+    """Whether a dotted class path is meant by one of the names: itself, or its tail after a dot."""
+    return any(path == name or path.endswith("." + name) for name in map(_without_builtins, names))
+
+
+def _wait(policy: RetryPolicy, failures: int) -> float:
+    """Seconds to wait after the n-th failure, before jitter."""
+    if policy.schedule:
+        return policy.schedule[min(failures, len(policy.schedule)) - 1]
+    try:
+        return min(policy.backoff * float(policy.factor) ** (failures - 1), policy.cap)
+    except OverflowError:
+        return policy.cap
+
+
+def _jittered_wait(policy: RetryPolicy, failures: int, seed: int) -> float:
+    return _wait(policy, failures) * (1 + policy.jitter * jitter_fraction(seed, failures))
+
+
+def _error_names(errors: Iterable[str | type[BaseException]], *, what: str) -> tuple[str, ...]:
+    if isinstance(errors, str | type):
+        raise ConfigError(f"retry {what}: {errors!r} is one error; write a tuple, such as (ValueError,)")
+    return tuple(_error_name(error, what=what) for error in errors)
+
+
+def _error_name(error: object, *, what: str) -> str:
+    if isinstance(error, type) and issubclass(error, BaseException):
+        return _class_path(error)
+    if isinstance(error, str) and all(part.isidentifier() for part in error.split(".")):
+        return _without_builtins(error)
+    raise ConfigError(f"retry {what}: {error!r} is not an exception class or the name of one")
+
+
+def _class_path(cls: type) -> str:
+    return _without_builtins(f"{cls.__module__}.{cls.__qualname__}")
+
+
+def _without_builtins(path: str) -> str:
+    return path.removeprefix("builtins.")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_within(value: object, low: float, high: float) -> bool:
+    """Whether the value is a finite number from low to high."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and low <= value <= high
+
+
+def _again(delay: float) -> str:
+    return f"trying again in {format_duration(delay)}" if delay else "trying again now"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,99 @@
+"""What a task can ask and tell while it runs.
+
+from tidemill import current_job
+
+def export(table: str) -> dict:
+    job = current_job()
+    for done, chunk in enumerate(chunks):
+        job.report(done / len(chunks), f"chunk {done}")   # shown live; arms the stall watchdog
+            job.check_cancelled()                             # for plain functions: raises when cancelled
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+
+from tidemill.core.errors import ConfigError, TidemillError
+
+_current: ContextVar[RunningJob] = ContextVar("tidemill_job")
+
+
+class JobCancelled(TidemillError):
+    """Raised by `check_cancelled` inside a task whose job somebody has cancelled."""
+
+
+class RunningJob:
+    """One attempt at a job, as its task sees it. Safe to use from any thread."""
+
+    __slots__ = (
+        "attempt",
+        "beat_at",
+        "budget",
+        "cancel_reason",
+        "id",
+        "note",
+        "overrun",
+        "progress",
+        "queue",
+        "reported",
+        "stall",
+        "started",
+        "task",
+    )
+
+    def __init__(self, id: int, attempt: int, queue: str, task: str) -> None:
+        self.id = id
+        self.attempt = attempt
+        self.queue = queue
+        self.task = task
+        self.started = time.monotonic()
+        self.beat_at: float | None = None
+        self.budget: float | None = None
+        self.stall: float | None = None
+        self.progress: float | None = None
+        self.note: str | None = None
+        self.reported = False
+        self.cancel_reason: str | None = None
+        self.overrun: str | None = None
+
+    def report(self, progress: float | None = None, message: str | None = None) -> None:
+        """Say how far the job has come: a fraction from 0 to 1, a message, or both. Counts as a sign of life."""
+        if progress is not None:
+            self.progress = min(1.0, max(0.0, float(progress)))
+        if message is not None:
+            self.note = message
+        self.beat_at = time.monotonic()
+        self.reported = True
+
+    def beat(self) -> None:
+        """A sign of life without anything to show; the first one arms the stall watchdog."""
+        self.beat_at = time.monotonic()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this job cancelled."""
+        return self.cancel_reason is not None
+
+    def check_cancelled(self) -> None:
+        """Raise `JobCancelled` if somebody wants this job cancelled."""
+        if self.cancel_reason is not None:
+            raise JobCancelled(self.cancel_reason)
+
+
+def current_job() -> RunningJob:
+    """The job that this code runs in; an error outside of one."""
+    job = _current.get(None)
+    if job is None:
+        raise ConfigError("current_job() was called outside of a job: it works only inside a running task")
+    return job
+
+
+def find_current_job() -> RunningJob | None:
+    """The job that this code runs in, if any."""
+    return _current.get(None)
+
+
+def enter_job(job: RunningJob) -> None:
+    """Make this the current job for the rest of the calling context."""
+    _current.set(job)

@@ -1,0 +1,130 @@
+"""Enqueueing from one process: calls that come together go to the database together.
+
+A lone call is one statement. While it is under way, further calls wait and then share the next statement, so
+sixteen callers need a few round trips, not sixteen. Every caller still gets its own answer, and an error that
+belongs to one of them is not told to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import asyncpg
+
+from tidemill.core.errors import StoreError
+from tidemill.core.job import JobRef, NewJob
+from tidemill.store.database import Database, is_away
+from tidemill.store.jobs import insert_jobs
+from tidemill.store.wake import Bell
+
+MOST_TOGETHER = 500
+MANY_CHUNK = 10_000
+
+
+class Enqueuer:
+    """This process's way of putting jobs in."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._bell = Bell(database)
+        self._waiting: list[tuple[NewJob, asyncio.Future[JobRef]]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._alone = False
+
+    async def put(self, job: NewJob) -> JobRef:
+        """Store one job; returns when it is committed."""
+        if self._sender is None and not self._alone:
+            self._alone = True
+            try:
+                return (await self._store([job]))[0]
+            finally:
+                self._alone = False
+                self._send_waiting()
+        answer: asyncio.Future[JobRef] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, answer))
+        return await answer
+
+    async def put_many(self, jobs: Sequence[NewJob]) -> list[JobRef]:
+        """Store all jobs or none, in one transaction."""
+        refs: list[JobRef] = []
+        try:
+            async with self._database.transaction(patience=30.0) as connection:
+                for start in range(0, len(jobs), MANY_CHUNK):
+                    refs += await insert_jobs(self._database, connection, jobs[start : start + MANY_CHUNK], notify=True)
+        except asyncpg.PostgresError as error:
+            raise _explained(error) from error
+        return refs
+
+    async def close(self) -> None:
+        """Finish what is under way."""
+        if self._sender is not None:
+            await self._sender
+        await self._bell.close()
+
+    def _send_waiting(self) -> None:
+        if self._waiting and self._sender is None:
+            self._sender = asyncio.create_task(self._send(), name="tidemill-enqueuer")
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
+                await self._answer(batch)
+        finally:
+            self._sender = None
+
+    async def _answer(self, batch: list[tuple[NewJob, asyncio.Future[JobRef]]]) -> None:
+        try:
+            refs = await self._store([job for job, _ in batch])
+        except StoreError as error:
+            if len(batch) == 1:
+                _give(batch[0][1], error)
+                return
+            for one in batch:  # One of them is at fault: each for itself.
+                await self._answer([one])
+            return
+        except BaseException as error:
+            for _, answer in batch:
+                _give(answer, error)
+            raise
+        for (_, answer), ref in zip(batch, refs, strict=True):
+            _give(answer, ref)
+
+    async def _store(self, jobs: Sequence[NewJob]) -> list[JobRef]:
+        inside = self._bell.may_ring_inside()
+        keyed = any(job.keyed for job in jobs)
+        try:
+            async with self._database.acquire(patience=30.0) as connection:
+                if keyed or self._database.settings.transaction_pooler:
+                    async with connection.transaction():
+                        refs = await insert_jobs(self._database, connection, jobs, notify=inside)
+                else:
+                    refs = await insert_jobs(self._database, connection, jobs, notify=inside)
+        except asyncpg.PostgresError as error:
+            raise _explained(error) from error
+        except Exception as error:
+            if is_away(error):
+                raise _explained(error) from error
+            raise
+        if not inside:
+            self._bell.ring_soon({job.queue for job in jobs})
+        return refs
+
+
+def _give(answer: asyncio.Future[JobRef], what: JobRef | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(what, BaseException):
+        answer.set_exception(what)
+    else:
+        answer.set_result(what)
+
+
+def _explained(error: BaseException) -> StoreError:
+    if is_away(error):
+        return StoreError(
+            f"the connection to the database broke while jobs were being stored ({error}): they may or may not be "
+            "there; give a unique_key= to be able to enqueue again safely"
+        )
+    return StoreError(f"the database did not store the job: {error}")

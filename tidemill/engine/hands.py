@@ -1,0 +1,229 @@
+"""The jobs in a worker's hands: waiting to start, running, and ended but not yet written down.
+
+Everything here happens on the worker's event loop and touches no database: the pump brings claimed jobs in
+and takes finished ones out. Async tasks run on the loop, plain ones in threads, isolated ones in children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import structlog
+
+from tidemill.core.clock import Clock
+from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.engine.context import JobCancelled, RunningJob, enter_job
+from tidemill.engine.isolation import Children
+from tidemill.engine.outcome import OVERRUNS, after_error, after_overrun, after_self_cancel, read_options
+from tidemill.engine.task import Task, encode_result
+
+log = structlog.get_logger("tidemill.worker")
+
+HELD_TOO_LONG = 1.0
+CANCEL_GRACE = 5.0
+
+
+class Slot:
+    """A job that runs: its claim, what its task sees of it, and the asyncio task that runs it."""
+
+    __slots__ = ("claim", "interruptible", "job", "runner")
+
+    def __init__(self, claim: ClaimedJob, job: RunningJob, interruptible: bool) -> None:
+        self.claim = claim
+        self.job = job
+        self.interruptible = interruptible
+        self.runner: asyncio.Task[None] | None = None
+
+
+class Hands:
+    """What a worker holds. `on_news` is called whenever there is something to write down or room for more."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[Any, Any]],
+        concurrency: int,
+        children: Children,
+        clock: Clock,
+        on_news: Callable[[], None],
+    ) -> None:
+        self.worker = ""
+        self.slots: dict[int, Slot] = {}
+        self.watched: dict[int, Slot] = {}
+        self.backlog: deque[tuple[float, ClaimedJob]] = deque()
+        self.finished: list[Finish] = []
+        self.requeues: list[Requeue] = []
+        self.unknown: set[str] = set()
+        self._tasks = tasks
+        self._concurrency = concurrency
+        self._children = children
+        self._clock = clock
+        self._on_news = on_news
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tidemill-task")
+
+    @property
+    def count(self) -> int:
+        """How many claimed jobs have not ended."""
+        return len(self.slots) + len(self.backlog)
+
+    def held_ids(self) -> list[int]:
+        """Every job that is this worker's according to itself."""
+        finished, requeues, claimed = self.last_will()
+        return [job.id for group in (finished, requeues, claimed) for job in group]
+
+    def last_will(self) -> tuple[list[Finish], list[Requeue], list[ClaimedJob]]:
+        """What would be lost if the process ended now: ended, going back, and still in hand."""
+        claimed = [slot.claim for slot in list(self.slots.values())] + [job for _, job in list(self.backlog)]
+        return list(self.finished), list(self.requeues), claimed
+
+    def take_ended(self) -> tuple[list[Finish], list[Requeue]]:
+        """What is to be written down now."""
+        finished, self.finished = self.finished, []
+        requeues, self.requeues = self.requeues, []
+        return finished, requeues
+
+    def take_in(self, jobs: list[ClaimedJob]) -> None:
+        """Accept claimed jobs, and start as many as may run."""
+        now = self._clock.monotonic()
+        for job in jobs:
+            self.backlog.append((now, job))
+        self._start_more()
+
+    # -- giving up --------------------------------------------------------------------------------
+
+    def give_back_unstarted(self, why: str, queues: set[str] | None = None) -> None:
+        """Let others have the jobs that have not started, of these queues or of all."""
+        kept: deque[tuple[float, ClaimedJob]] = deque()
+        for since, job in self.backlog:
+            if queues is None or job.queue in queues:
+                self.requeues.append(Requeue(job.id, job.attempt, 0.0, why))
+            else:
+                kept.append((since, job))
+        self.backlog = kept
+        self._on_news()
+
+    def held_too_long(self) -> bool:
+        """Whether jobs were taken ahead that do not get to start."""
+        return bool(self.backlog) and self._clock.monotonic() - self.backlog[0][0] > HELD_TOO_LONG
+
+    async def interrupt(self, slots: list[Slot], why: str) -> None:
+        """Take running jobs back from their tasks: cancelled where that can be done, abandoned where not."""
+        runners = []
+        for slot in slots:
+            if self.slots.pop(slot.claim.id, None) is None:
+                continue
+            self.watched.pop(slot.claim.id, None)
+            self.requeues.append(Requeue(slot.claim.id, slot.claim.attempt, 0.0, why))
+            if slot.runner is not None:
+                slot.job.cancel_reason = why
+                slot.runner.cancel()
+                runners.append(slot.runner)
+        self._on_news()
+        if runners:
+            await asyncio.wait(runners, timeout=CANCEL_GRACE)
+
+    def cancel(self, job_id: int, attempt: int, reason: str) -> None:
+        """Somebody wants a job cancelled. A task in a thread is only told, for it cannot be stopped."""
+        slot = self.slots.get(job_id)
+        if slot is not None and slot.claim.attempt == attempt and slot.job.cancel_reason is None:
+            slot.job.cancel_reason = reason
+            if slot.interruptible and slot.runner is not None:
+                slot.runner.cancel()
+
+    def overrun(self, job_id: int, attempt: int, kind: str) -> None:
+        """A job is over its budget or has stalled: cancel it, if it can be cancelled."""
+        slot = self.slots.get(job_id)
+        if slot is not None and slot.claim.attempt == attempt and slot.job.overrun is None:
+            slot.job.overrun = kind
+            if slot.runner is not None:
+                slot.runner.cancel()
+
+    def close(self) -> bool:
+        """Let go of the threads; returns whether any of them is still busy with an abandoned job."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return any(thread.is_alive() for thread in self._threads._threads)
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def _start_more(self) -> None:
+        while self.backlog and len(self.slots) < self._concurrency:
+            self._start(self.backlog.popleft()[1])
+
+    def _start(self, claim: ClaimedJob) -> None:
+        task = self._tasks.get(claim.task)
+        if task is None:
+            self.unknown.add(claim.task)
+            note = f"worker {self.worker} does not know task {claim.task}: waiting for one that does"
+            self.requeues.append(Requeue(claim.id, claim.attempt, 0.0, note, state="unrouted"))
+            log.warning("unknown task", job=claim.id, task=claim.task, queue=claim.queue, worker=self.worker)
+            self._on_news()
+        elif claim.expired:
+            note = "its deadline had passed before it could start"
+            self.finished.append(Finish(claim.id, claim.attempt, "expired", note=note, keyed=claim.keyed))
+            self._on_news()
+        else:
+            options = read_options(claim.options)
+            job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task)
+            isolated = options.isolation == "process"
+            slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated)
+            if options.budget is not None or options.stall is not None:
+                job.budget, job.stall = options.budget, options.stall
+                self.watched[claim.id] = slot
+            slot.runner = asyncio.create_task(self._run(slot, task, isolated))
+
+    async def _run(self, slot: Slot, task: Task[Any, Any], isolated: bool) -> None:
+        """One attempt, from arguments to outcome. Never raises."""
+        claim, job = slot.claim, slot.job
+        enter_job(job)
+        ended: Finish | Requeue
+        try:
+            kwargs = task.signature.load(claim.args)
+            if isolated:
+                result = await self._children.run(task.name, claim.args, job)
+            elif task.is_async:
+                result = encode_result(task.name, await task.function(**kwargs))
+            else:
+                result = encode_result(task.name, await self._in_thread(task, kwargs))
+            ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed)
+        except (asyncio.CancelledError, JobCancelled) as error:
+            ended = self._after_cancel(claim, job, error)
+        except Exception as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
+            ended = after_error(claim, error, at=self._clock.now(), worker=self.worker)
+        if type(ended) is not Finish or ended.state != "succeeded":
+            self._tell(claim, ended)
+        if self.slots.get(claim.id) is not slot:
+            return  # Given back while it ran: its end counts no longer.
+        del self.slots[claim.id]
+        if self.watched:
+            self.watched.pop(claim.id, None)
+        if type(ended) is Finish:
+            self.finished.append(ended)
+        elif type(ended) is Requeue:
+            self.requeues.append(ended)
+        if self.backlog:
+            self._start_more()
+        self._on_news()
+
+    async def _in_thread(self, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: context.run(task.function, **kwargs))
+
+    def _after_cancel(self, claim: ClaimedJob, job: RunningJob, error: BaseException) -> Finish | Requeue:
+        at = self._clock.now()
+        if job.overrun is not None:
+            return after_overrun(claim, OVERRUNS[job.overrun], job, at=at, worker=self.worker)
+        if job.cancel_reason is not None:
+            return Finish(claim.id, claim.attempt, "cancelled", note=job.cancel_reason, keyed=claim.keyed)
+        return after_self_cancel(claim, error, at=at, worker=self.worker)
+
+    def _tell(self, claim: ClaimedJob, ended: Finish | Requeue) -> None:
+        if isinstance(ended, Finish):
+            level, event = (log.info, "job cancelled") if ended.state == "cancelled" else (log.error, "job failed")
+        else:
+            level, event = (log.warning, "job will be retried") if ended.failed else (log.info, "job snoozed")
+        level(event, job=claim.id, task=claim.task, attempt=claim.attempt, worker=self.worker, why=ended.note)

@@ -1,0 +1,78 @@
+"""Finding the application: `app.py`, `app.py:name`, `package.module` or `package.module:name`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tidemill.core.errors import ConfigError, TidemillError
+
+
+def load_app(target: str) -> Any:
+    """Import the application that a command line names; it must hold exactly one `App`, or be told which."""
+    place, _, name = target.partition(":")
+    module = _load_module(place)
+    if name:
+        found = getattr(module, name, None)
+        if not _is_app(found):
+            raise ConfigError(f"{place} has no App called {name!r}")
+        return found
+    apps = {id(value): (key, value) for key, value in vars(module).items() if _is_app(value)}
+    if not apps:
+        raise ConfigError(f'{place} declares no App: add `app = App("name")`')
+    if len(apps) > 1:
+        names = ", ".join(sorted(key for key, _ in apps.values()))
+        raise ConfigError(f"{place} declares several Apps ({names}): say which, as in {place}:{names.split(', ')[0]}")
+    return next(iter(apps.values()))[1]
+
+
+def _is_app(value: object) -> bool:
+    return any(cls.__module__ == "tidemill.app" and cls.__name__ == "App" for cls in type(value).__mro__)
+
+
+def _load_module(place: str) -> ModuleType:
+    path = Path(place)
+    is_file = path.suffix == ".py" or "/" in place
+    if is_file and not path.is_file():
+        raise ConfigError(f"there is no file {place}")
+    if is_file:
+        path = path.resolve()
+        loaded = sys.modules.get(path.stem)
+        if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+            return loaded
+        folder = str(path.parent)
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise ConfigError(f"{place} is not a Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        return _execute(place, lambda: _run(spec, module))
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    return _execute(place, lambda: importlib.import_module(place))
+
+
+def _run(spec: Any, module: ModuleType) -> ModuleType:
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(module.__name__, None)
+        raise
+    return module
+
+
+def _execute(place: str, load: Any) -> ModuleType:
+    try:
+        return load()
+    except TidemillError:
+        raise
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{place} cannot be imported: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error

@@ -1,0 +1,45 @@
+"""Structured logs: readable on a terminal, JSON otherwise, always with the ids of what they speak of."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+
+from tidemill.engine.context import find_current_job
+
+
+def configure_logs(level: str = "info", form: str = "auto") -> None:
+    """Set up logging for a Tidemill process. An application that embeds Tidemill configures its own."""
+    human = form == "human" or (form == "auto" and sys.stderr.isatty())
+    common = [structlog.contextvars.merge_contextvars, add_job, structlog.processors.add_log_level]
+    if human:
+        last = [
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
+        ]
+    else:
+        last = [
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    structlog.configure(
+        processors=[*common, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def add_job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say which job a line was logged in."""
+    job = find_current_job()
+    if job is not None:
+        event.setdefault("job", job.id)
+        event.setdefault("task", job.task)
+        event.setdefault("attempt", job.attempt)
+    return event

@@ -1,0 +1,115 @@
+"""The orchestrator: migrates the schema, then walks its rounds.
+
+Every round reclaims what lapsed leases left behind, flags silent workers, drops jobs past their deadline, lets
+gated jobs through and routes those that waited for a task to be known; now and then it makes the history's
+next partitions and drops the old ones. Several orchestrators may run: every round is safe to walk twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+
+from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.engine.outcome import after_loss, record
+from tidemill.store import retention, sweeps
+from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.migrate import migrate
+
+log = structlog.get_logger("tidemill.orchestrator")
+
+
+class OrchestratorSettings(msgspec.Struct, frozen=True):
+    """How often the rounds are walked and how long things are kept. Times are seconds, `keep_days` days."""
+
+    sweep: float = 1.0
+    lease: float = 15.0
+    silence: float = 9.0
+    keep_days: int = 30
+    housekeeping: float = 600.0
+
+    def validate(self) -> OrchestratorSettings:
+        if self.keep_days < 1:
+            raise ConfigError("finished jobs are kept for at least one day")
+        return self
+
+
+class Orchestrator:
+    """Keeps the tables in order for everybody else."""
+
+    def __init__(
+        self, database: Database, settings: OrchestratorSettings | None = None, *, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self.settings = (settings or OrchestratorSettings()).validate()
+        self._database = database
+        self._clock = clock
+        self._stop = asyncio.Event()
+        self._ready = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def wait_ready(self) -> None:
+        """Return when the schema is there and the first round is done."""
+        await self._ready.wait()
+
+    async def run(self) -> None:
+        """Migrate, then walk the rounds until told to stop."""
+        await self._database.open()
+        for migration in await migrate(self._database, patience=None):
+            log.info("migrated", version=migration.version, name=migration.name)
+        housekeeping_at = 0.0
+        while not self._stop.is_set():
+            try:
+                now = self._clock.monotonic()
+                if now >= housekeeping_at:
+                    await self.keep_house()
+                    housekeeping_at = now + self.settings.housekeeping
+                await self.walk_round()
+                self._ready.set()
+            except Exception as error:
+                if not (is_away(error) or is_full(error)):
+                    raise
+                log.warning("the database is away", error=str(error))
+            try:
+                async with asyncio.timeout(self.settings.sweep):
+                    await self._stop.wait()
+            except TimeoutError:
+                continue
+
+    async def walk_round(self) -> None:
+        """One round of everything that must happen soon."""
+        for worker, jobs in await sweeps.reclaim_lapsed(self._database, self._lost, lease=self.settings.lease):
+            log.error("LOST WORKER: its lease lapsed and its jobs went back to their queues", worker=worker, jobs=jobs)
+        for row in await sweeps.flag_silent(self._database, silence=self.settings.silence):
+            log.error(
+                "DEAD WORKER: no heartbeat while it owns running jobs; look at the process and restart it",
+                worker=f"{row['host']}:{row['pid']}#{row['id']}",
+                queues=row["queues"],
+                silent_for=round(row["silent"], 1),
+            )
+        await sweeps.admit_due(self._database)
+        if expired := await sweeps.expire_jobs(self._database):
+            log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
+        await sweeps.route_jobs(self._database)
+
+    async def keep_house(self) -> None:
+        """What can wait: partitions, retention, leftovers, orphaned jobs."""
+        today = datetime.fromtimestamp(self._clock.now(), UTC).date()
+        await retention.make_partitions(self._database, today)
+        if dropped := await retention.drop_partitions(self._database, today, keep_days=self.settings.keep_days):
+            log.info("history dropped", partitions=dropped)
+        await retention.forget_leftovers(self._database)
+        await retention.analyze_history(self._database)
+        if orphans := await sweeps.reclaim_orphans(self._database, self._lost):
+            log.error("jobs of ended workers went back to their queues", jobs=orphans)
+
+    def _lost(self, job: ClaimedJob, worker: str) -> Finish | Requeue:
+        message = f"worker {worker} stopped renewing its lease"
+        report = record(job, kind="WorkerLost", message=message, at=self._clock.now(), worker=worker)
+        return after_loss(job, report)

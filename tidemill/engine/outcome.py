@@ -1,0 +1,146 @@
+"""What follows from how an attempt ended: pure decisions from an exception or result to a row's next state."""
+
+from __future__ import annotations
+
+import traceback
+from functools import lru_cache
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.duration import format_duration
+from tidemill.core.errors import PayloadError
+from tidemill.core.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
+from tidemill.core.retry import (
+    Discard,
+    GiveUp,
+    RetryAfter,
+    RetryPolicy,
+    Snooze,
+    decide,
+    decide_lost,
+    error_lineage,
+)
+from tidemill.engine.context import RunningJob
+
+MOST_TRACEBACK = 20_000
+NO_OPTIONS = JobOptions()
+ONE_ATTEMPT = RetryPolicy()
+
+
+@lru_cache(maxsize=1024)
+def read_options(data: bytes | None) -> JobOptions:
+    """A job's options; jobs of one task share theirs, so they are read once."""
+    return NO_OPTIONS if data is None else decode(data, JobOptions)
+
+
+def policy_of(job: ClaimedJob) -> RetryPolicy:
+    return read_options(job.options).retry or ONE_ATTEMPT
+
+
+def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
+    """A failed attempt: tried again or given up, as the policy that was stored with the job says."""
+    if isinstance(error, Snooze):
+        return Requeue(job.id, job.attempt, error.seconds, str(error))
+    report = describe_error(job, error, at=at, worker=worker)
+    if isinstance(error, Discard):
+        return Finish(job.id, job.attempt, "failed", note=f"discarded: {error}", error=report, keyed=job.keyed)
+    if isinstance(error, PayloadError):
+        note = f"{error}; bad payloads are not retried"
+        return Finish(job.id, job.attempt, "failed", note=note, error=report, keyed=job.keyed)
+    return after_failure(
+        job,
+        _lineage(error),
+        report,
+        what=_headline(error),
+        retry_after=error.seconds if isinstance(error, RetryAfter) else None,
+    )
+
+
+def after_failure(
+    job: ClaimedJob, lineage: tuple[str, ...], report: bytes, *, what: str, retry_after: float | None = None
+) -> Finish | Requeue:
+    """Ask the stored policy what a failure of the code leads to."""
+    decision = decide(
+        policy_of(job),
+        failures=job.failures + 1,
+        losses=job.losses,
+        error=lineage,
+        retry_after=retry_after,
+        seed=job.id,
+    )
+    note = f"{what}: {decision.reason}"
+    if isinstance(decision, GiveUp):
+        return Finish(job.id, job.attempt, "failed", note=note, error=report, keyed=job.keyed)
+    return Requeue(job.id, job.attempt, decision.delay, note, failed=True, error=report)
+
+
+def after_loss(job: ClaimedJob, report: bytes) -> Finish | Requeue:
+    """The worker died under the job: the environment's fault, counted apart."""
+    decision = decide_lost(policy_of(job), losses=job.losses + 1)
+    if isinstance(decision, GiveUp):
+        return Finish(job.id, job.attempt, "failed", note=decision.reason, error=report, keyed=job.keyed)
+    return Requeue(job.id, job.attempt, decision.delay, decision.reason, lost=True, error=report)
+
+
+class Overrun(msgspec.Struct, frozen=True):
+    """A way to take too long: what it is called, and the exit status of a worker that had to be ended for it."""
+
+    kind: str
+    exit_status: int
+
+
+OVERRUNS = {"budget": Overrun("BudgetExceeded", 75), "stall": Overrun("Stalled", 76)}
+
+
+def after_overrun(job: ClaimedJob, overrun: Overrun, seen: RunningJob, *, at: float, worker: str) -> Finish | Requeue:
+    """The job ran over its budget or stopped showing signs of life: a failure like any other."""
+    if overrun.kind == "Stalled":
+        message = f"no sign of life for {format_duration(seen.stall or 0)}"
+    else:
+        message = f"ran longer than its budget of {format_duration(seen.budget or 0)}"
+    report = record(job, kind=overrun.kind, message=message, at=at, worker=worker)
+    return after_failure(job, (overrun.kind,), report, what=message)
+
+
+def after_self_cancel(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
+    """The task raised CancelledError though nobody asked for it: a failure of its code."""
+    return after_failure(
+        job,
+        error_lineage(type(error)),
+        describe_error(job, error, at=at, worker=worker),
+        what="the task cancelled itself",
+    )
+
+
+def describe_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> bytes:
+    """The record of a failed attempt, with the full traceback of the task's own frames."""
+    # An error from another process brings its lineage and its traceback along.
+    text = getattr(error, "trace", None) or "".join(traceback.format_exception(error))
+    return record(job, kind=_lineage(error)[0], message=str(error), at=at, worker=worker, trace=text)
+
+
+def record(job: ClaimedJob, *, kind: str, message: str, at: float, worker: str, trace: str = "") -> bytes:
+    """One entry of a job's error list, as JSON."""
+    if len(trace) > MOST_TRACEBACK:
+        half = MOST_TRACEBACK // 2
+        trace = f"{trace[:half]}\n... {len(trace) - MOST_TRACEBACK} characters left out ...\n{trace[-half:]}"
+    entry = AttemptError(
+        attempt=job.attempt, at=at, kind=kind, message=_storable(message), traceback=_storable(trace), worker=worker
+    )
+    return encode(entry)
+
+
+def _lineage(error: BaseException) -> tuple[str, ...]:
+    return getattr(error, "lineage", None) or error_lineage(type(error))
+
+
+def _headline(error: BaseException) -> str:
+    text = _storable(str(error)).strip().split("\n", 1)[0][:300]
+    name = _lineage(error)[0].rpartition(".")[2]
+    return f"{name}: {text}" if text else name
+
+
+def _storable(text: str) -> str:
+    """Text that PostgreSQL can keep: without NUL and lone surrogates."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,181 @@
+"""The pump: a worker's only conversation with the database while it works.
+
+A turn writes down what has ended and claims what there is room for, in one round trip. While a turn is under
+way the jobs already in hand run, so a busy worker and the database work at the same time, and whatever ends
+meanwhile goes into the next turn together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from tidemill.core.clock import Clock
+from tidemill.core.job import Finish, Requeue
+from tidemill.engine.fairness import Appetite, share_room
+from tidemill.engine.hands import Hands
+from tidemill.store.claims import Claims
+from tidemill.store.database import Database, is_away, is_full
+
+log = structlog.get_logger("tidemill.worker")
+
+SAFETY_POLL = 5.0
+BACKLOG_CHECK = 0.5
+FULL_PAUSE = 1.0
+
+
+class Pump:
+    """Moves jobs between the database and a worker's hands."""
+
+    def __init__(
+        self,
+        database: Database,
+        hands: Hands,
+        queues: tuple[str, ...],
+        concurrency: int,
+        clock: Clock,
+        news: asyncio.Event,
+        open_queues: Callable[[], list[str]],
+    ) -> None:
+        self.limited: dict[str, float] = {}
+        self._database = database
+        self._hands = hands
+        self._queues = queues
+        self._concurrency = concurrency
+        self._clock = clock
+        self._news = news
+        self._open_queues = open_queues
+        self._appetite = Appetite()
+        self._dry: set[str] = set()
+        self._turn = 0
+        self._look = True
+        self._look_at = 0.0
+        self._closing = False
+
+    def look(self, queue: str | None = None) -> None:
+        """There may be jobs: look at the next turn."""
+        if queue is None:
+            self._dry.clear()
+        else:
+            self._dry.discard(queue)
+        self._look = True
+        self._news.set()
+
+    def close(self) -> None:
+        """Claim no more, and end when everything in hand is written down."""
+        self._closing = True
+        self._news.set()
+
+    async def run(self, worker_id: int) -> None:
+        """Turn until closed, over any number of lost connections."""
+        claims: Claims | None = None
+        unwritten: tuple[list[Finish], list[Requeue]] = ([], [])
+        try:
+            while True:
+                self._news.clear()
+                unwritten = _joined(unwritten, self._hands.take_ended())
+                if self._closing and not any(unwritten):
+                    return
+                try:
+                    if claims is None:
+                        claims = await self._connect(worker_id, unwritten)
+                    unwritten = await self._take_turn(claims, unwritten)
+                except Exception as error:
+                    if not (is_away(error) or is_full(error)):
+                        raise
+                    log.warning("the database is away", error=str(error), in_hand=self._hands.count)
+                    if claims is not None:
+                        claims.connection.terminate()
+                        claims = None
+                    if is_full(error):
+                        await asyncio.sleep(FULL_PAUSE)
+                    self.look()
+        finally:
+            if claims is not None:
+                claims.connection.terminate()
+
+    async def _connect(self, worker_id: int, unwritten: tuple[list[Finish], list[Requeue]]) -> Claims:
+        """A fresh connection; what was claimed in an answer that never arrived goes back."""
+        connection = await self._database.connect()
+        claims = Claims(self._database, connection, worker_id, self._queues)
+        held = self._hands.held_ids() + [job.id for group in unwritten for job in group]
+        strays = await claims.release_strays(held)
+        if strays:
+            log.warning("gave back jobs whose claim was lost with the connection", jobs=len(strays))
+        return claims
+
+    async def _take_turn(
+        self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]
+    ) -> tuple[list[Finish], list[Requeue]]:
+        finished, requeues = unwritten
+        if requeues:
+            await claims.requeue(requeues)
+        wanted = self._wanted()
+        if not finished and not requeues and not (wanted and self._look):
+            await self._wait(claims, wanted)
+            return [], []
+        self._look = False
+        now = self._clock.monotonic()
+        plain = {queue: room for queue, room in wanted.items() if queue not in self.limited}
+        if finished or plain:
+            jobs, again = await claims.turn(finished, plain, list(self._hands.unknown), now)
+            self._appetite.finished(len(finished), self._clock.monotonic())
+            self._learn(plain, [job.queue for job in jobs])
+            self._look = again or len(jobs) >= sum(plain.values()) > 0
+            self._hands.take_in(jobs)
+        for queue in wanted.keys() & self.limited.keys():
+            jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._hands.unknown))
+            self.limited[queue] = self._clock.monotonic() + wait
+            self._look = self._look or (bool(jobs) and wait == 0)
+            self._hands.take_in(jobs)
+        return [], []
+
+    def _wanted(self) -> dict[str, int]:
+        """How many jobs to ask of each queue now."""
+        if self._closing:
+            return {}
+        now = self._clock.monotonic()
+        queues = [queue for queue in self._open_queues() if self.limited.get(queue, 0.0) <= now]
+        room = self._concurrency + self._appetite.extra - self._hands.count
+        self._turn += 1
+        return share_room(room, queues, self._dry, self._turn) if queues else {}
+
+    def _learn(self, asked: dict[str, int], got: list[str]) -> None:
+        if len(asked) > 1:
+            for queue, room in asked.items():
+                if got.count(queue) < room:
+                    self._dry.add(queue)
+                else:
+                    self._dry.discard(queue)
+
+    async def _wait(self, claims: Claims, wanted: dict[str, int]) -> None:
+        """Sleep until there is news, the next delayed job is due, or the safety poll."""
+        if self._hands.held_too_long():
+            self._appetite.slow_down()
+            self._hands.give_back_unstarted("its worker was busy with other jobs")
+            return
+        timeout = SAFETY_POLL
+        if self._hands.backlog:
+            timeout = BACKLOG_CHECK
+        elif wanted:
+            due = await claims.next_due(list(wanted))
+            if due is not None:
+                timeout = min(timeout, max(due, 0.001))
+        now = self._clock.monotonic()
+        for queue in self._open_queues():
+            if self.limited.get(queue, 0.0) > now:
+                timeout = min(timeout, self.limited[queue] - now)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._news.wait()
+        except TimeoutError:
+            self._dry.clear()
+            self._look = True
+
+
+def _joined(
+    first: tuple[list[Finish], list[Requeue]], second: tuple[list[Finish], list[Requeue]]
+) -> tuple[list[Finish], list[Requeue]]:
+    return (first[0] + second[0], first[1] + second[1]) if any(first) else second

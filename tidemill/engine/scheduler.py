@@ -1,0 +1,106 @@
+"""The scheduler: turns schedules into jobs, each fire once, however many schedulers run.
+
+It sleeps until the next fire, or until a schedule changes. What to do about late and missed fires is decided by
+`core.schedule.plan_fires`; the decision, the jobs and the time of the next fire commit together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.core.job import NewJob, Origin
+from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
+from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.migrate import wait_for_schema
+from tidemill.store.schedules import SCHEDULES_CHANNEL, Declared, declare_schedules, fire_due, next_scheduled
+from tidemill.store.wake import Listener
+
+log = structlog.get_logger("tidemill.scheduler")
+
+SAFETY_POLL = 10.0
+
+
+class Scheduler:
+    """Fires the schedules in the database; `declared` are put there first."""
+
+    def __init__(
+        self,
+        database: Database,
+        declared: Sequence[Declared] = (),
+        tasks: Sequence[str] = (),
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._database = database
+        self._declared = declared
+        self._tasks = tasks
+        self._clock = clock
+        self._news = asyncio.Event()
+        self._stopping = False
+        self._ready = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._news.set()
+
+    async def wait_ready(self) -> None:
+        """Return when the schedules are declared and changes are heard of."""
+        await self._ready.wait()
+
+    async def run(self) -> None:
+        """Fire until told to stop."""
+        await self._database.open()
+        await wait_for_schema(self._database)
+        await declare_schedules(self._database, self._declared, self._tasks, self._clock.now())
+        listener = Listener(self._database)
+        listener.on(SCHEDULES_CHANNEL, lambda _: self._news.set())
+        async with asyncio.TaskGroup() as group:
+            listening = group.create_task(listener.run(), name="listener")
+            await listener.wait_ready()
+            self._ready.set()
+            log.info("scheduler started", schedules=len(self._declared))
+            while not self._stopping:
+                await self._sleep(await self._fire())
+            listening.cancel()
+        log.info("scheduler stopped")
+
+    async def _fire(self) -> float:
+        """Fire what is due; returns how long to sleep."""
+        self._news.clear()
+        try:
+            for fired in await fire_due(self._database, _plan, self._place):
+                if fired.jobs:
+                    log.info("schedule fired", schedule=fired.schedule, jobs=[job.id for job in fired.jobs])
+                if fired.missed:
+                    log.warning("fires were missed", schedule=fired.schedule, missed=fired.missed)
+            wait = await next_scheduled(self._database)
+        except Exception as error:
+            if not (is_away(error) or is_full(error)):
+                raise
+            log.warning("the database is away", error=str(error))
+            return 1.0
+        return SAFETY_POLL if wait is None else min(SAFETY_POLL, max(wait, 0.0))
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    def _place(self, template: NewJob, name: str, fire: float, jitter: float) -> NewJob:
+        origin = Origin(by="scheduler", host=socket.gethostname(), pid=os.getpid(), schedule=name, fire=fire)
+        at = jittered(fire, jitter, name) if jitter else fire
+        return msgspec.structs.replace(template, at=at, origin=origin)
+
+
+def _plan(row: Any, spec: Schedule) -> FirePlan:
+    return plan_fires(spec, last_fire=row["decided"], now=row["now"], catchup=row["catchup"])

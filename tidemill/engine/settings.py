@@ -1,0 +1,170 @@
+"""Configuration: arguments first, then `TIDEMILL_*` in the environment, then `[tool.tidemill]` in pyproject.toml.
+
+Every value remembers where it came from; `tidemill config` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from tidemill.core.duration import parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.engine.orchestrator import OrchestratorSettings
+from tidemill.engine.worker import WorkerSettings
+from tidemill.store.database import DatabaseSettings
+
+_DURATIONS = {"lease", "heartbeat", "grace"}
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Everything that can be configured, with its default. Durations may be written as text ("30s")."""
+
+    database_url: str | None = None
+    """Your own PostgreSQL; unset means the embedded one."""
+    directory: str = ".tidemill"
+    """Where the embedded PostgreSQL keeps its data."""
+    schema: str = "tidemill"
+    """The schema that all tables live in."""
+    pool_size: int = 8
+    """How many connections a process keeps for everything but its hot path."""
+    transaction_pooler: bool = False
+    """Set when a pooler such as PgBouncer in transaction mode is in between."""
+    listen_url: str | None = None
+    """A direct URL for LISTEN, where `database_url` goes through a pooler."""
+    concurrency: int = 10
+    """How many jobs a worker process runs at once."""
+    lease: float = 15.0
+    """How long a silent worker is believed to be alive."""
+    heartbeat: float = 3.0
+    """How often a worker renews its lease."""
+    grace: float = 30.0
+    """How long a stopping worker waits for its running jobs."""
+    keep_days: int = 30
+    """How many days finished jobs are kept."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+    log_format: str = "auto"
+    """human, json, or auto: human on a terminal, JSON otherwise."""
+
+    def database(self) -> DatabaseSettings:
+        return DatabaseSettings(
+            url=self.database_url,
+            directory=self.directory,
+            schema=self.schema,
+            pool_size=self.pool_size,
+            transaction_pooler=self.transaction_pooler,
+            listen_url=self.listen_url,
+        )
+
+    def worker(self, queues: tuple[str, ...], concurrency: int | None = None) -> WorkerSettings:
+        return WorkerSettings(
+            queues=queues,
+            concurrency=self.concurrency if concurrency is None else concurrency,
+            lease=self.lease,
+            heartbeat=self.heartbeat,
+            grace=self.grace,
+        )
+
+    def orchestrator(self) -> OrchestratorSettings:
+        return OrchestratorSettings(lease=self.lease, silence=self.heartbeat * 3, keep_days=self.keep_days)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """One setting and where its value came from."""
+
+    name: str
+    value: Any
+    origin: str
+
+    @property
+    def shown(self) -> str:
+        """The value for people: a password in a URL is not shown."""
+        if self.name.endswith("_url") and isinstance(self.value, str):
+            return hide_password(self.value)
+        return "" if self.value is None else str(self.value)
+
+
+def find_settings(
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> list[Found]:
+    """Every setting with its value and origin."""
+    environ = os.environ if environ is None else environ
+    arguments = {name: value for name, value in (arguments or {}).items() if value is not None}
+    project, file = _read_project(folder or Path.cwd())
+    known = {field.name: field.default for field in msgspec.structs.fields(Settings)}
+    for name in arguments:
+        if name not in known:
+            raise ConfigError(f"there is no setting {name!r}; the settings are {', '.join(known)}")
+    for name in project:
+        if name.replace("-", "_") not in known:
+            raise ConfigError(f"{file}: [tool.tidemill] has an unknown setting {name!r}")
+    found = []
+    for name, default in known.items():
+        variable = f"TIDEMILL_{name.upper()}"
+        if name in arguments:
+            found.append(Found(name, _typed(name, arguments[name], "argument"), "argument"))
+        elif environ.get(variable):
+            found.append(Found(name, _typed(name, environ[variable], variable), variable))
+        elif name in project or name.replace("_", "-") in project:
+            value = project.get(name, project.get(name.replace("_", "-")))
+            found.append(Found(name, _typed(name, value, str(file)), str(file)))
+        else:
+            found.append(Found(name, default, "default"))
+    return found
+
+
+def settings_from(found: list[Found]) -> Settings:
+    """The settings as one value, checked."""
+    settings = Settings(**{item.name: item.value for item in found})
+    settings.database().validate()
+    if settings.log_level not in ("debug", "info", "warning", "error"):
+        raise ConfigError(f"log_level {settings.log_level!r} is not one of debug, info, warning, error")
+    if settings.log_format not in ("auto", "human", "json"):
+        raise ConfigError(f"log_format {settings.log_format!r} is not one of auto, human, json")
+    return settings
+
+
+def load_settings(**arguments: Any) -> Settings:
+    """The settings in force here, with these arguments on top."""
+    return settings_from(find_settings(arguments))
+
+
+def hide_password(url: str) -> str:
+    """A database URL that can be shown."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+
+
+def _typed(name: str, value: Any, origin: str) -> Any:
+    kind = get_type_hints(Settings)[name]
+    try:
+        if name in _DURATIONS:
+            return parse_duration(value, what=name)
+        if kind is bool and isinstance(value, str):
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[value.lower()]
+        return msgspec.convert(value, kind, strict=False)
+    except (ConfigError, KeyError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{name} from {origin}: {value!r} will not do: {error}") from error
+
+
+def _read_project(folder: Path) -> tuple[dict[str, Any], Path | None]:
+    for parent in (folder, *folder.parents):
+        file = parent / "pyproject.toml"
+        if file.is_file():
+            try:
+                return tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("tidemill", {}), file
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{file} cannot be read: {error}") from error
+    return {}, None

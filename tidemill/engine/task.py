@@ -1,0 +1,145 @@
+"""Tasks: the functions that jobs name, and what is known about each of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, TypeVar
+
+import msgspec
+
+from tidemill.core.codec import Signature, encode
+from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
+from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_name
+from tidemill.core.retry import RetryPolicy
+from tidemill.core.schedule import Catchup, Schedule
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TaskOptions(msgspec.Struct, frozen=True):
+    """How the jobs of a task are enqueued and run, unless the caller says otherwise."""
+
+    queue: str
+    priority: int = DEFAULT_PRIORITY
+    retry: RetryPolicy | None = None
+    budget: float | None = None
+    stall: float | None = None
+    isolation: Literal["process"] | None = None
+    tags: tuple[str, ...] = ()
+    concurrency_key: str | None = None
+    concurrency_max: int = 1
+
+    def job_options(self) -> JobOptions | None:
+        """What travels with each job; None when everything is as usual."""
+        options = JobOptions(retry=self.retry, budget=self.budget, stall=self.stall, isolation=self.isolation)
+        return None if options == JobOptions() else options
+
+
+class Periodic(msgspec.Struct, frozen=True):
+    """A schedule that enqueues a task by itself."""
+
+    name: str
+    task: str
+    spec: Schedule
+    args: bytes
+    catchup: Catchup
+    jitter: float
+
+
+class Task(Generic[P, R]):
+    """A function that jobs can name. Calling it runs it here and now, as the plain function it is."""
+
+    def __init__(self, function: Callable[P, R], name: str, options: TaskOptions) -> None:
+        self.function = function
+        self.name = check_name("task", name)
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.signature = Signature(function, where=f"task {name}")
+        self.job_options = options.job_options()
+        NewJob(
+            queue=options.queue,
+            task=name,
+            args=msgspec.Raw(b"{}"),
+            priority=options.priority,
+            concurrency_max=options.concurrency_max,
+        ).validate()
+        if options.isolation == "process" and self.is_async:
+            raise ConfigError(f"task {name}: isolation='process' is for plain functions, not for async ones")
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", name)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name} on queue {self.options.queue}>"
+
+    def concurrency_key(self, args: bytes) -> str | None:
+        """The task's concurrency key for these arguments: its template with `{argument}` filled in."""
+        template = self.options.concurrency_key
+        if template is None or "{" not in template:
+            return template
+        try:
+            return template.format_map(self.signature.load(args))
+        except (KeyError, IndexError, AttributeError, ValueError) as error:
+            raise PayloadError(f"task {self.name}: concurrency_key {template!r} does not fit: {error!r}") from error
+
+    def new_job(self, args: bytes, *, origin: Origin | None = None, **changes: Any) -> NewJob:
+        """A job of this task; `changes` are fields of `NewJob` that differ from the task's own."""
+        options = self.options
+        fields: dict[str, Any] = {
+            "queue": options.queue,
+            "task": self.name,
+            "args": msgspec.Raw(args),
+            "priority": options.priority,
+            "tags": options.tags or None,
+            "options": self.job_options,
+            "origin": origin,
+            "concurrency_key": self.concurrency_key(args),
+            "concurrency_max": options.concurrency_max,
+        }
+        fields.update((name, value) for name, value in changes.items() if value is not None)
+        return NewJob(**fields).validate()
+
+
+class TaskBook(Mapping[str, Task[Any, Any]]):
+    """All tasks of an application, by name."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[Any, Any]] = {}
+
+    def add(self, task: Task[Any, Any]) -> None:
+        if task.name in self._tasks:
+            raise ConfigError(f"two tasks are called {task.name!r}: give one of them another name=")
+        self._tasks[task.name] = task
+
+    def __getitem__(self, name: str) -> Task[Any, Any]:
+        return self._tasks[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def require(self, name: str) -> Task[Any, Any]:
+        """The task of this name, or an error that says which there are."""
+        task = self._tasks.get(name)
+        if task is None:
+            known = ", ".join(sorted(self._tasks)) or "none"
+            raise UnknownTaskError(f"there is no task {name!r}; this application declares: {known}")
+        return task
+
+    def queues(self) -> Iterable[str]:
+        """The queues that these tasks use, in order of declaration."""
+        return dict.fromkeys(task.options.queue for task in self._tasks.values())
+
+
+def encode_result(task: str, value: Any) -> bytes:
+    """A task's return value as JSON; a `PayloadError` names the task."""
+    try:
+        return encode(value)
+    except PayloadError as error:
+        raise PayloadError(f"task {task} returned something that is not JSON: {error}") from error

@@ -1,0 +1,317 @@
+"""Taking jobs out and finishing them: the hot path, many rows a statement, one round trip a turn.
+
+A turn of a worker is one statement: finish the last batch and claim the next. A claim flips jobs to
+`running` under the worker's id and the job's next attempt number; whoever finishes must name both, so a
+stale owner changes nothing. Finished rows move to the history in the same statement.
+
+`LowWater` keeps claims fast while somebody holds a transaction open: rows claimed since then are dead but
+cannot be vacuumed, and an index scan from the front would read them all again for every claim. So a claim
+starts where the last one ended, and only now and then looks again from the front (a retry, a higher-priority
+or a late-committed job may have come in behind), spending at most a fixed share of the time on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
+from tidemill.store.database import Connection, Database, Executor, columns
+from tidemill.store.jobs import ADMIT_GATED, notify_queues
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_LEVELS = len(PRIORITIES)
+
+# Ready and due jobs of each queue, best first, from that queue's and priority's low-water mark on.
+_PICK = """
+    SELECT picked.ctid FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS wanted(queue, room, ord)
+    CROSS JOIN LATERAL (
+        SELECT level.ctid FROM generate_series(9, 0, -1) AS p(priority) CROSS JOIN LATERAL (
+            SELECT ctid FROM tidemill.job
+            WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at <= now()
+              AND (due_at, id) >= (($3::timestamptz[])[(wanted.ord - 1) * 10 + p.priority + 1],
+                                   ($4::bigint[])[(wanted.ord - 1) * 10 + p.priority + 1])
+              AND task <> ALL ($5::text[])
+            ORDER BY due_at, id LIMIT wanted.room FOR UPDATE SKIP LOCKED) AS level
+        LIMIT wanted.room) AS picked
+"""
+
+_CLAIM = f"""
+    UPDATE tidemill.job SET state = 'running', worker_id = $6, attempt = attempt + 1, started_at = now(),
+                            note = NULL, progress = NULL
+    WHERE ctid = ANY (ARRAY({_PICK}))
+    RETURNING id, attempt, queue, task, args, options, failures, losses,
+              concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, priority, due_at
+"""
+
+# The finished jobs that the worker still owns: id, attempt and worker must all match. The LIMIT keeps the
+# planner from turning one look-up a job into a scan of the whole table.
+_OWNED = """
+    SELECT owned.*, d.state AS final, d.result, d.note AS last_note, d.error
+    FROM unnest({ids}::bigint[], {attempts}::int[], {states}::text[], {results}::json[], {notes}::text[],
+                {errors}::json[]) AS d(id, attempt, state, result, note, error)
+    CROSS JOIN LATERAL (
+        SELECT j.ctid AS place, j.* FROM tidemill.job AS j
+        WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = {worker} AND j.state = 'running'
+        LIMIT 1) AS owned
+"""
+
+_ARCHIVE = """
+    INSERT INTO tidemill.job_history (
+        id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority, state,
+        queue, task, args, options, origin, tags, unique_key, concurrency_key, result, note, errors)
+    SELECT id, due_at, created_at, deadline, started_at, worker_id, attempt,
+           failures + (final = 'failed')::int, losses, priority, final, queue, task,
+           args, options, origin, tags, unique_key, concurrency_key, result, coalesce(last_note, note),
+           CASE WHEN error IS NULL THEN errors ELSE (coalesce(errors::jsonb, '[]') || error::jsonb)::json END
+    FROM owned
+"""
+
+#: Claim up to `room` due jobs of each queue.
+CLAIM_JOBS = _CLAIM
+
+#: Move finished jobs to the history; returns those that were still ours. Locks the rows first, so that a
+#: progress report or a cancel request at the same moment cannot get in between.
+FINISH_JOBS = f"""
+WITH locked AS MATERIALIZED (
+    SELECT j.id FROM tidemill.job AS j, unnest($1::bigint[], $2::int[]) AS d(id, attempt)
+    WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $7 AND j.state = 'running'
+    FOR UPDATE OF j),
+owned AS MATERIALIZED ({
+    _OWNED.format(ids="$1", attempts="$2", states="$3", results="$4", notes="$5", errors="$6", worker="$7")
+}),
+gone AS (
+    DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
+archived AS ({_ARCHIVE} WHERE id IN (SELECT id FROM gone) RETURNING id, concurrency_key)
+SELECT id, concurrency_key FROM archived
+"""
+
+#: Finish one batch and claim the next: the whole turn of a busy worker. The last row counts what was finished.
+#: Rows are found by key once and deleted by place; one that was touched in between (a progress report) may be
+#: passed over: the count shows it, and FINISH_JOBS then finishes it.
+FINISH_AND_CLAIM = f"""
+WITH owned AS MATERIALIZED ({
+    _OWNED.format(ids="$7", attempts="$8", states="$9", results="$10", notes="$11", errors="$12", worker="$6")
+}),
+gone AS (
+    DELETE FROM tidemill.job
+    WHERE ctid = ANY (ARRAY(SELECT place FROM owned)) AND worker_id = $6 AND state = 'running'
+    RETURNING id),
+archived AS ({_ARCHIVE} WHERE (id IN (SELECT id FROM gone)) IS TRUE RETURNING id),
+claimed AS ({_CLAIM})
+SELECT * FROM claimed
+UNION ALL
+SELECT count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
+"""
+
+#: Put jobs back to be claimed again; failures and losses are counted apart.
+REQUEUE_JOBS = """
+UPDATE tidemill.job AS j
+SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN 'gated' ELSE d.state END,
+    due_at = CASE WHEN d.delay > 0 THEN now() + make_interval(secs => d.delay) ELSE j.due_at END,
+    failures = j.failures + d.failed::int, losses = j.losses + d.lost::int, note = d.note,
+    worker_id = NULL, started_at = NULL, progress = NULL,
+    errors = CASE WHEN d.error IS NULL THEN j.errors
+                  ELSE (coalesce(j.errors::jsonb, '[]') || d.error::jsonb)::json END
+FROM unnest($1::bigint[], $2::int[], $3::float8[], $4::text[], $5::boolean[], $6::boolean[], $7::json[],
+            $8::text[]) AS d(id, attempt, delay, note, failed, lost, error, state)
+WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $9 AND j.state = 'running'
+RETURNING j.id, j.queue, j.concurrency_key
+"""
+
+#: Let through what waits for the concurrency keys of jobs that have just finished.
+ADMIT_AFTER = """
+SELECT tidemill.admit_gated(ARRAY(
+    SELECT DISTINCT concurrency_key FROM tidemill.job_history
+    WHERE id = ANY ($1::bigint[]) AND concurrency_key IS NOT NULL ORDER BY 1))
+"""
+
+#: Claim from a rate-limited queue: take what its token bucket holds, and no more.
+CLAIM_LIMITED = "SELECT * FROM tidemill.claim_limited($1, $2, $3, $4)"
+
+#: Seconds until the next job of these queues is due; null if none waits.
+NEXT_DUE = """
+SELECT extract(epoch FROM min(level.due_at) - now())::float8 AS seconds
+FROM unnest($1::text[]) AS wanted(queue) CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
+    SELECT due_at FROM tidemill.job
+    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at > now()
+    ORDER BY due_at LIMIT 1) AS level
+"""
+
+#: Give back what this worker holds according to the table, but not according to itself.
+RELEASE_STRAYS = """
+UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
+    worker_id = NULL, started_at = NULL, note = 'its claim was lost with the connection'
+WHERE worker_id = $1 AND state = 'running' AND id <> ALL ($2::bigint[])
+RETURNING id, queue
+"""
+
+#: Which of these running jobs somebody wants cancelled.
+FIND_CANCELS = "SELECT id, attempt, cancel_reason FROM tidemill.job WHERE id = ANY ($1) AND cancel_reason IS NOT NULL"
+
+#: Show how far running jobs have come.
+REPORT_PROGRESS = """
+UPDATE tidemill.job AS j SET progress = d.progress, note = d.note
+FROM unnest($1::bigint[], $2::int[], $3::real[], $4::text[]) AS d(id, attempt, progress, note)
+WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $5
+"""
+
+
+class LowWater:
+    """Where the next claim starts looking, per queue and priority."""
+
+    def __init__(self, queues: Sequence[str], *, share: float = 0.1) -> None:
+        self._queues = {queue: index for index, queue in enumerate(queues)}
+        self._share = share
+        self._look_again_at = 0.0
+        self.from_front = True
+        self.reset()
+
+    def reset(self) -> None:
+        """Look from the front next time."""
+        self._due = [_LONG_AGO] * (len(self._queues) * _LEVELS)
+        self._ids = [0] * (len(self._queues) * _LEVELS)
+        self.from_front = True
+
+    def marks(self, queues: Sequence[str], now: float) -> tuple[list[datetime], list[int]]:
+        """The marks for a claim on these queues at monotonic time `now`."""
+        if now >= self._look_again_at:
+            self.reset()
+        due: list[datetime] = []
+        ids: list[int] = []
+        for queue in queues:
+            first = self._queues[queue] * _LEVELS
+            due += self._due[first : first + _LEVELS]
+            ids += self._ids[first : first + _LEVELS]
+        return due, ids
+
+    def claimed(self, rows: Sequence[tuple[str, int, datetime, int]], *, full: bool, took: float, now: float) -> None:
+        """Learn from a claim: the rows it got, whether it got all it asked for, and how long it took."""
+        for queue, priority, due_at, job_id in rows:
+            at = self._queues[queue] * _LEVELS + priority
+            if (due_at, job_id) > (self._due[at], self._ids[at]):
+                self._due[at], self._ids[at] = due_at, job_id
+        if self.from_front:
+            # The longer a look from the front takes, the rarer it gets.
+            self._look_again_at = now + max(0.05, took / self._share)
+            self.from_front = False
+        elif not full:
+            # Nothing more ahead of the marks: something may have come in behind them.
+            self._look_again_at = now
+
+
+class Claims:
+    """A worker's hot path on one connection of its own."""
+
+    def __init__(self, database: Database, connection: Connection, worker_id: int, queues: Sequence[str]) -> None:
+        self._database = database
+        self.connection = connection
+        self.worker_id = worker_id
+        self._low_water = LowWater(queues)
+
+    async def turn(
+        self, finished: Sequence[Finish], wanted: dict[str, int], unknown: Sequence[str], now: float
+    ) -> tuple[list[ClaimedJob], bool]:
+        """Finish a batch and claim up to `wanted` jobs per queue, in one round trip.
+
+        The second value says whether to look again at once: the claim came back short, but it had not
+        looked from the front of the queues.
+        """
+        queues, rooms = list(wanted), list(wanted.values())
+        marks = self._low_water.marks(queues, now)
+        from_front = self._low_water.from_front
+        rows = await self.connection.fetch(
+            self._database.sql(FINISH_AND_CLAIM),
+            queues,
+            rooms,
+            *marks,
+            unknown,
+            self.worker_id,
+            *_finish_columns(finished),
+        )
+        archived = rows.pop()[0]
+        if archived < len(finished):
+            await self.finish(finished)
+        elif keyed := [job.id for job in finished if job.keyed]:
+            await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
+        full = len(rows) >= sum(rooms)
+        took = time.monotonic() - now
+        self._low_water.claimed([(row[2], row[10], row[11], row[0]) for row in rows], full=full, took=took, now=now)
+        return [_claimed(row) for row in rows], not full and not from_front
+
+    async def claim_limited(self, queue: str, room: int, unknown: Sequence[str]) -> tuple[list[ClaimedJob], float]:
+        """Claim from a rate-limited queue; also returns how long to wait for its next token."""
+        rows = await self.connection.fetch(
+            self._database.sql(CLAIM_LIMITED), queue, room, self.worker_id, list(unknown)
+        )
+        wait = rows.pop()["wait"]
+        return [_claimed(row) for row in rows], wait
+
+    async def finish(self, finished: Sequence[Finish]) -> list[int]:
+        """Move jobs to the history; returns the ids that were still this worker's."""
+        return await finish_jobs(self._database, self.connection, self.worker_id, finished)
+
+    async def requeue(self, jobs: Sequence[Requeue]) -> list[int]:
+        """Put jobs back; returns the ids that were still this worker's."""
+        return await requeue_jobs(self._database, self.connection, self.worker_id, jobs)
+
+    async def next_due(self, queues: Sequence[str]) -> float | None:
+        """Seconds until the next job of these queues is due."""
+        return await self.connection.fetchval(self._database.sql(NEXT_DUE), list(queues))
+
+    async def release_strays(self, held: Sequence[int]) -> list[int]:
+        """Give back jobs that the table says are ours but we never got to see."""
+        rows = await self.connection.fetch(self._database.sql(RELEASE_STRAYS), self.worker_id, list(held))
+        if rows:
+            await notify_queues(self._database, self.connection, {row[1] for row in rows})
+        return [row[0] for row in rows]
+
+
+async def report_progress(
+    database: Database, worker_id: int, reports: Sequence[tuple[int, int, float | None, str | None]]
+) -> None:
+    """Show how far running jobs have come: (id, attempt, fraction, message) each."""
+    await database.fetch(REPORT_PROGRESS, *columns(reports, 4), worker_id, patience=None)
+
+
+async def find_cancels(database: Database, connection: Executor, ids: Sequence[int]) -> list[tuple[int, int, str]]:
+    """Which of these running jobs somebody wants cancelled: (id, attempt, reason) each."""
+    if not ids:
+        return []
+    rows = await connection.fetch(database.sql(FIND_CANCELS), list(ids))
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+async def finish_jobs(
+    database: Database, connection: Executor, worker_id: int, finished: Sequence[Finish]
+) -> list[int]:
+    """Move a worker's jobs to the history, and let through what waited for their concurrency keys."""
+    rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(finished), worker_id)
+    if keys := sorted({row[1] for row in rows if row[1] is not None}):
+        await connection.execute(database.sql(ADMIT_GATED), keys)
+    return [row[0] for row in rows]
+
+
+async def requeue_jobs(database: Database, connection: Executor, worker_id: int, jobs: Sequence[Requeue]) -> list[int]:
+    """Put a worker's jobs back into their queues and wake who can take them."""
+    if not jobs:
+        return []
+    rows = await connection.fetch(
+        database.sql(REQUEUE_JOBS),
+        *columns([(j.id, j.attempt, j.delay, j.note, j.failed, j.lost, j.error, j.state) for j in jobs], 8),
+        worker_id,
+    )
+    if keys := sorted({row[2] for row in rows if row[2] is not None}):
+        await connection.execute(database.sql(ADMIT_GATED), keys)
+    await notify_queues(database, connection, {row[1] for row in rows})
+    return [row[0] for row in rows]
+
+
+def _finish_columns(finished: Sequence[Finish]) -> list[list[Any]]:
+    return columns([(f.id, f.attempt, f.state, f.result, f.note, f.error) for f in finished], 6)
+
+
+def _claimed(row: Any) -> ClaimedJob:
+    return ClaimedJob(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], bool(row[9]))

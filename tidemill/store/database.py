@@ -1,0 +1,263 @@
+"""The way to PostgreSQL: a pool, dedicated connections, and patience when the server is away.
+
+A restart, a killed backend or a failover is a normal day: whoever asks here waits until the server
+answers again (`patience` seconds, or for ever) and gets a working connection. With no URL the embedded
+server under `directory` is started when nobody else runs it.
+
+Statements are written with the schema name `tidemill`; `Database.sql` puts in the configured one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+import msgspec
+
+from tidemill.core.errors import ConfigError, StoreError
+from tidemill.store.embedded import EmbeddedServer
+
+T = TypeVar("T")
+Connection = asyncpg.Connection
+Executor = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+
+_AWAY = (
+    OSError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.TooManyConnectionsError,
+)
+
+# Cannot store anything now, but will once somebody has made room or the failover is over.
+_FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,30}\Z")
+
+
+class DatabaseSettings(msgspec.Struct, frozen=True):
+    """Where the database is. No URL means the embedded server under `directory`."""
+
+    url: str | None = None
+    directory: str = ".tidemill"
+    schema: str = "tidemill"
+    pool_size: int = 8
+    transaction_pooler: bool = False
+    listen_url: str | None = None
+
+    def validate(self) -> DatabaseSettings:
+        if not _SCHEMA_NAME.match(self.schema):
+            raise ConfigError(
+                f"schema {self.schema!r} is not usable: use up to 31 lower-case letters, digits and underscores"
+            )
+        for url in (self.url, self.listen_url):
+            if url is not None and urlsplit(url).scheme not in ("postgresql", "postgres"):
+                raise ConfigError("the database URL must start with postgresql://")
+        if self.pool_size < 1:
+            raise ConfigError("pool_size must be at least 1")
+        return self
+
+
+class Database:
+    """One process's way to the database. Open it once; it heals itself."""
+
+    def __init__(self, settings: DatabaseSettings, *, application: str = "tidemill") -> None:
+        self.settings = settings.validate()
+        self.embedded = EmbeddedServer(Path(settings.directory)) if settings.url is None else None
+        self._application = application
+        self._pool: asyncpg.Pool | None = None
+        self._rewritten: dict[str, str] = {}
+
+    @property
+    def dsn(self) -> str:
+        return self.embedded.dsn if self.embedded else str(self.settings.url)
+
+    @property
+    def schema(self) -> str:
+        return self.settings.schema
+
+    def sql(self, statement: str) -> str:
+        """The statement with the configured schema in place of `tidemill`."""
+        if self.schema == "tidemill":
+            return statement
+        known = self._rewritten.get(statement)
+        if known is None:
+            known = self._rewritten[statement] = in_schema(statement, self.schema)
+        return known
+
+    def channel(self, name: str) -> str:
+        """The NOTIFY channel of this schema for one kind of news."""
+        return f"{self.schema}_{name}"
+
+    async def open(self, *, patience: float | None = None) -> Database:
+        """Connect; wait at most `patience` seconds for a server that is not there (None: for ever)."""
+        if self._pool is None:
+            pool = asyncpg.create_pool(
+                connect=self._connect_once, min_size=0, max_size=self.settings.pool_size, reset=_no_reset
+            )
+            self._pool = await pool
+        await self.run(lambda connection: connection.fetchval("SELECT 1"), patience=patience)
+        return self
+
+    async def close(self) -> None:
+        """Close the pool, and stop the embedded server if this process runs it."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                await asyncio.wait_for(pool.close(), timeout=5)
+            except TimeoutError:
+                pool.terminate()
+        if self.embedded is not None:
+            await asyncio.to_thread(self.embedded.stop)
+
+    async def __aenter__(self) -> Database:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self, *, patience: float | None = None) -> Connection:
+        """A connection of the caller's own, outside the pool."""
+        return await self._patiently(self._connect_once, patience)
+
+    async def connect_to_listen(self) -> Connection:
+        """A connection that can LISTEN: past the pooler, where there is one."""
+        return await self._patiently(lambda: asyncpg.connect(self.settings.listen_url or self.dsn, timeout=10), None)
+
+    @asynccontextmanager
+    async def acquire(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
+        """A pooled connection that answered when it was handed out."""
+        pool = self._opened()
+        connection = await self._patiently(pool.acquire, patience)
+        try:
+            yield connection
+        finally:
+            await pool.release(connection)
+
+    @asynccontextmanager
+    async def transaction(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
+        """A pooled connection inside a transaction that commits when the block ends well."""
+        async with self.acquire(patience=patience) as connection, connection.transaction():
+            yield connection
+
+    async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
+        """Do work that may safely be done twice, again and again until the server has answered."""
+
+        async def once() -> T:
+            async with self._opened().acquire() as connection:
+                if self.settings.transaction_pooler:
+                    async with connection.transaction():
+                        return await work(connection)
+                return await work(connection)
+
+        return await self._patiently(once, patience)
+
+    async def fetch(self, statement: str, *args: Any, patience: float | None = 30.0) -> list[asyncpg.Record]:
+        """Rows of a statement that may safely run twice."""
+        sql = self.sql(statement)
+        return await self.run(lambda connection: connection.fetch(sql, *args), patience=patience)
+
+    async def fetchrow(self, statement: str, *args: Any, patience: float | None = 30.0) -> asyncpg.Record | None:
+        rows = await self.fetch(statement, *args, patience=patience)
+        return rows[0] if rows else None
+
+    def _opened(self) -> asyncpg.Pool:
+        if self._pool is None:
+            raise StoreError("the database is not open: call `await database.open()` first")
+        return self._pool
+
+    async def _connect_once(self, *_: Any, **__: Any) -> Connection:
+        connection = await asyncpg.connect(
+            self.dsn,
+            timeout=10,
+            statement_cache_size=0 if self.settings.transaction_pooler else 200,
+            server_settings=None if self.settings.transaction_pooler else {"application_name": self._application},
+        )
+        # JSON crosses as bytes, untouched: msgspec reads and writes it.
+        if not self.settings.transaction_pooler:
+            await speak_bytes(connection)
+        else:
+            async with connection.transaction():
+                await speak_bytes(connection)
+        return connection
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]], patience: float | None) -> T:
+        loop = asyncio.get_running_loop()
+        give_up = None if patience is None else loop.time() + patience
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await attempt()
+            except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
+                raise StoreError(f"the database refused the log-in: {error}") from error
+            except asyncpg.InvalidCatalogNameError as error:
+                raise StoreError(f"{error}: create it, or check the database URL") from error
+            except Exception as error:
+                if not is_away(error):
+                    raise
+                if give_up is not None and loop.time() + pause > give_up:
+                    raise StoreError(
+                        f"the database at {self.where} does not answer ({_one_line(error)}); "
+                        "is the server running and the URL right?"
+                    ) from error
+            if self.embedded is not None:
+                await asyncio.to_thread(self.embedded.ensure)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    @property
+    def where(self) -> str:
+        """The server's address for people: never the password."""
+        if self.embedded is not None:
+            return f"{Path(self.settings.directory).resolve()} (embedded)"
+        parts = urlsplit(str(self.settings.url))
+        return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the error means that the server is gone, going, or not yet there: worth waiting for."""
+    if isinstance(error, asyncpg.InterfaceError):
+        # The driver's word for "you used a connection that has just died"; any other is our mistake.
+        return "connection is closed" in str(error) or "connection was closed" in str(error)
+    return isinstance(error, _AWAY)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the server is there but cannot store anything now."""
+    return isinstance(error, _FULL)
+
+
+async def speak_bytes(connection: Executor) -> None:
+    """Let JSON cross a connection as bytes."""
+    await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=_same, format="binary")
+
+
+def in_schema(statement: str, schema: str) -> str:
+    """The statement with `schema` wherever it names the schema `tidemill` or one of its channels."""
+    return re.sub(r"\btidemill(?=\.|_(?:jobs|control|schedules)')", schema, statement)
+
+
+def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+    """Rows turned into one list per column, as array parameters want them."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _one_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+async def _no_reset(_: Any) -> None:
+    """Nothing to reset: our statements leave no session state behind."""

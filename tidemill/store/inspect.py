@@ -1,0 +1,130 @@
+"""Looking at jobs: listings, one job's whole story, and counts per queue. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import FINAL_STATES, LIVE_STATES
+from tidemill.store.database import Database
+
+_LIVE = """
+    SELECT id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at,
+           NULL::timestamptz AS finished_at, progress, note, tags, worker_id
+    FROM tidemill.job
+"""
+
+_PAST = """
+    SELECT id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at,
+           finished_at, NULL::real AS progress, note, tags, worker_id
+    FROM tidemill.job_history
+"""
+
+_MATCHES = """
+    ($1::text[] IS NULL OR state = ANY ($1)) AND ($2::text IS NULL OR queue = $2) AND ($3::text IS NULL OR task = $3)
+    AND ($4::text IS NULL OR $4 = ANY (tags)) AND ($5::bigint IS NULL OR id < $5)
+"""
+
+#: Jobs that match, newest first; `$5` is where the last page ended.
+LIST_JOBS = f"""
+(({_LIVE} WHERE {_MATCHES} ORDER BY id DESC LIMIT $6)
+UNION ALL
+({_PAST} WHERE {_MATCHES} ORDER BY id DESC LIMIT $6)) ORDER BY id DESC LIMIT $6
+"""
+
+#: Everything about one unfinished job, and what it waits for.
+SHOW_LIVE = """
+SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due_at - now())::float8 AS due_in,
+       extract(epoch FROM now() - j.started_at)::float8 AS running_for,
+       CASE WHEN j.state = 'ready' THEN (SELECT count(*) FROM tidemill.job AS o
+            WHERE o.queue = j.queue AND o.state = 'ready' AND o.due_at <= now() AND
+                  (-o.priority, o.due_at, o.id) < (-j.priority, j.due_at, j.id)) END AS ahead,
+       (SELECT count(*) FROM tidemill.worker AS v
+        WHERE v.ended_at IS NULL AND v.lease_until > now() AND j.queue = ANY (v.queues)) AS serving,
+       (SELECT count(*) FROM tidemill.worker AS v
+        WHERE v.ended_at IS NULL AND v.lease_until > now() AND j.queue = ANY (v.queues)
+              AND j.task = ANY (v.tasks)) AS knowing,
+       ARRAY(SELECT DISTINCT c.mode || ' by ' || c.by || ' on ' || c.host FROM tidemill.worker_control AS c
+             WHERE c.queue IN (j.queue, '*')) AS held,
+       (SELECT rate FROM tidemill.queue WHERE name = j.queue) AS rate,
+       (SELECT max FROM tidemill.concurrency WHERE key = j.concurrency_key) AS slots
+FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id WHERE j.id = $1
+"""
+
+SHOW_PAST = """
+SELECT h.*, w.host AS worker_host, w.pid AS worker_pid FROM tidemill.job_history AS h
+LEFT JOIN tidemill.worker AS w ON w.id = h.worker_id WHERE h.id = $1
+"""
+
+#: What is going on in every queue, finished jobs of the last `$1` seconds included.
+COUNT_QUEUES = """
+WITH live AS (
+    SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS ready,
+           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS delayed,
+           count(*) FILTER (WHERE state IN ('gated', 'unrouted')) AS held,
+           count(*) FILTER (WHERE state = 'running') AS running,
+           extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
+    FROM tidemill.job GROUP BY queue),
+past AS (
+    SELECT queue, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+           count(*) FILTER (WHERE state <> 'succeeded') AS unsuccessful
+    FROM tidemill.job_history WHERE finished_at > now() - make_interval(secs => $1) GROUP BY queue),
+served AS (
+    SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
+    WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue)
+SELECT queue, coalesce(ready, 0) AS ready, coalesce(delayed, 0) AS delayed, coalesce(held, 0) AS held,
+       coalesce(running, 0) AS running, oldest, coalesce(succeeded, 0) AS succeeded,
+       coalesce(unsuccessful, 0) AS unsuccessful, coalesce(workers, 0) AS workers, q.rate
+FROM live FULL JOIN past USING (queue) FULL JOIN served USING (queue)
+LEFT JOIN tidemill.queue AS q ON q.name = queue
+ORDER BY queue
+"""
+
+#: Running jobs that tell how far they have come.
+RUNNING_WITH_PROGRESS = """
+SELECT id, task, queue, progress, note, extract(epoch FROM now() - started_at)::float8 AS running_for
+FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id LIMIT $1
+"""
+
+
+class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which jobs are meant. Empty means all."""
+
+    states: tuple[str, ...] = ()
+    queue: str | None = None
+    task: str | None = None
+    tag: str | None = None
+    before: int | None = None
+
+    def validate(self) -> JobFilter:
+        for state in self.states:
+            if state not in LIVE_STATES + FINAL_STATES:
+                raise ConfigError(
+                    f"there is no job state {state!r}; the states are {', '.join(LIVE_STATES + FINAL_STATES)}"
+                )
+        return self
+
+    def parameters(self) -> tuple[Any, ...]:
+        return (list(self.states) or None, self.queue, self.task, self.tag, self.before)
+
+
+async def list_jobs(database: Database, wanted: JobFilter, *, limit: int = 50) -> list[asyncpg.Record]:
+    """Matching jobs, newest first."""
+    return await database.fetch(LIST_JOBS, *wanted.validate().parameters(), limit)
+
+
+async def show_job(database: Database, job_id: int) -> asyncpg.Record | None:
+    """Everything that is known of a job, unfinished or finished."""
+    return await database.fetchrow(SHOW_LIVE, job_id) or await database.fetchrow(SHOW_PAST, job_id)
+
+
+async def count_queues(database: Database, *, within: float = 3600.0) -> list[asyncpg.Record]:
+    """Counts per queue, with the finished ones of the last `within` seconds."""
+    return await database.fetch(COUNT_QUEUES, within)
+
+
+async def running_with_progress(database: Database, *, limit: int = 8) -> list[asyncpg.Record]:
+    return await database.fetch(RUNNING_WITH_PROGRESS, limit)

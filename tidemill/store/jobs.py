@@ -1,0 +1,138 @@
+"""Putting jobs in: one, many, or on the caller's own transaction.
+
+Every way in uses the same statements with one text parameter, the jobs as JSON: any driver's connection
+can run them, and tens of thousands of jobs go in at nearly the speed of COPY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+from tidemill.core.codec import encode
+from tidemill.core.job import JobRef, NewJob
+from tidemill.store.database import Database, Executor
+
+Rows = Sequence[Sequence[Any]]
+Conversation = Generator[tuple[str, tuple[Any, ...]], Rows, list[JobRef]]
+
+#: News for workers: jobs have become ready in the queue that the payload names.
+JOBS_CHANNEL = "jobs"
+
+_NEW_JOBS = """
+    ROWS FROM (json_to_recordset($1::text::json) AS (
+        queue text, task text, args json, priority smallint, delay float8, at float8, deadline float8,
+        unique_key text, unique_for float8, concurrency_key text, concurrency_max int, tags text[],
+        options json, origin json)) WITH ORDINALITY AS new
+"""
+
+_DUE = "coalesce(to_timestamp(new.at), now() + make_interval(secs => coalesce(new.delay, 0)))"
+
+#: Store jobs that stand for themselves; tell the workers of their queues when `$2` is true.
+INSERT_JOBS = f"""
+WITH stored AS (
+    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin)
+    SELECT new.queue, new.task, new.args, coalesce(new.priority, 5), {_DUE}, to_timestamp(new.deadline),
+           new.tags, new.options, new.origin
+    FROM {_NEW_JOBS} ORDER BY new.ordinality
+    RETURNING id, queue, due_at),
+news AS (
+    SELECT pg_notify('tidemill_jobs', queue) FROM (SELECT DISTINCT queue FROM stored
+    WHERE $2::boolean AND due_at <= now() + interval '5 seconds') AS queues)
+SELECT id, (SELECT count(*) FROM news) FROM stored
+"""
+
+#: Store jobs with unique or concurrency keys; those whose key is taken are left out (created = false).
+INSERT_KEYED_JOBS = f"""
+WITH new AS MATERIALIZED (
+    SELECT nextval('tidemill.job_id_seq') AS id, new.*, {_DUE} AS due_at
+    FROM {_NEW_JOBS}),
+windows AS (
+    INSERT INTO tidemill.unique_window AS w (task, unique_key, job_id, until)
+    SELECT DISTINCT ON (task, unique_key) task, unique_key, id, now() + make_interval(secs => unique_for)
+    FROM new WHERE unique_for IS NOT NULL AND NOT EXISTS (
+        SELECT FROM tidemill.job j WHERE j.task = new.task AND j.unique_key = new.unique_key)
+    ORDER BY task, unique_key, ordinality
+    ON CONFLICT (task, unique_key) DO UPDATE SET job_id = excluded.job_id, until = excluded.until
+        WHERE w.until <= now()
+    RETURNING job_id),
+gates AS (
+    INSERT INTO tidemill.concurrency AS c (key, max)
+    SELECT DISTINCT ON (concurrency_key) concurrency_key, coalesce(concurrency_max, 1)
+    FROM new WHERE concurrency_key IS NOT NULL ORDER BY concurrency_key, ordinality DESC
+    ON CONFLICT (key) DO UPDATE SET max = excluded.max WHERE c.max <> excluded.max),
+stored AS (
+    INSERT INTO tidemill.job (id, queue, task, args, priority, due_at, deadline, tags, options, origin,
+                              unique_key, concurrency_key, state, note)
+    SELECT id, queue, task, args, coalesce(priority, 5), due_at, to_timestamp(deadline), tags, options, origin,
+           unique_key, concurrency_key,
+           CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
+           CASE WHEN concurrency_key IS NOT NULL THEN 'waits for a slot of concurrency key ' || concurrency_key END
+    FROM new WHERE unique_for IS NULL OR id IN (SELECT job_id FROM windows)
+    ORDER BY ordinality
+    ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+    RETURNING id, queue),
+news AS (
+    SELECT pg_notify('tidemill_jobs', queue) FROM (SELECT DISTINCT queue FROM stored WHERE $2::boolean) AS queues)
+SELECT new.id, stored.id IS NOT NULL AS created, (SELECT count(*) FROM news)
+FROM new LEFT JOIN stored USING (id) ORDER BY new.ordinality
+"""
+
+#: Who holds a unique key now: an unfinished job, or a window that has not ended.
+FIND_KEY_HOLDER = """
+SELECT id FROM tidemill.job WHERE task = $1 AND unique_key = $2
+UNION ALL
+SELECT job_id FROM tidemill.unique_window WHERE task = $1 AND unique_key = $2 AND until > now()
+LIMIT 1
+"""
+
+#: Let gated jobs of these keys through as far as their limits allow.
+ADMIT_GATED = "SELECT tidemill.admit_gated($1)"
+
+#: Tell the workers of these queues that there are jobs.
+NOTIFY_QUEUES = "SELECT pg_notify('tidemill_jobs', queue) FROM unnest($1::text[]) AS queue"
+
+
+def pack(jobs: Sequence[NewJob]) -> str:
+    """Jobs as the JSON text that the insert statements take."""
+    return encode(jobs).decode()
+
+
+def conversation(jobs: Sequence[NewJob], *, notify: bool = True) -> Conversation:
+    """The statements that store jobs, whatever the driver: yields each with its parameters, is sent its rows."""
+    if not any(job.keyed for job in jobs):
+        rows = yield INSERT_JOBS, (pack(jobs), notify)
+        return [JobRef(row[0]) for row in rows]
+    rows = yield INSERT_KEYED_JOBS, (pack(jobs), notify)
+    if gates := sorted({job.concurrency_key for job in jobs if job.concurrency_key is not None}):
+        yield ADMIT_GATED, (gates,)
+    refs: list[JobRef] = []
+    for job, row in zip(jobs, rows, strict=True):
+        if row[1]:
+            refs.append(JobRef(row[0]))
+            continue
+        holder = yield FIND_KEY_HOLDER, (job.task, job.unique_key)
+        if holder:
+            refs.append(JobRef(holder[0][0], created=False))
+        else:
+            # The holder finished between the two statements: the key is free now.
+            refs += yield from conversation([job], notify=notify)
+    return refs
+
+
+async def insert_jobs(
+    database: Database, connection: Executor, jobs: Sequence[NewJob], *, notify: bool
+) -> list[JobRef]:
+    """Store jobs in the connection's transaction and return where each of them is."""
+    talk = conversation(jobs, notify=notify)
+    try:
+        statement, params = next(talk)
+        while True:
+            statement, params = talk.send(await connection.fetch(database.sql(statement), *params))
+    except StopIteration as done:
+        return done.value
+
+
+async def notify_queues(database: Database, connection: Executor, queues: Iterable[str]) -> None:
+    """Wake the workers of these queues."""
+    await connection.execute(database.sql(NOTIFY_QUEUES), sorted(queues))

@@ -1,0 +1,151 @@
+"""What operators do to jobs: cancel, retry, by id or by filter. Each writes its audit entry with the change."""
+
+from __future__ import annotations
+
+from tidemill.core.errors import NotFoundError
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database, Executor
+from tidemill.store.inspect import _MATCHES, JobFilter
+from tidemill.store.jobs import ADMIT_GATED, notify_queues
+
+#: Cancel waiting jobs at once: they move to the history unrun.
+CANCEL_WAITING = """
+WITH gone AS (
+    DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running' FOR UPDATE))
+    RETURNING *),
+archived AS (
+    INSERT INTO tidemill.job_history (
+        id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority, state,
+        queue, task, args, options, origin, tags, unique_key, concurrency_key, note, errors)
+    SELECT id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority,
+           'cancelled', queue, task, args, options, origin, tags, unique_key, concurrency_key, $2, errors
+    FROM gone)
+SELECT id, concurrency_key FROM gone
+"""
+
+#: Ask the workers of running jobs to cancel them.
+CANCEL_RUNNING = """
+WITH asked AS (
+    UPDATE tidemill.job SET cancel_reason = $2
+    WHERE id = ANY ($1::bigint[]) AND state = 'running' AND cancel_reason IS NULL
+    RETURNING id)
+SELECT id, pg_notify('tidemill_control', '') FROM asked
+"""
+
+#: Unfinished jobs that match a filter.
+MATCH_LIVE = f"SELECT id FROM tidemill.job WHERE {_MATCHES} ORDER BY id LIMIT $6"
+
+#: Finished jobs that match a filter and did not succeed.
+MATCH_UNSUCCESSFUL = (
+    f"SELECT id FROM tidemill.job_history WHERE {_MATCHES} AND state <> 'succeeded' ORDER BY id LIMIT $6"
+)
+
+#: Waiting jobs get their turn now.
+RETRY_WAITING = """
+UPDATE tidemill.job SET due_at = now(), state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
+                        note = $2
+WHERE id = ANY ($1::bigint[]) AND state <> 'running'
+RETURNING id, queue, concurrency_key
+"""
+
+#: Finished jobs come back as new jobs that say which one they repeat.
+RETRY_FINISHED = """
+INSERT INTO tidemill.job (queue, task, args, priority, tags, options, origin, unique_key, concurrency_key, state)
+SELECT queue, task, args, priority, tags, options,
+       (coalesce(origin::jsonb, '{}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
+       unique_key, concurrency_key, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
+FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
+ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+RETURNING id, queue, concurrency_key
+"""
+
+FIND_JOBS = """
+SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[])
+UNION SELECT id FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
+"""
+
+
+class Outcome:
+    """How many jobs an operator's action reached, and how."""
+
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.asked: list[int] = []
+        self.unchanged: list[int] = []
+
+
+async def cancel_jobs(database: Database, ids: list[int], *, by: str) -> Outcome:
+    """Cancel waiting jobs at once and ask for running ones; finished ones stay as they are."""
+    outcome = Outcome()
+    reason = f"cancelled by {by}"
+    async with database.transaction(patience=30.0) as connection:
+        await _require(database, connection, ids)
+        waiting = await connection.fetch(database.sql(CANCEL_WAITING), ids, reason)
+        running = await connection.fetch(database.sql(CANCEL_RUNNING), ids, reason)
+        outcome.done = [row["id"] for row in waiting]
+        outcome.asked = [row["id"] for row in running]
+        outcome.unchanged = sorted(set(ids) - set(outcome.done) - set(outcome.asked))
+        await _admit(database, connection, [row["concurrency_key"] for row in waiting])
+        if outcome.done or outcome.asked:
+            await write_audit(
+                database,
+                connection,
+                who=by,
+                action="job.cancel",
+                target=_targets(outcome.done + outcome.asked),
+                after={"cancelled": outcome.done, "asked": outcome.asked},
+            )
+    return outcome
+
+
+async def retry_jobs(database: Database, ids: list[int], *, by: str) -> Outcome:
+    """Give waiting jobs their turn now, and enqueue finished ones again as new jobs."""
+    outcome = Outcome()
+    async with database.transaction(patience=30.0) as connection:
+        await _require(database, connection, ids)
+        waiting = await connection.fetch(database.sql(RETRY_WAITING), ids, f"retried by {by}")
+        finished = await connection.fetch(database.sql(RETRY_FINISHED), ids, by)
+        outcome.done = [row["id"] for row in waiting]
+        outcome.asked = [row["id"] for row in finished]
+        rows = [*waiting, *finished]
+        await _admit(database, connection, [row["concurrency_key"] for row in rows])
+        if rows:
+            await notify_queues(database, connection, {row["queue"] for row in rows})
+            await write_audit(
+                database,
+                connection,
+                who=by,
+                action="job.retry",
+                target=_targets(ids),
+                after={"due_now": outcome.done, "enqueued": outcome.asked},
+            )
+    return outcome
+
+
+async def match_unfinished(database: Database, wanted: JobFilter, *, limit: int = 100_000) -> list[int]:
+    """The ids of unfinished jobs that match: what a cancel by filter would reach."""
+    rows = await database.fetch(MATCH_LIVE, *wanted.validate().parameters(), limit)
+    return [row["id"] for row in rows]
+
+
+async def match_unsuccessful(database: Database, wanted: JobFilter, *, limit: int = 100_000) -> list[int]:
+    """The ids of failed, cancelled and expired jobs that match: what a retry by filter would reach."""
+    rows = await database.fetch(MATCH_UNSUCCESSFUL, *wanted.validate().parameters(), limit)
+    return [row["id"] for row in rows]
+
+
+async def _require(database: Database, connection: Executor, ids: list[int]) -> None:
+    found = {row["id"] for row in await connection.fetch(database.sql(FIND_JOBS), ids)}
+    if missing := sorted(set(ids) - found):
+        raise NotFoundError(f"there is no job {', '.join(map(str, missing[:10]))}: `tidemill jobs` lists them")
+
+
+async def _admit(database: Database, connection: Executor, keys: list[str | None]) -> None:
+    if wanted := sorted({key for key in keys if key is not None}):
+        await connection.execute(database.sql(ADMIT_GATED), wanted)
+
+
+def _targets(ids: list[int]) -> str:
+    shown = ", ".join(map(str, ids[:20]))
+    return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"

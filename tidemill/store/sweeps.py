@@ -1,0 +1,128 @@
+"""What the orchestrator does on its rounds: reclaim, expire, admit, route. Each is safe to do twice at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import asyncpg
+
+from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.store.claims import finish_jobs, requeue_jobs
+from tidemill.store.database import Database, Executor
+from tidemill.store.jobs import ADMIT_GATED, notify_queues
+from tidemill.store.workers import END_LAPSED, FIND_LAPSED, FIND_ORPHANS, FLAG_SILENT, HELD_BY
+
+#: Waiting jobs whose deadline has passed move to the history unrun.
+EXPIRE_JOBS = """
+WITH gone AS (
+    DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.job WHERE deadline <= now() AND state <> 'running'
+        ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+archived AS (
+    INSERT INTO tidemill.job_history (
+        id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority, state,
+        queue, task, args, options, origin, tags, unique_key, concurrency_key, note, errors)
+    SELECT id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority,
+           'expired', queue, task, args, options, origin, tags, unique_key, concurrency_key,
+           'its deadline passed before it could start', errors
+    FROM gone)
+SELECT id FROM gone
+"""
+
+#: Concurrency keys with gated jobs whose time has come.
+FIND_GATED = """
+SELECT DISTINCT concurrency_key FROM tidemill.job
+WHERE concurrency_key IS NOT NULL AND state = 'gated' AND due_at <= now() ORDER BY 1 LIMIT 1000
+"""
+
+#: Jobs that waited for a worker that knows their task, now that one lives.
+ROUTE_JOBS = """
+UPDATE tidemill.job AS j SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END, note = NULL
+WHERE state = 'unrouted' AND EXISTS (
+    SELECT FROM tidemill.worker AS w
+    WHERE w.ended_at IS NULL AND w.lease_until > now() AND j.queue = ANY (w.queues) AND j.task = ANY (w.tasks))
+RETURNING queue
+"""
+
+Decide = Callable[[ClaimedJob, str], Finish | Requeue]
+
+
+async def reclaim_lapsed(database: Database, decide: Decide, *, lease: float) -> list[tuple[str, int]]:
+    """End workers whose lease has lapsed and settle their jobs, each worker in one transaction.
+
+    Returns each lost worker with the number of its jobs.
+    """
+    reclaimed = []
+    for row in await database.fetch(FIND_LAPSED, lease, patience=None):
+        name = f"{row['host']}:{row['pid']}#{row['id']}"
+        async with database.transaction(patience=None) as connection:
+            if not await connection.fetch(database.sql(END_LAPSED), row["id"], "its lease lapsed"):
+                continue
+            settled = await _settle(database, connection, row["id"], name, decide)
+        reclaimed.append((name, settled))
+    return reclaimed
+
+
+async def reclaim_orphans(database: Database, decide: Decide) -> int:
+    """Settle jobs whose worker has ended without giving them back; returns how many there were."""
+    total = 0
+    for row in await database.fetch(FIND_ORPHANS, patience=None):
+        async with database.transaction(patience=None) as connection:
+            name = f"worker #{row['worker_id']}"
+            total += await _settle(database, connection, row["worker_id"], name, decide)
+    return total
+
+
+async def flag_silent(database: Database, *, silence: float) -> list[asyncpg.Record]:
+    """Flag workers that own running jobs and have not been heard of; each is returned once."""
+    return await database.fetch(FLAG_SILENT, silence, patience=None)
+
+
+async def expire_jobs(database: Database) -> int:
+    """Drop waiting jobs whose deadline has passed; returns how many."""
+    return len(await database.fetch(EXPIRE_JOBS, patience=None))
+
+
+async def admit_due(database: Database) -> None:
+    """Let gated jobs through whose time has come and whose key has room."""
+    keys = [row[0] for row in await database.fetch(FIND_GATED, patience=None)]
+    if keys:
+        await database.fetch(ADMIT_GATED, keys, patience=None)
+
+
+async def route_jobs(database: Database) -> int:
+    """Make jobs ready that waited for a worker that knows their task; returns how many."""
+    async with database.transaction(patience=None) as connection:
+        rows = await connection.fetch(database.sql(ROUTE_JOBS))
+        if rows:
+            await notify_queues(database, connection, {row["queue"] for row in rows})
+    return len(rows)
+
+
+async def _settle(database: Database, connection: Executor, worker_id: int, name: str, decide: Decide) -> int:
+    settled = 0
+    while rows := await connection.fetch(database.sql(HELD_BY), [worker_id]):
+        outcomes: Sequence[Finish | Requeue] = [decide(_lost(row), name) for row in rows]
+        finished = [outcome for outcome in outcomes if isinstance(outcome, Finish)]
+        await finish_jobs(database, connection, worker_id, finished)
+        await requeue_jobs(
+            database, connection, worker_id, [outcome for outcome in outcomes if isinstance(outcome, Requeue)]
+        )
+        settled += len(rows)
+    return settled
+
+
+def _lost(row: asyncpg.Record) -> ClaimedJob:
+    return ClaimedJob(
+        id=row["id"],
+        attempt=row["attempt"],
+        queue=row["queue"],
+        task=row["task"],
+        args=b"",
+        options=row["options"],
+        failures=row["failures"],
+        losses=row["losses"],
+        keyed=True,
+        expired=False,
+    )

@@ -1,0 +1,213 @@
+"""Workers as the database sees them: one row per incarnation, one lease to renew, and what operators want.
+
+All times are the database's own: hosts whose clocks disagree cannot make each other look dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import asyncpg
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database, Executor
+
+Mode = Literal["run", "pause", "drain", "stop"]
+MODES: tuple[Mode, ...] = ("run", "pause", "drain", "stop")
+
+#: News for workers: an operator's wish or a cancel request has been written.
+CONTROL_CHANNEL = "control"
+
+#: A new incarnation, and the jobs that waited for somebody who knows their task.
+REGISTER_WORKER = """
+WITH me AS (
+    INSERT INTO tidemill.worker (host, pid, queues, tasks, concurrency, versions, lease_until)
+    VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $7))
+    RETURNING id),
+known AS (
+    UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END, note = NULL
+    WHERE state = 'unrouted' AND task = ANY ($4) AND queue = ANY ($3))
+SELECT id FROM me
+"""
+
+#: Still alive. Returns nothing once somebody has taken the lease for lapsed and ended this incarnation.
+RENEW_LEASE = """
+UPDATE tidemill.worker SET lease_until = now() + make_interval(secs => $2), seen_at = now(), status = $3,
+                           running = $4, flagged_at = NULL
+WHERE id = $1 AND ended_at IS NULL
+RETURNING flagged_at
+"""
+
+#: What operators want of each of these queues on this host; the most specific wish wins.
+READ_CONTROL = """
+SELECT DISTINCT ON (wanted.queue) wanted.queue, c.mode
+FROM unnest($2::text[]) AS wanted(queue)
+JOIN tidemill.worker_control AS c ON c.host IN ($1, '*') AND c.queue IN (wanted.queue, '*')
+ORDER BY wanted.queue, (c.host = '*')::int + (c.queue = '*')::int
+"""
+
+#: The worker says goodbye.
+END_WORKER = """
+UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'ended', running = 0
+WHERE id = $1 AND ended_at IS NULL
+"""
+
+#: Workers whose lease has lapsed. After a restart of the database everyone gets one lease's time to come back.
+FIND_LAPSED = """
+SELECT id, host, pid, lease_until FROM tidemill.worker
+WHERE ended_at IS NULL AND lease_until < now()
+  AND pg_postmaster_start_time() < now() - make_interval(secs => $1)
+"""
+
+#: End a lapsed incarnation for good: from here on it can renew nothing.
+END_LAPSED = """
+UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'lost', running = 0
+WHERE id = $1 AND ended_at IS NULL AND lease_until < now()
+RETURNING id
+"""
+
+#: Jobs in the hands of a worker, or of one that no longer exists.
+HELD_BY = """
+SELECT id, attempt, worker_id, queue, task, options, failures, losses, started_at
+FROM tidemill.job WHERE state = 'running' AND worker_id = ANY ($1) LIMIT 5000
+"""
+
+#: Jobs whose worker has ended without giving them back.
+FIND_ORPHANS = """
+SELECT DISTINCT j.worker_id FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
+WHERE j.state = 'running' AND (w.id IS NULL OR w.ended_at IS NOT NULL)
+"""
+
+#: Flag workers that have not been heard of for `$1` seconds while they own running jobs.
+FLAG_SILENT = """
+UPDATE tidemill.worker AS w SET flagged_at = now()
+WHERE ended_at IS NULL AND flagged_at IS NULL AND seen_at < now() - make_interval(secs => $1)
+  AND EXISTS (SELECT FROM tidemill.job AS j WHERE j.worker_id = w.id AND j.state = 'running')
+RETURNING id, host, pid, queues, extract(epoch FROM now() - seen_at)::float8 AS silent
+"""
+
+#: An operator's wish for a queue on a host; what it was before.
+SET_CONTROL = """
+WITH before AS (SELECT mode FROM tidemill.worker_control WHERE host = $1 AND queue = $2),
+put AS (
+    INSERT INTO tidemill.worker_control (host, queue, mode, by) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (host, queue) DO UPDATE SET mode = excluded.mode, by = excluded.by, at = now())
+SELECT coalesce((SELECT mode FROM before), 'run') AS before, pg_notify('tidemill_control', '')
+"""
+
+#: Back to normal for a queue on a host; '*' as the host or queue takes back every narrower wish as well.
+CLEAR_CONTROL = """
+WITH gone AS (
+    DELETE FROM tidemill.worker_control WHERE $1 IN (host, '*') AND $2 IN (queue, '*') RETURNING mode)
+SELECT coalesce((SELECT min(mode) FROM gone), 'run') AS before, pg_notify('tidemill_control', '')
+"""
+
+#: Workers for people: living ones first, then those that ended in the last `$1` seconds.
+LIST_WORKERS = """
+SELECT w.id, w.host, w.pid, w.queues, w.concurrency, w.versions, w.status, w.running, w.started_at, w.seen_at,
+       w.lease_until, w.flagged_at, w.ended_at, w.end_reason, cardinality(w.tasks) AS tasks,
+       ARRAY(SELECT c.host || '/' || c.queue || '=' || c.mode FROM tidemill.worker_control AS c
+             WHERE c.host IN (w.host, '*') AND (c.queue = '*' OR c.queue = ANY (w.queues)) ORDER BY 1) AS control
+FROM tidemill.worker AS w
+WHERE w.ended_at IS NULL OR w.ended_at > now() - make_interval(secs => $1)
+ORDER BY w.ended_at IS NOT NULL, w.host, w.id
+"""
+
+#: Remember the rate limits that the application declares.
+DECLARE_QUEUES = """
+INSERT INTO tidemill.queue AS q (name, rate, burst)
+SELECT * FROM unnest($1::text[], $2::float8[], $3::float8[])
+ON CONFLICT (name) DO UPDATE SET rate = excluded.rate, burst = excluded.burst
+    WHERE (q.rate, q.burst) IS DISTINCT FROM (excluded.rate, excluded.burst)
+"""
+
+#: Which of these queues have a rate limit.
+LIMITED_QUEUES = "SELECT name FROM tidemill.queue WHERE name = ANY ($1) AND rate IS NOT NULL"
+
+
+class WorkerCard(msgspec.Struct, frozen=True):
+    """What a worker tells of itself when it registers."""
+
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    concurrency: int
+    versions: dict[str, str]
+
+
+class QueueLimit(msgspec.Struct, frozen=True):
+    """A queue's shared rate limit: jobs per second, and how many may start at once after a pause."""
+
+    name: str
+    rate: float | None = None
+    burst: float | None = None
+
+
+async def register_worker(database: Database, card: WorkerCard, *, lease: float) -> int:
+    """Write a new incarnation; returns its id, which no other process ever had."""
+    rows = await database.fetch(
+        REGISTER_WORKER,
+        card.host,
+        card.pid,
+        list(card.queues),
+        list(card.tasks),
+        card.concurrency,
+        encode(card.versions),
+        lease,
+        patience=None,
+    )
+    return rows[0]["id"]
+
+
+async def renew_lease(
+    database: Database, connection: Executor, worker_id: int, *, lease: float, status: str, running: int
+) -> bool:
+    """Prove to be alive; False means that this incarnation has been taken for dead and is over."""
+    rows = await connection.fetch(database.sql(RENEW_LEASE), worker_id, lease, status, running)
+    return bool(rows)
+
+
+async def read_control(database: Database, connection: Executor, host: str, queues: Sequence[str]) -> dict[str, Mode]:
+    """The queues for which operators want something other than `run`."""
+    rows = await connection.fetch(database.sql(READ_CONTROL), host, list(queues))
+    return {row["queue"]: row["mode"] for row in rows}
+
+
+async def set_control(database: Database, host: str, queue: str, mode: Mode, *, by: str) -> str:
+    """Write an operator's wish and its audit entry together; returns the mode before."""
+    async with database.transaction(patience=30.0) as connection:
+        if mode == "run":
+            before = await connection.fetchval(database.sql(CLEAR_CONTROL), host, queue)
+        else:
+            before = await connection.fetchval(database.sql(SET_CONTROL), host, queue, mode, by)
+        await write_audit(
+            database,
+            connection,
+            who=by,
+            action=f"worker.{mode}",
+            target=f"{host}/{queue}",
+            before=before,
+            after=mode,
+        )
+    return str(before)
+
+
+async def list_workers(database: Database, *, ended_within: float = 3600.0) -> list[asyncpg.Record]:
+    return await database.fetch(LIST_WORKERS, ended_within)
+
+
+async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> None:
+    """Store the rate limits of queues, for all workers to share."""
+    if limits:
+        await database.fetch(
+            DECLARE_QUEUES, [q.name for q in limits], [q.rate for q in limits], [q.burst for q in limits]
+        )
+
+
+async def limited_queues(database: Database, connection: Executor, queues: Sequence[str]) -> list[str]:
+    """Which of these queues have a rate limit now."""
+    return [row["name"] for row in await connection.fetch(database.sql(LIMITED_QUEUES), list(queues))]
