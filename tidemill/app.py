@@ -70,6 +70,7 @@ class App:
         self.periodics: dict[str, Periodic] = {}
         self.limits: dict[str, QueueLimit] = {}
         self.source = sys._getframe(1).f_globals.get("__file__")
+        self.acting_as: str | None = None  # whom to name as the origin of jobs, where it is not the application itself
         self._arguments = settings
         self._settings: Settings | None = None
         self._opened: dict[asyncio.AbstractEventLoop, tuple[Database, Enqueuer]] = {}
@@ -443,7 +444,7 @@ class App:
 
     def _origin(self) -> Origin:
         job = find_current_job()
-        by = f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
+        by = self.acting_as or f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
         return Origin(by=by, host=_HOST, pid=os.getpid(), parent=None if job is None else job.id)
 
     def _describe_database(self) -> Database:
@@ -456,7 +457,7 @@ class App:
         if opened is None:
             database = self.database()
             await database.open(patience=30.0)
-            await wait_for_schema(database, patience=30.0)
+            await wait_for_schema(database, patience=10.0)
             opened = self._opened.setdefault(loop, (database, Enqueuer(database)))
             if opened[0] is not database:
                 await database.close()

@@ -99,6 +99,7 @@ class ClaimedJob(msgspec.Struct):
     losses: int
     keyed: bool
     expired: bool
+    cancel_reason: str | None = None
 
 
 class Finish(msgspec.Struct):

@@ -96,7 +96,7 @@ class Enqueuer:
         keyed = any(job.keyed for job in jobs)
         try:
             async with self._database.acquire(patience=30.0) as connection:
-                if keyed or self._database.settings.transaction_pooler:
+                if keyed:
                     async with connection.transaction():
                         refs = await insert_jobs(self._database, connection, jobs, notify=inside)
                 else:

@@ -19,7 +19,15 @@ from tidemill.core.clock import Clock
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.context import JobCancelled, RunningJob, enter_job
 from tidemill.engine.isolation import Children
-from tidemill.engine.outcome import OVERRUNS, after_error, after_overrun, after_self_cancel, read_options
+from tidemill.engine.outcome import (
+    OVERRUNS,
+    after_cancel,
+    after_error,
+    after_overrun,
+    after_self_cancel,
+    describe_error,
+    read_options,
+)
 from tidemill.engine.task import Task, encode_result
 
 log = structlog.get_logger("tidemill.worker")
@@ -165,6 +173,9 @@ class Hands:
             note = "its deadline had passed before it could start"
             self.finished.append(Finish(claim.id, claim.attempt, "expired", note=note, keyed=claim.keyed))
             self._on_news()
+        elif claim.cancel_reason is not None:
+            self.finished.append(after_cancel(claim, claim.cancel_reason))
+            self._on_news()
         else:
             options = read_options(claim.options)
             job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task)
@@ -192,7 +203,7 @@ class Hands:
         except (asyncio.CancelledError, JobCancelled) as error:
             ended = self._after_cancel(claim, job, error)
         except Exception as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
-            ended = after_error(claim, error, at=self._clock.now(), worker=self.worker)
+            ended = self._after_error(claim, job, error)
         if type(ended) is not Finish or ended.state != "succeeded":
             self._tell(claim, ended)
         if self.slots.get(claim.id) is not slot:
@@ -218,8 +229,15 @@ class Hands:
         if job.overrun is not None:
             return after_overrun(claim, OVERRUNS[job.overrun], job, at=at, worker=self.worker)
         if job.cancel_reason is not None:
-            return Finish(claim.id, claim.attempt, "cancelled", note=job.cancel_reason, keyed=claim.keyed)
+            return after_cancel(claim, job.cancel_reason)
         return after_self_cancel(claim, error, at=at, worker=self.worker)
+
+    def _after_error(self, claim: ClaimedJob, job: RunningJob, error: Exception) -> Finish | Requeue:
+        at = self._clock.now()
+        if job.cancel_reason is not None:  # It was to be cancelled and failed on the way out.
+            report = describe_error(claim, error, at=at, worker=self.worker)
+            return after_cancel(claim, job.cancel_reason, report)
+        return after_error(claim, error, at=at, worker=self.worker)
 
     def _tell(self, claim: ClaimedJob, ended: Finish | Requeue) -> None:
         if isinstance(ended, Finish):

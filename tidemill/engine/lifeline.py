@@ -73,7 +73,11 @@ class Lifeline(threading.Thread):
         self.join(timeout=5.0)
 
     def run(self) -> None:
-        asyncio.run(self._live())
+        try:
+            asyncio.run(self._live())
+        except Exception as error:  # noqa: BLE001 - without a lifeline the worker must end, whatever broke it
+            log.error("the lifeline broke", error=repr(error), worker=self._hands.worker)
+            self._fence(f"lost its lifeline: {error!r}")
 
     async def _live(self) -> None:
         connection: Connection | None = None
@@ -97,7 +101,7 @@ class Lifeline(threading.Thread):
                     connection, alive = None, True
                 renew_at = time.monotonic() + (self._heartbeat if connection is not None else 0.5)
                 if not alive:
-                    self._fence()
+                    self._fence("was silent for longer than its lease")
                     return
             await asyncio.sleep(WATCH_EVERY)
         if connection is not None:
@@ -113,9 +117,9 @@ class Lifeline(threading.Thread):
             running=len(self._hands.slots),
         )
 
-    def _fence(self) -> None:
-        """Somebody has taken this incarnation for dead: end it, and the process if its loop is stuck."""
-        self._loop.call_soon_threadsafe(self._on_fenced, "was silent for longer than its lease")
+    def _fence(self, why: str) -> None:
+        """This incarnation counts as dead: end it, and the process if its loop is stuck."""
+        self._loop.call_soon_threadsafe(self._on_fenced, why)
         if not self._stopped.wait(SOFT_GRACE * 2):
             log.error("the worker was fenced off and its loop is stuck: ending the process", worker=self._worker_id)
             self._exit(EXIT_FENCED)

@@ -12,14 +12,14 @@ import structlog
 from tidemill.engine.context import find_current_job
 
 
-def configure_logs(level: str = "info", form: str = "auto") -> None:
+def configure_logs(level: str = "info", form: str = "auto", *, colours: bool | None = None) -> None:
     """Set up logging for a Tidemill process. An application that embeds Tidemill configures its own."""
     human = form == "human" or (form == "auto" and sys.stderr.isatty())
     common = [structlog.contextvars.merge_contextvars, add_job, structlog.processors.add_log_level]
     if human:
         last = [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=24),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty() if colours is None else colours, pad_event_to=24),
         ]
     else:
         last = [

@@ -57,6 +57,11 @@ def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str
     )
 
 
+def after_cancel(job: ClaimedJob, reason: str, report: bytes | None = None) -> Finish:
+    """Somebody wanted the job cancelled, and it is."""
+    return Finish(job.id, job.attempt, "cancelled", note=reason, error=report, keyed=job.keyed)
+
+
 def after_failure(
     job: ClaimedJob, lineage: tuple[str, ...], report: bytes, *, what: str, retry_after: float | None = None
 ) -> Finish | Requeue:
@@ -77,6 +82,8 @@ def after_failure(
 
 def after_loss(job: ClaimedJob, report: bytes) -> Finish | Requeue:
     """The worker died under the job: the environment's fault, counted apart."""
+    if job.cancel_reason is not None:
+        return after_cancel(job, job.cancel_reason)
     decision = decide_lost(policy_of(job), losses=job.losses + 1)
     if isinstance(decision, GiveUp):
         return Finish(job.id, job.attempt, "failed", note=decision.reason, error=report, keyed=job.keyed)

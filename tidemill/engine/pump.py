@@ -24,6 +24,7 @@ log = structlog.get_logger("tidemill.worker")
 SAFETY_POLL = 5.0
 BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
+SHORTEST_WAIT = 0.002
 
 
 class Pump:
@@ -120,11 +121,13 @@ class Pump:
         now = self._clock.monotonic()
         plain = {queue: room for queue, room in wanted.items() if queue not in self.limited}
         if finished or plain:
-            jobs, again = await claims.turn(finished, plain, list(self._hands.unknown), now)
+            turn = await claims.turn(finished, plain, list(self._hands.unknown), now)
+            if turn.refused:
+                log.warning("late results changed nothing", refused=turn.refused, worker=self._hands.worker)
             self._appetite.finished(len(finished), self._clock.monotonic())
-            self._learn(plain, [job.queue for job in jobs])
-            self._look = again or len(jobs) >= sum(plain.values()) > 0
-            self._hands.take_in(jobs)
+            self._learn(plain, [job.queue for job in turn.jobs])
+            self._look = turn.again or len(turn.jobs) >= sum(plain.values()) > 0
+            self._hands.take_in(turn.jobs)
         for queue in wanted.keys() & self.limited.keys():
             jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._hands.unknown))
             self.limited[queue] = self._clock.monotonic() + wait
@@ -160,9 +163,9 @@ class Pump:
         if self._hands.backlog:
             timeout = BACKLOG_CHECK
         elif wanted:
-            due = await claims.next_due(list(wanted))
+            due = await claims.next_due(list(wanted), list(self._hands.unknown))
             if due is not None:
-                timeout = min(timeout, max(due, 0.001))
+                timeout = min(timeout, max(due, SHORTEST_WAIT))
         now = self._clock.monotonic()
         for queue in self._open_queues():
             if self.limited.get(queue, 0.0) > now:

@@ -29,7 +29,7 @@ from tidemill.engine.lifeline import Lifeline
 from tidemill.engine.pump import Pump
 from tidemill.engine.task import Task
 from tidemill.store.claims import find_cancels, report_progress
-from tidemill.store.database import Connection, Database, is_away
+from tidemill.store.database import Database
 from tidemill.store.jobs import JOBS_CHANNEL
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.wake import ANYTHING, Listener
@@ -97,7 +97,8 @@ class Worker:
         self._modes: dict[str, Mode] = {}
         self._stopping = False
         self._hurried = False
-        self._fenced: str | None = None
+        self._fenced = False
+        self._over: str | None = None
         self._news = asyncio.Event()
         self._control_news = asyncio.Event()
         self._stop_news = asyncio.Event()
@@ -135,7 +136,7 @@ class Worker:
         self._stop_news.set()
 
     async def wait_ready(self) -> None:
-        """Return when the worker is registered and hears."""
+        """Return when the worker is registered and hears, or has failed to."""
         await self._ready.wait()
 
     async def run(self) -> None:
@@ -159,12 +160,14 @@ class Worker:
         try:
             await self._work()
         finally:
+            self._ready.set()
             await asyncio.to_thread(lifeline.stop)
             await self._children.close()
             self.hands.close()
-        if self._fenced is not None:
-            raise LeaseLostError(f"worker {self.name} {self._fenced}; its jobs have gone to others")
-        await self._database.fetch(END_WORKER, self.worker_id, "stopped", patience=5.0)
+        if not self._fenced:
+            await self._database.fetch(END_WORKER, self.worker_id, self._over or "stopped", patience=5.0)
+        if self._over is not None:
+            raise LeaseLostError(f"worker {self.name} {self._over}; its jobs have gone back to their queues")
         log.info("worker stopped", worker=self.name)
 
     async def _work(self) -> None:
@@ -178,11 +181,12 @@ class Worker:
                 group.create_task(self._show_progress(), name="progress"),
             ]
             await listener.wait_ready()
+            await self._read_control()
             pumping = group.create_task(self._pump.run(self.worker_id), name="pump")
             self._ready.set()
             await self._stop_news.wait()
             await self._wind_down()
-            if self._fenced is None:
+            if not self._fenced:
                 self._pump.close()
                 await pumping
             for task in (*helpers, pumping):
@@ -205,7 +209,7 @@ class Worker:
     def _fence(self, why: str) -> None:
         """This incarnation is over: others own its jobs. Whatever it still writes changes nothing."""
         log.error("worker fenced off", worker=self.name, why=why)
-        self._fenced = why
+        self._fenced, self._over = True, why
         self._stopping = self._hurried = True
         self._stop_news.set()
 
@@ -230,30 +234,22 @@ class Worker:
 
     async def _obey(self) -> None:
         """Follow operators' wishes, cancel requests and changed limits, soon after they are written."""
-        connection: Connection | None = None
         while True:
-            try:
-                if connection is None or connection.is_closed():
-                    connection = await self._database.connect()
-                modes = await read_control(self._database, connection, self.host, self.settings.queues)
-                limited = await limited_queues(self._database, connection, self.settings.queues)
-                cancels = await find_cancels(self._database, connection, list(self.hands.slots))
-            except Exception as error:
-                if not is_away(error):
-                    raise
-                connection = None
-                continue
-            self._pump.limited = {queue: self._pump.limited.get(queue, 0.0) for queue in limited}
-            for job_id, attempt, reason in cancels:
-                self.hands.cancel(job_id, attempt, reason)
-            await self._follow(modes)
             try:
                 async with asyncio.timeout(CONTROL_POLL):
                     await self._control_news.wait()
             except TimeoutError:
-                continue
-            finally:
-                self._control_news.clear()
+                pass  # nobody rang: look all the same
+            self._control_news.clear()
+            await self._read_control()
+
+    async def _read_control(self) -> None:
+        modes = await read_control(self._database, self.host, self.settings.queues)
+        limited = await limited_queues(self._database, self.settings.queues)
+        self._pump.limited = {queue: self._pump.limited.get(queue, 0.0) for queue in limited}
+        for job_id, attempt, reason in await find_cancels(self._database, list(self.hands.slots)):
+            self.hands.cancel(job_id, attempt, reason)
+        await self._follow(modes)
 
     async def _follow(self, modes: dict[str, Mode]) -> None:
         if modes == self._modes:
@@ -264,7 +260,12 @@ class Worker:
         self.hands.give_back_unstarted("its worker was told to take no more", given_up)
         stopped = [slot for slot in self.hands.slots.values() if modes.get(slot.claim.queue) == "stop"]
         await self.hands.interrupt(stopped, "its worker was stopped by an operator")
-        self._pump.look()
+        if all(slot.interruptible for slot in stopped):
+            self._pump.look()
+        else:
+            self._over = "ended itself to stop a task in a thread, as an operator asked"
+            self._stopping = self._hurried = True
+            self._stop_news.set()
 
     async def _show_progress(self) -> None:
         """Write what running jobs report, a few times a second and all in one statement."""

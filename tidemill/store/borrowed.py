@@ -77,7 +77,7 @@ def _named(sql: str, form: str) -> str:
 def _clause(sql: str) -> Any:
     from sqlalchemy import text  # only a caller who has SQLAlchemy gets here
 
-    return text(_named(sql, ":{}"))
+    return text(_named(sql.replace("::", r"\:\:"), ":{}"))  # or it would take a cast for a parameter
 
 
 def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
@@ -43,7 +43,7 @@ _CLAIM = f"""
                             note = NULL, progress = NULL
     WHERE ctid = ANY (ARRAY({_PICK}))
     RETURNING id, attempt, queue, task, args, options, failures, losses,
-              concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, priority, due_at
+              concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at
 """
 
 # The finished jobs that the worker still owns: id, attempt and worker must all match. The LIMIT keeps the
@@ -65,7 +65,7 @@ _ARCHIVE = """
     SELECT id, due_at, created_at, deadline, started_at, worker_id, attempt,
            failures + (final = 'failed')::int, losses, priority, final, queue, task,
            args, options, origin, tags, unique_key, concurrency_key, result, coalesce(last_note, note),
-           CASE WHEN error IS NULL THEN errors ELSE (coalesce(errors::jsonb, '[]') || error::jsonb)::json END
+           tidemill.with_error(errors, error)
     FROM owned
 """
 
@@ -103,7 +103,7 @@ archived AS ({_ARCHIVE} WHERE (id IN (SELECT id FROM gone)) IS TRUE RETURNING id
 claimed AS ({_CLAIM})
 SELECT * FROM claimed
 UNION ALL
-SELECT count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
+SELECT count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
 """
 
 #: Put jobs back to be claimed again; failures and losses are counted apart.
@@ -113,8 +113,7 @@ SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN '
     due_at = CASE WHEN d.delay > 0 THEN now() + make_interval(secs => d.delay) ELSE j.due_at END,
     failures = j.failures + d.failed::int, losses = j.losses + d.lost::int, note = d.note,
     worker_id = NULL, started_at = NULL, progress = NULL,
-    errors = CASE WHEN d.error IS NULL THEN j.errors
-                  ELSE (coalesce(j.errors::jsonb, '[]') || d.error::jsonb)::json END
+    errors = tidemill.with_error(j.errors, d.error)
 FROM unnest($1::bigint[], $2::int[], $3::float8[], $4::text[], $5::boolean[], $6::boolean[], $7::json[],
             $8::text[]) AS d(id, attempt, delay, note, failed, lost, error, state)
 WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $9 AND j.state = 'running'
@@ -131,12 +130,13 @@ SELECT tidemill.admit_gated(ARRAY(
 #: Claim from a rate-limited queue: take what its token bucket holds, and no more.
 CLAIM_LIMITED = "SELECT * FROM tidemill.claim_limited($1, $2, $3, $4)"
 
-#: Seconds until the next job of these queues is due; null if none waits.
+#: Seconds until the next job of these queues is due; null if none waits, and not above zero if one has become
+#: due since the claim before.
 NEXT_DUE = """
 SELECT extract(epoch FROM min(level.due_at) - now())::float8 AS seconds
 FROM unnest($1::text[]) AS wanted(queue) CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
     SELECT due_at FROM tidemill.job
-    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at > now()
+    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND task <> ALL ($2::text[])
     ORDER BY due_at LIMIT 1) AS level
 """
 
@@ -202,6 +202,15 @@ class LowWater:
             self._look_again_at = now
 
 
+class Turn(NamedTuple):
+    """What a turn brought. `again`: it came back short without having looked from the front of the queues.
+    `refused` results changed nothing: they were written before, or their jobs belong to somebody else by now."""
+
+    jobs: list[ClaimedJob]
+    again: bool
+    refused: int
+
+
 class Claims:
     """A worker's hot path on one connection of its own."""
 
@@ -213,12 +222,8 @@ class Claims:
 
     async def turn(
         self, finished: Sequence[Finish], wanted: dict[str, int], unknown: Sequence[str], now: float
-    ) -> tuple[list[ClaimedJob], bool]:
-        """Finish a batch and claim up to `wanted` jobs per queue, in one round trip.
-
-        The second value says whether to look again at once: the claim came back short, but it had not
-        looked from the front of the queues.
-        """
+    ) -> Turn:
+        """Finish a batch and claim up to `wanted` jobs per queue, in one round trip."""
         queues, rooms = list(wanted), list(wanted.values())
         marks = self._low_water.marks(queues, now)
         from_front = self._low_water.from_front
@@ -231,15 +236,15 @@ class Claims:
             self.worker_id,
             *_finish_columns(finished),
         )
-        archived = rows.pop()[0]
-        if archived < len(finished):
-            await self.finish(finished)
+        refused = len(finished) - rows.pop()[0]
+        if refused:
+            refused -= len(await self.finish(finished))
         elif keyed := [job.id for job in finished if job.keyed]:
             await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
         full = len(rows) >= sum(rooms)
         took = time.monotonic() - now
-        self._low_water.claimed([(row[2], row[10], row[11], row[0]) for row in rows], full=full, took=took, now=now)
-        return [_claimed(row) for row in rows], not full and not from_front
+        self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], full=full, took=took, now=now)
+        return Turn([_claimed(row) for row in rows], not full and not from_front, refused)
 
     async def claim_limited(self, queue: str, room: int, unknown: Sequence[str]) -> tuple[list[ClaimedJob], float]:
         """Claim from a rate-limited queue; also returns how long to wait for its next token."""
@@ -257,9 +262,9 @@ class Claims:
         """Put jobs back; returns the ids that were still this worker's."""
         return await requeue_jobs(self._database, self.connection, self.worker_id, jobs)
 
-    async def next_due(self, queues: Sequence[str]) -> float | None:
+    async def next_due(self, queues: Sequence[str], unknown: Sequence[str]) -> float | None:
         """Seconds until the next job of these queues is due."""
-        return await self.connection.fetchval(self._database.sql(NEXT_DUE), list(queues))
+        return await self.connection.fetchval(self._database.sql(NEXT_DUE), list(queues), list(unknown))
 
     async def release_strays(self, held: Sequence[int]) -> list[int]:
         """Give back jobs that the table says are ours but we never got to see."""
@@ -276,11 +281,11 @@ async def report_progress(
     await database.fetch(REPORT_PROGRESS, *columns(reports, 4), worker_id, patience=None)
 
 
-async def find_cancels(database: Database, connection: Executor, ids: Sequence[int]) -> list[tuple[int, int, str]]:
+async def find_cancels(database: Database, ids: Sequence[int]) -> list[tuple[int, int, str]]:
     """Which of these running jobs somebody wants cancelled: (id, attempt, reason) each."""
     if not ids:
         return []
-    rows = await connection.fetch(database.sql(FIND_CANCELS), list(ids))
+    rows = await database.fetch(FIND_CANCELS, list(ids), patience=None)
     return [(row[0], row[1], row[2]) for row in rows]
 
 
@@ -314,4 +319,4 @@ def _finish_columns(finished: Sequence[Finish]) -> list[list[Any]]:
 
 
 def _claimed(row: Any) -> ClaimedJob:
-    return ClaimedJob(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], bool(row[9]))
+    return ClaimedJob(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], bool(row[9]), row[10])

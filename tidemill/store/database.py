@@ -67,6 +67,33 @@ class DatabaseSettings(msgspec.Struct, frozen=True):
         return self
 
 
+class PooledConnection(asyncpg.Connection):
+    """A connection through a transaction pooler: every statement in a transaction, which pins one backend to it.
+
+    Without that, the pooler may prepare a statement on one backend and run it on another.
+    """
+
+    async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+        return await self._pinned(super().fetch, query, *args, **options)
+
+    async def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
+        return await self._pinned(super().fetchrow, query, *args, **options)
+
+    async def fetchval(self, query: str, *args: Any, **options: Any) -> Any:
+        return await self._pinned(super().fetchval, query, *args, **options)
+
+    async def execute(self, query: str, *args: Any, **options: Any) -> Any:
+        if not args:  # goes as one message, and is how transactions themselves begin
+            return await super().execute(query, **options)
+        return await self._pinned(super().execute, query, *args, **options)
+
+    async def _pinned(self, call: Callable[..., Awaitable[Any]], query: str, *args: Any, **options: Any) -> Any:
+        if self.is_in_transaction():
+            return await call(query, *args, **options)
+        async with self.transaction():
+            return await call(query, *args, **options)
+
+
 class Database:
     """One process's way to the database. Open it once; it heals itself."""
 
@@ -154,9 +181,6 @@ class Database:
 
         async def once() -> T:
             async with self._opened().acquire() as connection:
-                if self.settings.transaction_pooler:
-                    async with connection.transaction():
-                        return await work(connection)
                 return await work(connection)
 
         return await self._patiently(once, patience)
@@ -176,18 +200,15 @@ class Database:
         return self._pool
 
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:
-        connection = await asyncpg.connect(
-            self.dsn,
-            timeout=10,
-            statement_cache_size=0 if self.settings.transaction_pooler else 200,
-            server_settings=None if self.settings.transaction_pooler else {"application_name": self._application},
-        )
-        # JSON crosses as bytes, untouched: msgspec reads and writes it.
-        if not self.settings.transaction_pooler:
-            await speak_bytes(connection)
+        if self.settings.transaction_pooler:
+            connection = await asyncpg.connect(
+                self.dsn, timeout=10, statement_cache_size=0, connection_class=PooledConnection
+            )
         else:
-            async with connection.transaction():
-                await speak_bytes(connection)
+            settings = {"application_name": self._application}
+            connection = await asyncpg.connect(self.dsn, timeout=10, statement_cache_size=200, server_settings=settings)
+        # JSON crosses as bytes, untouched: msgspec reads and writes it.
+        await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=_same, format="binary")
         return connection
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], patience: float | None) -> T:
@@ -234,11 +255,6 @@ def is_away(error: BaseException) -> bool:
 def is_full(error: BaseException) -> bool:
     """Whether the server is there but cannot store anything now."""
     return isinstance(error, _FULL)
-
-
-async def speak_bytes(connection: Executor) -> None:
-    """Let JSON cross a connection as bytes."""
-    await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=_same, format="binary")
 
 
 def in_schema(statement: str, schema: str) -> str:

@@ -69,7 +69,7 @@ stored AS (
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
            CASE WHEN concurrency_key IS NOT NULL THEN 'waits for a slot of concurrency key ' || concurrency_key END
     FROM new WHERE unique_for IS NULL OR id IN (SELECT job_id FROM windows)
-    ORDER BY ordinality
+    ORDER BY task, unique_key, ordinality -- one order for all, so that two callers never wait for each other
     ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
     RETURNING id, queue),
 news AS (

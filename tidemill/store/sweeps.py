@@ -125,4 +125,5 @@ def _lost(row: asyncpg.Record) -> ClaimedJob:
         losses=row["losses"],
         keyed=True,
         expired=False,
+        cancel_reason=row["cancel_reason"],
     )

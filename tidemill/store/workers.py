@@ -71,7 +71,7 @@ RETURNING id
 
 #: Jobs in the hands of a worker, or of one that no longer exists.
 HELD_BY = """
-SELECT id, attempt, worker_id, queue, task, options, failures, losses, started_at
+SELECT id, attempt, worker_id, queue, task, options, failures, losses, cancel_reason
 FROM tidemill.job WHERE state = 'running' AND worker_id = ANY ($1) LIMIT 5000
 """
 
@@ -171,9 +171,9 @@ async def renew_lease(
     return bool(rows)
 
 
-async def read_control(database: Database, connection: Executor, host: str, queues: Sequence[str]) -> dict[str, Mode]:
+async def read_control(database: Database, host: str, queues: Sequence[str]) -> dict[str, Mode]:
     """The queues for which operators want something other than `run`."""
-    rows = await connection.fetch(database.sql(READ_CONTROL), host, list(queues))
+    rows = await database.fetch(READ_CONTROL, host, list(queues), patience=None)
     return {row["queue"]: row["mode"] for row in rows}
 
 
@@ -208,6 +208,6 @@ async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> No
         )
 
 
-async def limited_queues(database: Database, connection: Executor, queues: Sequence[str]) -> list[str]:
+async def limited_queues(database: Database, queues: Sequence[str]) -> list[str]:
     """Which of these queues have a rate limit now."""
-    return [row["name"] for row in await connection.fetch(database.sql(LIMITED_QUEUES), list(queues))]
+    return [row["name"] for row in await database.fetch(LIMITED_QUEUES, list(queues), patience=None)]

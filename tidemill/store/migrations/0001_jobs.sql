@@ -158,6 +158,14 @@ CREATE TABLE tidemill.audit (
     after  json
 );
 
+-- A job's errors with one more: the first and the newest are kept, twenty at most.
+CREATE FUNCTION tidemill.with_error(errors json, error json) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN error IS NULL THEN errors
+                WHEN errors IS NULL THEN json_build_array(error)
+                WHEN json_array_length(errors) < 20 THEN (errors::jsonb || error::jsonb)::json
+                ELSE (errors::jsonb - 1 || error::jsonb)::json END
+$$;
+
 -- Lets the next gated jobs of these keys through, up to each key's limit. A function, because the count
 -- must be taken after the row lock is held, and each statement in it sees what is committed by then.
 CREATE FUNCTION tidemill.admit_gated(keys text[]) RETURNS integer LANGUAGE plpgsql AS $$
@@ -187,8 +195,8 @@ END $$;
 -- in `wait`, how many seconds to wait for the next token. A function, because the bucket must be locked first.
 CREATE FUNCTION tidemill.claim_limited(of_queue text, room integer, worker bigint, unknown text[])
 RETURNS TABLE (id bigint, attempt integer, queue text, task text, args json, options json, failures smallint,
-               losses smallint, keyed boolean, expired boolean, priority smallint, due_at timestamptz,
-               wait float8)
+               losses smallint, keyed boolean, expired boolean, cancel_reason text, priority smallint,
+               due_at timestamptz, wait float8)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -210,7 +218,8 @@ BEGIN
                 ORDER BY r.due_at, r.id LIMIT room FOR UPDATE SKIP LOCKED) AS level
             LIMIT least(room, floor(available)::integer)))
         RETURNING j.id, j.attempt, j.queue, j.task, j.args, j.options, j.failures, j.losses,
-                  j.concurrency_key IS NOT NULL, j.deadline <= now(), j.priority, j.due_at, NULL::float8;
+                  j.concurrency_key IS NOT NULL, j.deadline <= now(), j.cancel_reason, j.priority, j.due_at,
+                  NULL::float8;
     GET DIAGNOSTICS taken = ROW_COUNT;
     IF bucket.rate IS NOT NULL THEN
         UPDATE tidemill.queue SET tokens = available - taken, refilled_at = clock_timestamp()

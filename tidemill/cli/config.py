@@ -1,0 +1,31 @@
+"""`tidemill config`: every setting, its value, and where that came from."""
+
+from __future__ import annotations
+
+from tidemill.cli.place import HERE, Place
+from tidemill.cli.render import out, print_json, table
+from tidemill.engine.settings import find_settings, settings_from
+
+
+def config(*, json: bool = False, place: Place = HERE) -> None:
+    """Show every setting and where its value came from.
+
+    Parameters
+    ----------
+    json
+        Print one JSON document.
+    """
+    found = find_settings(place.arguments())
+    settings_from(found)
+    if json:
+        shown = [item.shown if item.name.endswith("_url") and item.value else item.value for item in found]
+        return print_json(
+            [
+                {"name": item.name, "value": value, "origin": item.origin}
+                for item, value in zip(found, shown, strict=True)
+            ]
+        )
+    made = table("setting", "value", "from")
+    for item in found:
+        made.add_row(item.name, item.shown, item.origin, style="dim" if item.origin == "default" else None)
+    return out().print(made)

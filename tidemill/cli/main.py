@@ -1,0 +1,113 @@
+"""The command line: `tidemill COMMAND`. One readable line for every error, and an exit status that says the kind.
+
+0 done · 1 it did not work, and why is on stderr · 2 the command was not understood · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import asyncpg
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.exceptions import UnusedCliTokensError
+
+from tidemill.cli import audit, config, db, enqueue, jobs, queues, roles, schedules, up, workers
+from tidemill.core.errors import TidemillError
+from tidemill.store.database import is_full
+from tidemill.version import VERSION
+
+DEBUG = "TIDEMILL_DEBUG"
+EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
+
+cli = App(
+    name="tidemill",
+    version=VERSION,
+    help="A work engine on PostgreSQL: durable jobs and schedules. Start with `tidemill up app.py`.",
+    default_parameter=Parameter(negative=""),
+)
+cli.command(up.up)
+cli.command(enqueue.enqueue)
+cli.command(jobs.jobs)
+cli.command(jobs.job)
+cli.command(jobs.retry)
+cli.command(jobs.cancel)
+cli.command(queues.commands)
+cli.command(workers.commands)
+cli.command(schedules.commands)
+cli.command(roles.orchestrator)
+cli.command(roles.worker)
+cli.command(roles.scheduler)
+cli.command(db.commands)
+cli.command(config.config)
+cli.command(audit.audit)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; returns the exit status. Whatever goes wrong becomes one message."""
+    try:
+        status = cli(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except CycloptsError as error:
+        return _say(_usage(error), EXIT_USAGE)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads any more; the interpreter must not complain about that at its end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        return _say(explain(error), 1)
+
+
+def explain(error: BaseException) -> str:
+    """What went wrong, for the person who gave the command."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TidemillError):
+        return str(error)
+    if is_full(error):
+        return f"the database cannot store anything now: {_one_line(error)}; make room and try again"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return (
+            f"cannot write{f' {error.filename}' if error.filename else ''}: {error.strerror}; make room and try again"
+        )
+    if isinstance(error, asyncpg.PostgresError):
+        return f"the database refuses: {_one_line(error)}"
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"unexpected {type(error).__name__}: {_one_line(error)} ({os.path.basename(where.filename)}:{where.lineno}); "
+        f"run with {DEBUG}=1 to see where it came from"
+    )
+
+
+def _usage(error: CycloptsError) -> str:
+    command = " ".join(["tidemill", *(error.command_chain or ())])
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"{error.unused_tokens[0]!r} is one argument too many; see `{command} --help`"
+    return f"{_one_line(error).rstrip('.')}; see `{command} --help`"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _say(message: str, status: int) -> int:
+    sys.stdout.flush()
+    sys.stderr.write(f"error: {message}\n")
+    return status
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What commands print: tables and relative times for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 160
+
+STATE_STYLES = {
+    "ready": "",
+    "gated": "yellow",
+    "unrouted": "yellow",
+    "running": "cyan",
+    "succeeded": "green",
+    "failed": "bold red",
+    "cancelled": "dim",
+    "expired": "dim yellow",
+    "paused": "yellow",
+    "draining": "yellow",
+    "lost": "red",
+}
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def out() -> Console:
+    """Where results go; in a pipe, lines are as long as the tables want."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(file=sys.stdout, width=width, highlight=False, emoji=False, markup=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def plain(row: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
+    """A database row as a JSON object: columns that hold JSON become what they hold."""
+    return {
+        name: msgspec.Raw(value) if isinstance(value, bytes) else value
+        for name, value in dict(row).items()
+        if name not in left_out
+    }
+
+
+def read_json(value: bytes | None) -> Any:
+    """What a JSON column holds."""
+    return None if value is None else msgspec.json.decode(value)
+
+
+def table(*columns: str, numbers: Sequence[str] = (), wide: str | None = None) -> Table:
+    """An open table whose cells are cut, never wrapped; `wide` gets what room is left."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", expand=wide is not None)
+    for name in columns:
+        made.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if name == wide else None,
+        )
+    return made
+
+
+def state(name: str) -> Text:
+    return Text(name, style=STATE_STYLES.get(name, ""))
+
+
+def cut(text: str | None, most: int = 400) -> str:
+    """The first line of a text, for a table cell."""
+    line = (text or "").strip().split("\n", 1)[0]
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def names(values: Iterable[str] | None) -> str:
+    return ", ".join(values or ())
+
+
+def short(seconds: float) -> str:
+    """A length of time in its largest unit: 340ms, 12s, 3m, 5h, 2d."""
+    if seconds < 0:
+        return f"-{short(-seconds)}"
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return "0s"
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str:
+    """A moment as seen from now: `3m ago`, `in 2h`."""
+    if moment is None:
+        return ""
+    passed = ((now or datetime.now(UTC)) - moment).total_seconds()
+    if abs(passed) < 1:
+        return "now"
+    return f"{short(passed)} ago" if passed > 0 else f"in {short(-passed)}"
+
+
+def local(moment: datetime) -> str:
+    """A moment on this machine's clock, to the second."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def rate(per_second: float | None) -> str:
+    """A rate in the unit in which it reads best."""
+    if per_second is None:
+        return ""
+    for unit, seconds in (("s", 1), ("m", 60), ("h", 3600), ("d", 86400)):
+        if per_second * seconds >= 1:
+            return f"{round(per_second * seconds, 2):g}/{unit}"
+    return f"{per_second * 86400:g}/d"

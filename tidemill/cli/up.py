@@ -1,0 +1,92 @@
+"""`tidemill up`: database, orchestrator, workers and scheduler as one process tree, with live output."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from tidemill.app import App
+from tidemill.cli.footer import Footer
+from tidemill.cli.place import HERE, Place, open_soon
+from tidemill.cli.roles import application, hear_signals, role_command, served_queues, worker_command
+from tidemill.core.errors import ConfigError
+from tidemill.engine.logs import configure_logs
+from tidemill.engine.supervisor import ChildSpec, Supervisor
+from tidemill.store.database import Database
+
+
+def up(
+    app: str,
+    /,
+    *,
+    queue: list[str] | None = None,
+    concurrency: int | None = None,
+    workers: int = 1,
+    place: Place = HERE,
+) -> int:
+    """Start everything: database, orchestrator, workers, scheduler. Ctrl-C ends it.
+
+    Parameters
+    ----------
+    app
+        The application: app.py, app.py:name or package.module.
+    queue
+        A queue to serve; say it again for more. All that the tasks name, if not given.
+    concurrency
+        How many jobs each worker runs at once.
+    workers
+        How many worker processes to run.
+    """
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
+    known = application(app, place)
+    queues = served_queues(known, queue, concurrency)
+    return asyncio.run(_run(known, tree(app, queue, concurrency, workers, place), queues))
+
+
+def tree(app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: Place) -> list[ChildSpec]:
+    """The children to keep running."""
+    names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]
+    command = worker_command(app, queue, concurrency, place)
+    return [
+        ChildSpec("orchestrator", role_command("orchestrator", app, *place.options())),
+        *(ChildSpec(name, command) for name in names),
+        ChildSpec("scheduler", role_command("scheduler", app, *place.options())),
+    ]
+
+
+async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
+    database = known.database(application="tidemill up")
+    try:
+        # Here and not in a child, so that the end of a child is not the end of the embedded server.
+        await open_soon(database)
+        if sys.stdout.isatty() and sys.stderr.isatty():
+            return await _run_on_terminal(known, database, specs, queues)
+        configure_logs(known.settings.log_level, known.settings.log_format)
+        supervisor = Supervisor(specs, grace=known.settings.grace)
+        hear_signals(supervisor.stop)
+        return await supervisor.run()
+    finally:
+        await database.close()
+
+
+async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
+    with Footer(known, database, queues, wide=max(len(spec.name) for spec in specs)) as footer:
+        configure_logs(known.settings.log_level, "human", colours=True)
+        supervisor = Supervisor(specs, grace=known.settings.grace, on_line=footer.print_line)
+
+        def stop() -> None:
+            footer.say(
+                "stopping at once"
+                if supervisor.stopping
+                else f"stopping: running jobs have {known.settings.grace:g}s to finish; Ctrl-C again gives them back"
+            )
+            supervisor.stop()
+
+        hear_signals(stop)
+        showing = asyncio.create_task(footer.follow())
+        try:
+            return await supervisor.run()
+        finally:
+            showing.cancel()
+            await asyncio.wait([showing])

@@ -1,0 +1,143 @@
+"""Why a job exists, why it waits, why it ended as it did: one row turned into sentences. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemill.core.duration import format_duration
+
+Job = Mapping[str, Any]
+
+
+def explain_job(job: Job) -> list[str]:
+    """Everything that explains a job as it is now, the origin first. JSON columns are expected as Python values."""
+    explain = {
+        "ready": explain_ready,
+        "gated": explain_gated,
+        "unrouted": explain_unrouted,
+        "running": explain_running,
+    }.get(job["state"], explain_end)
+    return [explain_origin(job), *explain(job)]
+
+
+def explain_origin(job: Job) -> str:
+    """Who asked for the job, and because of what."""
+    origin = job.get("origin")
+    if not origin:
+        return "Nobody is recorded as having enqueued it."
+    by = origin["by"]
+    if origin.get("retry_of"):
+        return f"Enqueued by {by}, to repeat job {origin['retry_of']}."
+    if origin.get("schedule") and origin.get("fire"):
+        fire = datetime.fromtimestamp(origin["fire"], UTC)
+        return f"Enqueued by schedule {origin['schedule']}, for {fire:%Y-%m-%d %H:%M:%S} UTC."
+    if origin.get("schedule"):
+        return f"Enqueued by {by}, who ran schedule {origin['schedule']} by hand."
+    place = f" on {origin['host']} (pid {origin['pid']})" if origin.get("host") and "@" not in by else ""
+    return f"Enqueued by {by}{place}."
+
+
+def explain_ready(job: Job) -> list[str]:
+    """What a job that could run is waiting for."""
+    said = _said(job)
+    if job["due_in"] > 0:
+        said.append(f"Waits for its time: it is due in {format_duration(job['due_in'])}.")
+    else:
+        ahead = job["ahead"] or 0
+        go = "goes" if ahead == 1 else "go"
+        said.append(
+            f"Waits for its turn: {_count(ahead, 'job')} of queue {job['queue']} {go} first."
+            if ahead
+            else f"It is next in queue {job['queue']}."
+        )
+    hindered = [*explain_workers(job), *explain_control(job)]
+    if job["rate"] is not None:
+        hindered.append(f"Queue {job['queue']} starts no more than {_rate(job['rate'])}.")
+    if not hindered and job["due_in"] <= 0 and not job["ahead"]:
+        hindered.append(f"{_count(job['knowing'], 'worker')} could take it at any moment.")
+    return [*said, *hindered, *explain_deadline(job)]
+
+
+def explain_gated(job: Job) -> list[str]:
+    """Why a job with a concurrency key is held back."""
+    most = job["slots"]
+    limit = f": no more than {most} of its jobs may run at once" if most else ""
+    said = [f"Waits for a slot of concurrency key {job['concurrency_key']}{limit}."]
+    if job["due_in"] > 0:
+        said.append(f"It is due in {format_duration(job['due_in'])}.")
+    return [*said, *explain_workers(job), *explain_control(job), *explain_deadline(job)]
+
+
+def explain_unrouted(job: Job) -> list[str]:
+    """Why a job was put aside."""
+    return [*_said(job), *explain_workers(job), *explain_deadline(job)]
+
+
+def explain_workers(job: Job) -> list[str]:
+    """Whether anybody is there who could run the job."""
+    queue, task = job["queue"], job["task"]
+    if not job["serving"]:
+        return [f"No worker serves queue {queue}: start one with `tidemill worker APP --queue {queue}`."]
+    if not job["knowing"]:
+        who = "The only worker" if job["serving"] == 1 else f"None of the {job['serving']} workers"
+        verb = "does not know" if job["serving"] == 1 else "knows"
+        return [f"{who} of queue {queue} {verb} task {task}: start one whose application declares it."]
+    return []
+
+
+def explain_control(job: Job) -> list[str]:
+    """Who has told workers to leave the job's queue alone."""
+    return [
+        f"Queue {job['queue']} is held: {wish}. `tidemill workers resume HOST QUEUE` lets it go on."
+        for wish in job["held"] or ()
+    ]
+
+
+def explain_deadline(job: Job) -> list[str]:
+    if job["deadline"] is None:
+        return []
+    return [f"It is dropped if it has not started by {job['deadline'].astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."]
+
+
+def explain_running(job: Job) -> list[str]:
+    """Where a job runs, and how far it is."""
+    where = f"{job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else f"worker {job['worker_id']}"
+    said = [f"Running for {format_duration(job['running_for'])} on {where}: attempt {job['attempt']}."]
+    if job["progress"] is not None:
+        said.append(f"It is {job['progress']:.0%} done.")
+    said += _said(job)
+    if job["cancel_reason"]:
+        said.append(f"It has been asked to stop: {job['cancel_reason']}.")
+    return said
+
+
+def explain_end(job: Job) -> list[str]:
+    """How a job ended."""
+    if job["started_at"] is None or job["attempt"] == 0:
+        return [f"{job['state'].capitalize()} unrun.", *_said(job)]
+    took = format_duration((job["finished_at"] - job["started_at"]).total_seconds())
+    where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
+    said = [f"{job['state'].capitalize()} at attempt {job['attempt']}{where}, {took} after that started."]
+    if job["losses"]:
+        said.append(f"Its worker was lost {_count(job['losses'], 'time')}.")
+    return [*said, *_said(job)]
+
+
+def _said(job: Job) -> list[str]:
+    """The reason that was stored when the last decision was made."""
+    note = (job["note"] or "").strip()
+    if not note:
+        return []
+    return [f"{note[0].upper()}{note[1:]}{'' if note.endswith(('.', '!', '?')) else '.'}"]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _rate(per_second: float) -> str:
+    if per_second >= 1:
+        return f"{per_second:g} jobs a second"
+    return f"one job every {format_duration(1 / per_second)}"

@@ -1,0 +1,137 @@
+"""`tidemill workers`: who works, and what operators want of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cyclopts import App
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.place import HERE, Place, opened, operator
+from tidemill.cli.render import ago, names, out, plain, print_json, state, table
+from tidemill.store.workers import Mode, list_workers, set_control
+
+commands = App(name="workers", help="List workers; pause, drain, stop or resume them.")
+
+
+@commands.default
+def workers(*, json: bool = False, place: Place = HERE) -> None:
+    """List the workers that live, and those that ended in the last hour.
+
+    Parameters
+    ----------
+    json
+        Print one JSON document.
+    """
+    rows = asyncio.run(_list(place))
+    if json:
+        return print_json([plain(row) for row in rows])
+    if not rows:
+        return out().print("no worker runs: tidemill worker app.py", style="dim")
+    return out().print(workers_table(rows, datetime.now(UTC)))
+
+
+@commands.command
+def pause(host: str, queue: str, /, *, place: Place = HERE) -> None:
+    """Let workers take no more jobs; those in hand finish.
+
+    Parameters
+    ----------
+    host
+        The host as `tidemill workers` names it; '*' for all.
+    queue
+        The queue; '*' for all.
+    """
+    asyncio.run(_control(place, host, queue, "pause"))
+
+
+@commands.command
+def drain(host: str, queue: str, /, *, place: Place = HERE) -> None:
+    """Let workers take no more jobs and give back those that have not started; running ones finish.
+
+    Parameters
+    ----------
+    host
+        The host as `tidemill workers` names it; '*' for all.
+    queue
+        The queue; '*' for all.
+    """
+    asyncio.run(_control(place, host, queue, "drain"))
+
+
+@commands.command
+def stop(host: str, queue: str, /, *, place: Place = HERE) -> None:
+    """Let workers give back everything, running jobs too; the processes stay.
+
+    Parameters
+    ----------
+    host
+        The host as `tidemill workers` names it; '*' for all.
+    queue
+        The queue; '*' for all.
+    """
+    asyncio.run(_control(place, host, queue, "stop"))
+
+
+@commands.command
+def resume(host: str, queue: str, /, *, place: Place = HERE) -> None:
+    """Let workers work again.
+
+    Parameters
+    ----------
+    host
+        The host as `tidemill workers` names it; '*' for all.
+    queue
+        The queue; '*' for all.
+    """
+    asyncio.run(_control(place, host, queue, "run"))
+
+
+def workers_table(rows: list[dict[str, Any]], now: datetime) -> Table:
+    made = table("worker", "status", "queues", "busy", "seen", "up", "remark", numbers=("busy",), wide="remark")
+    for row in rows:
+        ended = row["ended_at"] is not None
+        made.add_row(
+            f"{row['host']}:{row['pid']}#{row['id']}",
+            state(row["status"]),
+            names(row["queues"]),
+            "" if ended else f"{row['running']}/{row['concurrency']}",
+            ago(row["seen_at"], now),
+            ago(row["started_at"], now).removesuffix(" ago"),
+            _remark(row),
+            style="dim" if ended else None,
+        )
+    return made
+
+
+def _remark(row: Mapping[str, Any]) -> Text:
+    if row["ended_at"] is not None:
+        return Text(row["end_reason"] or "")
+    if row["flagged_at"] is not None:
+        return Text("silent while it owns running jobs: look at the process", style="bold red")
+    return Text(names(row["control"]), style="yellow")
+
+
+async def _list(place: Place) -> list[dict[str, Any]]:
+    async with opened(place.settings()) as database:
+        return [dict(row) for row in await list_workers(database)]
+
+
+async def _control(place: Place, host: str, queue: str, mode: Mode) -> None:
+    async with opened(place.settings()) as database:
+        before = await set_control(database, host, queue, mode, by=operator())
+        meant = [row for row in await list_workers(database, ended_within=0.0) if _is_meant(dict(row), host, queue)]
+    if mode == "run" and before == "run":
+        out().print(f"nothing was held for {host}/{queue}: the remarks of `tidemill workers` show what is")
+        return
+    verb = "runs again" if mode == "run" else mode
+    who = "1 worker" if len(meant) == 1 else f"{len(meant)} workers"
+    out().print(f"{host}/{queue}: {verb} (was {before}); {who} concerned now")
+
+
+def _is_meant(row: Mapping[str, Any], host: str, queue: str) -> bool:
+    return host in (row["host"], "*") and (queue == "*" or queue in row["queues"])

@@ -1,0 +1,217 @@
+"""The supervisor: keeps a handful of child processes running, and lets nothing outlive it.
+
+A child ends only when the supervisor was told to stop. If it ends otherwise - a watchdog (75, 76), a lost lease
+(70), a signal, an error - it is started again, after a pause that grows while it keeps dying young, and a log
+line says why. A child that cannot even start (a wrong application, say) is not tried for ever: the supervisor
+gives up, and ends the others.
+
+`stop()` asks the children to end; a second call asks again, which they take as "at once". Whoever is still there
+after the grace period and a margin is killed. Each child runs in a session of its own, so Ctrl-C in a terminal
+reaches the supervisor alone. On Linux the kernel kills the children when the supervisor dies: each of them asks
+for that with `obey_supervisor` when it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+import structlog
+
+from tidemill.engine.lifeline import EXIT_FENCED
+from tidemill.engine.outcome import OVERRUNS
+
+log = structlog.get_logger("tidemill.supervisor")
+
+#: Says to a child who its supervisor is; the child takes it out of its environment.
+VARIABLE = "TIDEMILL_SUPERVISOR"
+#: The exit status of a child for which starting again would change nothing.
+EXIT_MISCONFIGURED = 78
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+SETTLED = 3.0  # a child that has lived this long has started
+TRIES = 4  # to start a child that never settles
+KILL_MARGIN = 15.0
+LINE_LIMIT = 64 * 1024
+
+EXITS: Mapping[int, str] = {
+    0: "it ended by itself",
+    EXIT_FENCED: "it was silent for longer than its lease and others took over its jobs",
+    OVERRUNS["budget"].exit_status: "the watchdog ended it: a job ran longer than its budget",
+    OVERRUNS["stall"].exit_status: "the watchdog ended it: a job showed no sign of life",
+    EXIT_MISCONFIGURED: "it cannot start as it is configured",
+}
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildSpec(msgspec.Struct, frozen=True):
+    """A process to keep running."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+class Supervisor:
+    """Runs children until stopped. `on_line` is given what they print; without it they print where we do."""
+
+    def __init__(
+        self, specs: Sequence[ChildSpec], *, grace: float, on_line: Callable[[str, str], None] | None = None
+    ) -> None:
+        self.stopping = False
+        self._specs = specs
+        self._grace = grace
+        self._on_line = on_line
+        self._stop_news = asyncio.Event()
+        self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._failed = False
+
+    def stop(self) -> None:
+        """Ask all children to end; a second call makes them hurry."""
+        if not self.stopping:
+            self.stopping = True
+            self._stop_news.set()
+            asyncio.get_running_loop().call_later(self._grace + KILL_MARGIN, self._kill_all)
+        for child in self._children.values():
+            _signal(child, signal.SIGTERM)
+
+    async def run(self) -> int:
+        """Keep the children running until told to stop; returns 0 if all went well."""
+        async with asyncio.TaskGroup() as group:
+            for spec in self._specs:
+                group.create_task(self._keep(spec), name=spec.name)
+        return 1 if self._failed else 0
+
+    async def _keep(self, spec: ChildSpec) -> None:
+        loop = asyncio.get_running_loop()
+        settled, deaths = False, 0
+        while not self.stopping:
+            born = loop.time()
+            status = await self._live(spec)
+            if self.stopping:
+                if status not in (0, -signal.SIGTERM):
+                    self._failed = True
+                    log.error("did not stop well", role=spec.name, why=describe_exit(status))
+                return
+            if loop.time() - born >= SETTLED:
+                settled, deaths = True, 0
+            deaths += 1
+            if not settled and is_hopeless(status, deaths):
+                self._failed = True
+                log.error("cannot be started: giving up", role=spec.name, why=describe_exit(status))
+                self.stop()
+                return
+            pause = pause_after(deaths)
+            log.warning("starting again", role=spec.name, why=describe_exit(status), after=f"{pause:g}s")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stop_news.wait()
+
+    async def _live(self, spec: ChildSpec) -> int:
+        """One life of a child, from start to end; whatever it leaves behind is ended with it."""
+        reading, writing = os.pipe() if self._on_line else (None, None)
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *spec.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                start_new_session=True,
+                env={**os.environ, VARIABLE: f"{os.getpid()}:{'pipe' if self._on_line else 'own'}"},
+            )
+        finally:
+            if writing is not None:
+                os.close(writing)
+        self._children[spec.name] = child
+        listening = asyncio.ensure_future(self._listen(spec.name, reading))
+        try:
+            if self.stopping:
+                _signal(child, signal.SIGTERM)
+            return await child.wait()
+        finally:
+            _kill_group(child.pid)
+            del self._children[spec.name]
+            await asyncio.wait([listening], timeout=1.0)
+            listening.cancel()
+
+    async def _listen(self, name: str, reading: int | None) -> None:
+        """Pass on what a child prints, line by line, however long the lines are."""
+        if reading is None or self._on_line is None:
+            return
+        reader = asyncio.StreamReader()
+        pipe = os.fdopen(reading, "rb", buffering=0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        try:
+            rest = b""
+            while chunk := await reader.read(LINE_LIMIT):
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > LINE_LIMIT:
+                    lines, rest = [*lines, rest], b""
+                for line in lines:
+                    self._on_line(name, line.decode(errors="replace"))
+            if rest:
+                self._on_line(name, rest.decode(errors="replace"))
+        finally:
+            transport.close()
+
+    def _kill_all(self) -> None:
+        for name, child in self._children.items():
+            log.error("did not stop in time: killing it", role=name, pid=child.pid)
+            _kill_group(child.pid)
+
+
+def pause_after(deaths: int) -> float:
+    """How long to wait before a start, after this many deaths in a row."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (deaths - 1))
+
+
+def is_hopeless(status: int, deaths: int) -> bool:
+    """Whether a child that never settled is not worth another try. Watchdogs and signals prove that it ran."""
+    if status == EXIT_MISCONFIGURED:
+        return True
+    return status > 0 and status not in EXITS and deaths >= TRIES
+
+
+def describe_exit(status: int) -> str:
+    """An exit status in words."""
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"it was killed by {signal.Signals(-status).name}"
+        return f"it was killed by signal {-status}"
+    return f"{EXITS[status]} (exit {status})" if status in EXITS else f"it failed (exit {status})"
+
+
+class Supervised(msgspec.Struct, frozen=True):
+    """What a child knows of its supervisor: whether it reads what the child prints."""
+
+    piped: bool
+
+
+def obey_supervisor() -> Supervised | None:
+    """In a child, at its start: end with the supervisor from now on. None where there is no supervisor."""
+    said = os.environ.pop(VARIABLE, "")
+    if not said:
+        return None
+    parent, _, output = said.partition(":")
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):
+        raise SystemExit(0)  # It was gone before we asked.
+    return Supervised(piped=output == "pipe")
+
+
+def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.send_signal(number)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
