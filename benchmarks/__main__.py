@@ -3,14 +3,14 @@
 import argparse
 import time
 
-from benchmarks import jobs, report, server, venv
+from benchmarks import chaos, contenders, jobs, report, server, venv
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     suites = parser.add_subparsers(dest="suite", required=True, metavar="SUITE")
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--quick", action="store_true", help="under 50 s once the peers are installed")
+    options.add_argument("--quick", action="store_true", help="under 50 s, once the peers are installed")
     options.add_argument("--json", action="store_true", help="only JSON lines on stdout")
     suite = suites.add_parser("jobs", parents=[options], help="jobs, beside other engines and the raw limit")
     suite.add_argument("--peers-only", action="store_true", help="leave ours out")
@@ -18,7 +18,9 @@ def main() -> None:
     suite = suites.add_parser("chaos", parents=[options], help="what is lost and how long recovery takes")
     suite.set_defaults(run=run_chaos)
     arguments = parser.parse_args()
+    began = time.monotonic()
     arguments.run(arguments)
+    contenders.say(f"took {time.monotonic() - began:.0f} s")
 
 
 def run_jobs(arguments: argparse.Namespace) -> None:
@@ -31,7 +33,8 @@ def run_jobs(arguments: argparse.Namespace) -> None:
 
 
 def run_chaos(arguments: argparse.Namespace) -> None:
-    raise NotImplementedError("the chaos suite is not written yet")
+    rows = chaos.run(chaos.QUICK if arguments.quick else chaos.FULL)
+    report.emit("chaos", rows, json_only=arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs one contender (a peer or the raw limit) in a process of its own and collects its figures."""
+"""Runs one contender (ours, a peer or the raw limit) in a process of its own and collects its figures."""
 
 import contextlib
 import json
@@ -44,10 +44,12 @@ def run(
     starts: int,
     seconds: float,
     timeout: float,
+    under: Sequence[str] = (),
 ) -> Outcome:
     """Run `scenarios` one after the other; figures taken before a failure or the timeout are kept."""
     command = [str(entrant.python), "-m", entrant.module, "--dsn", dsn, "--scenario", *scenarios]
     command += ["--jobs", str(jobs), "--starts", str(starts), "--seconds", str(seconds)]
+    command += ["--under", *under]
     # A session of its own, so that its worker process can be ended together with it.
     process = subprocess.Popen(
         command,

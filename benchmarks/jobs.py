@@ -1,22 +1,24 @@
 """The `jobs` suite: drain, enqueue and start latency, of ours, of the peers and of the raw limit.
 
-Everything runs one after the other on one server. The drains of ours and of the raw limit alternate, and a
-full run also alternates the rest and drains ours again beside each peer, so that a slow minute of the machine
-hits both; medians are compared. In a quick run only the drain is a median: its other rows can be off by a
-busy second.
+Everything runs one after the other on one server, everybody through `peers/contest.py`. Ours and the raw limit
+take turns, and a full run also drains ours again beside each peer and each circumstance, so that a slow minute
+of the machine hits both; medians are compared. In a quick run only the drain is a median: its other rows can be
+off by a busy second. An orchestrator process runs beside our worker throughout, as it would for a user.
 """
 
+import asyncio
 import statistics
 import sys
 import time
 from collections import defaultdict
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from benchmarks import contenders, ours, report, venv
+from benchmarks import contenders, idle, report, venv
 from benchmarks.contenders import Entrant, Outcome, say
-from benchmarks.peers.contest import CONCURRENT_ENQUEUERS, SCENARIOS
+from benchmarks.peers.contest import SCENARIOS
 from benchmarks.server import Server
 
 MEASURES = {
@@ -27,54 +29,76 @@ MEASURES = {
     "start_p50": "ms",
     "start_p99": "ms",
 }
-WITHOUT_DRAIN = tuple(scenario for scenario in SCENARIOS if scenario != "drain")
 WITHOUT_BULK = tuple(scenario for scenario in SCENARIOS if scenario != "enqueue_many")
 
-RAW = Entrant("raw", "benchmarks.raw", Path(sys.executable), 30_000, SCENARIOS)
+OURS = Entrant("ours", "benchmarks.ours", Path(sys.executable), 40_000, SCENARIOS)
+RAW = Entrant("raw", "benchmarks.raw", Path(sys.executable), 40_000, SCENARIOS)
+OBAN = Entrant("oban", "benchmarks.peers.oban_bench", venv.PYTHON, 2_500, SCENARIOS)
 PEERS = (
-    Entrant("pgqueuer", "benchmarks.peers.pgqueuer_bench", venv.PYTHON, 12_000, SCENARIOS),
-    Entrant("awa", "benchmarks.peers.awa_bench", venv.PYTHON, 5_000, SCENARIOS),
-    Entrant("procrastinate", "benchmarks.peers.procrastinate_bench", venv.PYTHON, 600, SCENARIOS),
-    Entrant("oban", "benchmarks.peers.oban_bench", venv.PYTHON, 2_500, SCENARIOS),
+    Entrant("pgqueuer", "benchmarks.peers.pgqueuer_bench", venv.PYTHON, 20_000, SCENARIOS),
+    Entrant("awa", "benchmarks.peers.awa_bench", venv.PYTHON, 8_000, SCENARIOS),
+    *((OBAN,) if sys.version_info >= (3, 12) else ()),
+    Entrant("procrastinate", "benchmarks.peers.procrastinate_bench", venv.PYTHON, 800, SCENARIOS),
     Entrant("dbos", "benchmarks.peers.dbos_bench", venv.PYTHON, 350, WITHOUT_BULK),
 )
+IDLE_CPU_PERCENT, IDLE_QUERIES_PER_S = 1.0, 2.0
 
 
 class Plan(msgspec.Struct, frozen=True):
     """How long each part may take; the backlogs follow from the rates expected of each."""
 
     drain_s: float
-    raw_drain_s: float
+    our_drain_s: float
     enqueue_s: float
     starts: int
     drain_rounds: int
     other_rounds: int
+    circumstance_rounds: int
+    finished: int
+    delayed: int
+    idle_s: float
     timeout_s: float
     budget_s: float
-    ours_beside_each_peer: bool
+    ours_beside_each: bool
+
+    def circumstances(self) -> dict[str, tuple[str, str]]:
+        """By the name of the row: what our drain goes through, and how the row says it."""
+        return {
+            "drain_with_history": (f"history={self.finished}", f"jobs/s, {self.finished:,} done"),
+            "drain_held_xmin": ("held_xmin", "jobs/s"),
+            "drain_with_delayed": (f"delayed={self.delayed}", f"jobs/s, {self.delayed:,} delayed"),
+        }
 
 
 QUICK = Plan(
-    drain_s=2.0,
-    raw_drain_s=1.0,
-    enqueue_s=0.5,
-    starts=100,
-    drain_rounds=3,
+    drain_s=0.8,
+    our_drain_s=1.5,
+    enqueue_s=0.35,
+    starts=60,
+    drain_rounds=2,
     other_rounds=1,
+    circumstance_rounds=1,
+    finished=200_000,
+    delayed=100_000,
+    idle_s=10.0,
     timeout_s=12.0,
-    budget_s=46.0,
-    ours_beside_each_peer=False,
+    budget_s=48.5,
+    ours_beside_each=False,
 )
 FULL = Plan(
-    drain_s=10.0,
-    raw_drain_s=5.0,
+    drain_s=8.0,
+    our_drain_s=5.0,
     enqueue_s=3.0,
     starts=300,
     drain_rounds=3,
     other_rounds=3,
-    timeout_s=90.0,
-    budget_s=345.0,
-    ours_beside_each_peer=True,
+    circumstance_rounds=2,
+    finished=5_000_000,
+    delayed=100_000,
+    idle_s=20.0,
+    timeout_s=180.0,
+    budget_s=560.0,
+    ours_beside_each=True,
 )
 
 
@@ -92,6 +116,11 @@ class Samples:
         taken = self._taken.get((measure, contender))
         return statistics.median(taken) if taken else None
 
+    def spread(self, measure: str, contender: str) -> str:
+        """How far the samples of a figure lie apart, in words."""
+        taken = self._taken.get((measure, contender), [])
+        return f"{len(taken)} samples, {min(taken):,.0f} to {max(taken):,.0f}" if taken else "no sample"
+
 
 class Run:
     """One run of the suite on one server; a peer whose turn comes after `deadline` is left out."""
@@ -102,44 +131,66 @@ class Run:
         self._peers_only = peers_only
         self._deadline = deadline
         self._samples = Samples()
+        self._idle: Future[idle.Idle] | None = None
 
     def rows(self) -> list[report.Row]:
         """Measure everybody, then compare ours with each."""
-        for _ in range(self._plan.drain_rounds):
-            self._measure(RAW, ("drain",), self._plan.raw_drain_s)
-            self._measure_our_drain()
-        for _ in range(self._plan.other_rounds):
-            self._measure(RAW, WITHOUT_DRAIN, 0)
-            self._measure_our_enqueue_and_start()
-        for peer in PEERS:
-            self._measure(peer, peer.scenarios, self._plan.drain_s)
-            if self._plan.ours_beside_each_peer:
-                self._measure_our_drain()
-        return [
-            report.compare(
-                measure,
-                unit,
-                self._samples.median(measure, "ours"),
-                entrant.name,
-                self._samples.median(measure, entrant.name),
-                less_is_better=unit == "ms",
-            )
-            for measure, unit in MEASURES.items()
-            for entrant in (RAW, *PEERS)
-            if measure not in SCENARIOS or measure in entrant.scenarios
-        ]
+        with ThreadPoolExecutor(1) as beside:
+            self._measure_the_limit_and_ours()
+            if not self._peers_only:
+                # It hardly costs anything; what it does cost is at the expense of ours.
+                self._idle = beside.submit(self._watch_idle)
+            self._measure_circumstances()
+            for peer in PEERS:
+                self._measure(peer, peer.scenarios, self._plan.drain_s)
+                if self._plan.ours_beside_each:
+                    self._measure_our_drain()
+        for entrant in (OURS, RAW):
+            say(f"drain of {entrant.name}: {self._samples.spread('drain', entrant.name)} jobs/s")
+        return [*self._peer_rows(), *self._circumstance_rows(), *self._idle_rows()]
 
-    def _measure(self, entrant: Entrant, scenarios: tuple[str, ...], drain_s: float) -> None:
-        outcome = self._outcome(entrant, scenarios, drain_s)
-        if outcome.failure:
-            say(f"{entrant.name}: {outcome.failure}")
-        self._samples.add(entrant.name, outcome.figures)
+    # -- measuring --------------------------------------------------------------------------------
 
-    def _outcome(self, entrant: Entrant, scenarios: tuple[str, ...], drain_s: float) -> Outcome:
+    def _measure_the_limit_and_ours(self) -> None:
+        for number in range(self._plan.drain_rounds):
+            scenarios = SCENARIOS if number < self._plan.other_rounds else ("drain",)
+            self._measure(RAW, scenarios, self._plan.our_drain_s)
+            self._measure_ours(scenarios)
+
+    def _measure_circumstances(self) -> None:
+        for _ in range(self._plan.circumstance_rounds):
+            for row, (circumstance, _unit) in self._plan.circumstances().items():
+                self._measure_ours(("drain",), circumstance, row=row)
+                if self._plan.ours_beside_each:
+                    self._measure_our_drain()
+
+    def _measure_our_drain(self) -> None:
+        self._measure_ours(("drain",))
+
+    def _measure_ours(self, scenarios: tuple[str, ...], *under: str, row: str = "drain") -> None:
+        if not self._peers_only:
+            self._measure(OURS, scenarios, self._plan.our_drain_s, under=(*under, "orchestrator"), row=row)
+
+    def _measure(
+        self,
+        entrant: Entrant,
+        scenarios: tuple[str, ...],
+        drain_s: float,
+        *,
+        under: tuple[str, ...] = (),
+        row: str = "drain",
+    ) -> None:
+        began = time.monotonic()
+        outcome = self._outcome(entrant, scenarios, drain_s, under)
+        what = f"{entrant.name}: {', '.join(scenarios)}{' with ' if under else ''}{', '.join(under)}"
+        say(f"{what}: {outcome.failure or 'measured'} ({time.monotonic() - began:.1f} s)")
+        figures = {row if name == "drain" else name: figure for name, figure in outcome.figures.items()}
+        self._samples.add(entrant.name, figures)
+
+    def _outcome(self, entrant: Entrant, scenarios: tuple[str, ...], drain_s: float, under: tuple[str, ...]) -> Outcome:
         left = self._deadline - time.monotonic()
         if left <= 1:
             return Outcome({}, "no time was left for it")
-        say(f"measuring {entrant.name}: {', '.join(scenarios)}")
         with self._server.database(entrant.name) as dsn:
             return contenders.run(
                 entrant,
@@ -149,28 +200,45 @@ class Run:
                 starts=self._plan.starts,
                 seconds=self._plan.enqueue_s,
                 timeout=min(self._plan.timeout_s, left),
+                under=under,
             )
 
-    def _measure_our_drain(self) -> None:
-        if self._peers_only:
-            return
-        say("measuring ours: drain")
-        with self._server.database("ours") as dsn:
-            rate = ours.drain(dsn, int(RAW.rate * self._plan.raw_drain_s))
-        self._samples.add("ours", {"drain": rate})
+    def _watch_idle(self) -> idle.Idle:
+        with self._server.database("idle") as dsn:
+            return asyncio.run(idle.measure(dsn, self._plan.idle_s))
 
-    def _measure_our_enqueue_and_start(self) -> None:
-        if self._peers_only:
-            return
-        plan = self._plan
-        say("measuring ours: enqueue and start")
-        with self._server.database("ours") as dsn:
-            self._samples.add("ours", contenders.latency_figures(ours.start_latency(dsn, plan.starts)))
-        with self._server.database("ours") as dsn:
-            bulk = int(RAW.rate * plan.enqueue_s)
-            self._samples.add("ours", {"enqueue_many": ours.enqueue_many(dsn, bulk)})
-        with self._server.database("ours") as dsn:
-            self._samples.add("ours", {"enqueue_one": ours.enqueue_one(dsn, plan.enqueue_s, 1)})
-        with self._server.database("ours") as dsn:
-            rate = ours.enqueue_one(dsn, plan.enqueue_s, CONCURRENT_ENQUEUERS)
-            self._samples.add("ours", {"enqueue_one_16": rate})
+    # -- comparing --------------------------------------------------------------------------------
+
+    def _peer_rows(self) -> list[report.Row]:
+        return [
+            report.compare(
+                measure,
+                unit,
+                self._samples.median(measure, OURS.name),
+                entrant.name,
+                self._samples.median(measure, entrant.name),
+                less_is_better=unit == "ms",
+            )
+            for measure, unit in MEASURES.items()
+            for entrant in (RAW, *PEERS)
+            if measure not in SCENARIOS or measure in entrant.scenarios
+        ]
+
+    def _circumstance_rows(self) -> list[report.Row]:
+        plain = self._samples.median("drain", OURS.name)
+        return [
+            report.compare(row, unit, self._samples.median(row, OURS.name), "drain", plain)
+            for row, (_circumstance, unit) in self._plan.circumstances().items()
+        ]
+
+    def _idle_rows(self) -> list[report.Row]:
+        if self._idle is None:
+            return []
+        seen = self._idle.result()
+        return [
+            report.compare(name, unit, ours, "limit", limit, less_is_better=True)
+            for name, unit, ours, limit in (
+                ("idle_cpu", "% of a core", seen.cpu_percent, IDLE_CPU_PERCENT),
+                ("idle_queries", "queries/s", seen.queries_per_s, IDLE_QUERIES_PER_S),
+            )
+        ]

@@ -1,25 +1,131 @@
-"""Our side of the `jobs` suite: the four figures, each taken on an empty database of its own.
+"""Tidemill in the contest: one worker process, measured exactly as the peers are (`peers/contest.py`).
 
-Measure as `peers/contest.py` does for everybody else: the worker is a process of its own, its start is not
-counted, the job does nothing, its arguments are `{"n": int}`.
+`python -m benchmarks.ours --dsn URL`. An orchestrator process runs beside the worker, as it would for a user
+(`--under orchestrator`); the other circumstances are those that kill queues in production.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import asyncpg
+
+from benchmarks.peers import contest
+from tidemill import App
+from tidemill.engine.logs import configure_logs
+from tidemill.store import retention
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.migrate import migrate
+
+QUEUE = "bench"
+CONCURRENCY = 200
+
+# Rows like those that finished jobs of this benchmark leave, all in the partition that new ones go to.
+FILL_HISTORY = """
+INSERT INTO tidemill.job_history (
+    id, due_at, created_at, started_at, worker_id, attempt, failures, losses, priority, state, queue, task, args,
+    origin, result)
+SELECT nextval('tidemill.job_id_seq'), now(), now(), now(), 0, 1, 0, 0, 5, 'succeeded', 'bench', 'noop',
+       json_build_object('n', n), '{"by":"app bench","host":"a-host","pid":4711}', 'null'
+FROM generate_series(1, $1::int) AS n
 """
 
 
-def drain(dsn: str, jobs: int) -> float:
-    """Jobs/s of one worker process on a backlog enqueued beforehand, first claim to last finish."""
-    raise NotImplementedError("ours is not plugged in yet: run with --peers-only")
+class TidemillProducer:
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def one(self, n: int) -> object:
+        return await self._app.enqueue("noop", n=n)
+
+    async def many(self, count: int) -> object:
+        return await self._app.enqueue_many("noop", [{"n": n} for n in range(count)])
 
 
-def enqueue_many(dsn: str, jobs: int) -> float:
-    """Jobs/s of the best bulk call, `jobs` in all, in calls of `contest.BULK`."""
-    raise NotImplementedError("ours is not plugged in yet: run with --peers-only")
+class Tidemill:
+    # Jobs that are delayed on purpose are not part of the backlog.
+    unfinished = "SELECT EXISTS (SELECT FROM tidemill.job WHERE state <> 'ready' OR due_at <= now())"
+
+    async def install(self, dsn: str) -> None:
+        await install_schema(dsn)
+
+    @asynccontextmanager
+    async def producer(self, dsn: str, connections: int) -> AsyncIterator[TidemillProducer]:
+        async with bench_app(dsn, lambda: None, pool_size=connections) as app:
+            yield TidemillProducer(app)
+
+    async def work(self, dsn: str, on_start: Callable[[], None]) -> None:
+        await bench_app(dsn, on_start).worker([QUEUE], concurrency=CONCURRENCY).run()
 
 
-def enqueue_one(dsn: str, seconds: float, concurrency: int) -> float:
-    """Calls/s for `seconds`, from `concurrency` tasks that each enqueue one job at a time."""
-    raise NotImplementedError("ours is not plugged in yet: run with --peers-only")
+def bench_app(dsn: str, on_start: Callable[[], None], *, pool_size: int | None = None) -> App:
+    """An application with the one task of the contest."""
+    configure_logs("error")
+    app = App("bench", database_url=dsn, pool_size=pool_size)
+
+    @app.task(queue=QUEUE)
+    async def noop(n: int) -> None:
+        on_start()
+
+    return app
 
 
-def start_latency(dsn: str, n: int) -> list[float]:
-    """Milliseconds from just before the enqueue call to the first line of the job, `n` times, idle queue."""
-    raise NotImplementedError("ours is not plugged in yet: run with --peers-only")
+async def install_schema(dsn: str) -> None:
+    """The tables, and the partitions of today: what an orchestrator does first."""
+    async with Database(DatabaseSettings(url=dsn)) as database:
+        await migrate(database)
+        await retention.make_partitions(database, datetime.now(UTC).date())
+
+
+@asynccontextmanager
+async def an_orchestrator(dsn: str, _: int) -> AsyncIterator[None]:
+    """An orchestrator walks its rounds in a process of its own."""
+    arguments = ("-m", "benchmarks.actors", "orchestrator", "--dsn", dsn)
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.DEVNULL)
+    try:
+        yield  # it gets ready while the backlog is enqueued
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def finished_jobs(dsn: str, count: int) -> AsyncIterator[None]:
+    """`count` jobs have finished today; vacuumed and on disk, as those of a few minutes ago would be."""
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(FILL_HISTORY.replace("$1", str(count)))
+    await connection.execute("VACUUM (ANALYZE) tidemill.job_history")
+    await connection.execute("CHECKPOINT")
+    await connection.close()
+    yield
+
+
+@asynccontextmanager
+async def delayed_jobs(dsn: str, count: int) -> AsyncIterator[None]:
+    """`count` jobs of the same queue wait for tomorrow."""
+    async with bench_app(dsn, lambda: None) as app:
+        await app.enqueue_many("noop", ({"n": n} for n in range(count)), delay="1d")
+    yield
+
+
+@asynccontextmanager
+async def held_xmin(dsn: str, _: int) -> AsyncIterator[None]:
+    """Somebody's transaction has taken a snapshot and stays open: nothing that dies from now on can be removed."""
+    connection = await asyncpg.connect(dsn)
+    async with connection.transaction(isolation="repeatable_read"):
+        await connection.fetchval("SELECT count(*) FROM tidemill.job")
+        yield
+    await connection.close()
+
+
+CIRCUMSTANCES = {
+    "orchestrator": an_orchestrator,
+    "history": finished_jobs,
+    "delayed": delayed_jobs,
+    "held_xmin": held_xmin,
+}
+
+if __name__ == "__main__":
+    contest.main(Tidemill(), CIRCUMSTANCES)

@@ -1,7 +1,7 @@
 """The raw limit: hand-written SQL, asyncpg and uvloop, no engine. What any design on PostgreSQL runs into.
 
-One connection claims a batch of 100 and completes it, two statements per batch, on tables of the shape that
-ours have. Measured like a peer (`peers/contest.py`): `python -m benchmarks.raw --dsn URL`.
+One connection claims a batch of 100 and completes it, two statements per batch, on the same rows of the same
+tables as ours. Measured like a peer (`peers/contest.py`): `python -m benchmarks.raw --dsn URL`.
 """
 
 import asyncio
@@ -13,58 +13,23 @@ from typing import Any
 
 import asyncpg
 
+from benchmarks.ours import QUEUE, install_schema
 from benchmarks.peers import contest
 
 BATCH = 100
-QUEUE = "bench"
 NOTIFY_EVERY_S = 0.005
 BACKSTOP_POLL_S = 1.0
 
-SCHEMA = """
-CREATE TABLE raw_job (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    queue text COLLATE "C" NOT NULL,
-    task text COLLATE "C" NOT NULL,
-    priority smallint NOT NULL DEFAULT 0,
-    state "char" NOT NULL DEFAULT 'r',
-    due_at timestamptz NOT NULL DEFAULT now(),
-    attempt int NOT NULL DEFAULT 0,
-    worker_id bigint,
-    started_at timestamptz,
-    args json
-);
-CREATE INDEX raw_job_ready ON raw_job (queue, priority, due_at, id) WHERE state = 'r';
-CREATE TABLE raw_job_history (
-    id bigint NOT NULL,
-    queue text COLLATE "C" NOT NULL,
-    task text COLLATE "C" NOT NULL,
-    priority smallint NOT NULL,
-    due_at timestamptz NOT NULL,
-    attempt int NOT NULL,
-    worker_id bigint,
-    started_at timestamptz,
-    finished_at timestamptz NOT NULL,
-    args json
-) PARTITION BY RANGE (finished_at);
-CREATE INDEX raw_job_history_id ON raw_job_history (id);
-DO $$
-BEGIN
-    FOR day IN 0..1 LOOP
-        EXECUTE format(
-            'CREATE TABLE raw_job_history_%s PARTITION OF raw_job_history FOR VALUES FROM (%L) TO (%L)',
-            day, current_date + day, current_date + day + 1
-        );
-    END LOOP;
-END $$;
-"""
+# What an engine of ours would store with each job, so that the rows are as wide as its rows.
+ORIGIN = '{"by":"app bench","host":"a-host","pid":4711}'
 
-# Takes the next due jobs of one queue.
+# Takes the next due jobs of one queue; all of them have the usual priority.
 CLAIM = """
-UPDATE raw_job SET state = 'x', attempt = attempt + 1, worker_id = $2, started_at = now()
+UPDATE tidemill.job SET state = 'running', attempt = attempt + 1, worker_id = $2, started_at = now()
 WHERE ctid = ANY (ARRAY (
-    SELECT ctid FROM raw_job
-    WHERE queue = $1 AND state = 'r' AND due_at <= now()
-    ORDER BY priority, due_at, id LIMIT $3
+    SELECT ctid FROM tidemill.job
+    WHERE queue = $1 AND priority = 5 AND state = 'ready' AND due_at <= now()
+    ORDER BY due_at, id LIMIT $3
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING id, attempt, task, args
@@ -72,16 +37,16 @@ RETURNING id, attempt, task, args
 
 # Moves finished jobs to the history.
 COMPLETE = """
-WITH finished AS (
-    DELETE FROM raw_job WHERE id = ANY ($1::bigint[])
-    RETURNING id, queue, task, priority, due_at, attempt, worker_id, started_at, args
-)
-INSERT INTO raw_job_history
-    (id, queue, task, priority, due_at, attempt, worker_id, started_at, args, finished_at)
-SELECT *, now() FROM finished
+WITH finished AS (DELETE FROM tidemill.job WHERE id = ANY ($1::bigint[]) RETURNING *)
+INSERT INTO tidemill.job_history (
+    id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority, state, queue,
+    task, args, options, origin, tags, unique_key, concurrency_key, result, note, errors)
+SELECT id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority, 'succeeded',
+       queue, task, args, options, origin, tags, unique_key, concurrency_key, 'null', note, errors
+FROM finished
 """
 
-INSERT = "INSERT INTO raw_job (queue, task, args) VALUES ($1, $2, $3)"
+INSERT = "INSERT INTO tidemill.job (queue, task, args, origin) VALUES ($1, $2, $3, $4)"
 INSERT_AND_NOTIFY = f"WITH job AS ({INSERT} RETURNING id) SELECT pg_notify('raw_job', '') FROM job"
 
 
@@ -98,30 +63,26 @@ class RawProducer:
             self._notified_at = now
         statement = INSERT_AND_NOTIFY if quiet else INSERT
         async with self._pool.acquire() as connection:
-            return await connection.fetch(statement, QUEUE, "noop", json.dumps({"n": n}))
+            return await connection.fetch(statement, QUEUE, "noop", json.dumps({"n": n}), ORIGIN)
 
     async def many(self, count: int) -> object:
-        rows = ((QUEUE, "noop", json.dumps({"n": n})) for n in range(count))
+        rows = ((QUEUE, "noop", json.dumps({"n": n}), ORIGIN) for n in range(count))
         async with self._pool.acquire() as connection:
             return await connection.copy_records_to_table(
-                "raw_job", records=rows, columns=("queue", "task", "args")
+                "job", schema_name="tidemill", records=rows, columns=("queue", "task", "args", "origin")
             )
 
 
 class Raw:
-    unfinished = "SELECT EXISTS (SELECT FROM raw_job)"
+    unfinished = "SELECT EXISTS (SELECT FROM tidemill.job)"
 
     async def install(self, dsn: str) -> None:
-        connection = await asyncpg.connect(dsn)
-        await connection.execute(SCHEMA)
-        await connection.close()
+        await install_schema(dsn)
 
     @asynccontextmanager
     async def producer(self, dsn: str, connections: int) -> AsyncIterator[RawProducer]:
         # `reset` would be one more round trip at each release.
-        async with asyncpg.create_pool(
-            dsn, min_size=connections, max_size=connections, reset=_keep_session
-        ) as pool:
+        async with asyncpg.create_pool(dsn, min_size=connections, max_size=connections, reset=_keep_session) as pool:
             yield RawProducer(pool)
 
     async def work(self, dsn: str, on_start: Callable[[], None]) -> None:

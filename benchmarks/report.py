@@ -6,6 +6,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+WIDTH = 110
+
 
 class Row(msgspec.Struct, frozen=True):
     """One figure of ours and the same figure of one peer; `ratio` above 1 means that ours is better."""
@@ -31,7 +33,8 @@ def compare(
 def emit(title: str, rows: list[Row], *, json_only: bool) -> None:
     """Print the table, unless only JSON is wanted, and one JSON line per row, to stdout."""
     if not json_only:
-        Console().print(_table(title, rows))
+        # Without a terminal rich assumes 80 columns, which would cut the names.
+        Console(width=None if sys.stdout.isatty() else WIDTH).print(_table(title, rows))
     for row in rows:
         sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
     sys.stdout.flush()

@@ -4,11 +4,12 @@ from tidemill import App
 app = App("shop")
 """
 
-from tidemill.app import App, JobResult
+from tidemill.app import App
 from tidemill.core.errors import TidemillError
 from tidemill.core.job import JobRef
 from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
 from tidemill.engine.context import JobCancelled, current_job
+from tidemill.engine.jobview import JobView
 from tidemill.engine.task import Task
 from tidemill.version import VERSION as __version__
 
@@ -17,7 +18,7 @@ __all__ = [
     "Discard",
     "JobCancelled",
     "JobRef",
-    "JobResult",
+    "JobView",
     "RetryAfter",
     "RetryPolicy",
     "Snooze",

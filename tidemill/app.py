@@ -18,29 +18,33 @@ import os
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
-from tidemill.core.codec import decode
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
-from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, FINAL_STATES, JobRef, NewJob, Origin, check_name
+from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, Origin, check_name
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
 from tidemill.engine.context import find_current_job
 from tidemill.engine.enqueuer import Enqueuer
+from tidemill.engine.jobview import JobView
+from tidemill.engine.orchestrator import Orchestrator
 from tidemill.engine.portal import Portal
+from tidemill.engine.roles import run_roles
+from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings, load_settings
 from tidemill.engine.task import Periodic, Task, TaskBook, TaskOptions
+from tidemill.engine.wishes import WISHES, WISHES_FOR_MANY, read_wish
 from tidemill.engine.worker import Worker
 from tidemill.store.borrowed import insert_async, insert_sync
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_job
 from tidemill.store.migrate import wait_for_schema
+from tidemill.store.operate import cancel_jobs
 from tidemill.store.schedules import Declared
 from tidemill.store.workers import QueueLimit
 
@@ -48,15 +52,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _WAIT_FIRST, _WAIT_LONGEST = 0.02, 0.5
-
-
-class JobResult(msgspec.Struct, frozen=True):
-    """How a job ended."""
-
-    id: int
-    state: str
-    result: Any
-    note: str | None
 
 
 class App:
@@ -152,7 +147,9 @@ class App:
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
         """
-        policy = RetryPolicy(max_attempts=retry) if isinstance(retry, int) else retry
+        policy = App.retry(retry) if isinstance(retry, int) else retry
+        if isolation not in (None, "process"):
+            raise ConfigError(f"isolation {isolation!r} is not known: leave it out, or say 'process'")
         options = TaskOptions(
             queue=check_name("queue", queue),
             priority=priority,
@@ -237,36 +234,25 @@ class App:
         *positional: Any,
         args: Mapping[str, Any] | None = None,
         conn: Any = None,
-        delay: Duration | None = None,
-        at: datetime | float | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        unique_key: str | None = None,
-        unique_for: Duration | None = None,
-        concurrency_key: str | None = None,
-        concurrency: int | None = None,
-        deadline: Duration | datetime | None = None,
-        tags: Iterable[str] | None = None,
-        **kwargs: Any,
+        **more: Any,
     ) -> JobRef:
         """Store a job; when this returns, it is committed.
 
-        The task's arguments come as they would in a call; those named like an option here go into `args={...}`.
+        The task's arguments come as they would in a call. Beside them, all optional:
 
-        conn             your own open connection: the job then exists if and only if your transaction commits
-        delay, at        not before: from now on, or at a moment
-        unique_key       no second unfinished job of this task with this key; `unique_for` holds the key for a time
+        delay, at        not before: from now on ("10s"), or at a moment (a datetime with its time zone)
+        priority         0 to 9; 9 goes first
+        queue            another queue than the task's own
+        unique_key       no second unfinished job of this task with this key; `unique_for` holds it for a time
         concurrency_key  at most `concurrency` jobs with this key run at once
         deadline         dropped unrun after this long, or at this moment
+        tags             words to find it by
+        conn             your own open connection: the job then exists if and only if your transaction commits
+        args             the task's arguments as a dict: for those that are named like one of the words above
         """
-        known = self._task(task)
-        job = self._new_job(
-            known, self._bound(known, positional, args, kwargs), delay=delay, at=at, priority=priority, queue=queue,
-            unique_key=unique_key, unique_for=unique_for, concurrency_key=concurrency_key, concurrency=concurrency,
-            deadline=deadline, tags=tags,
-        )  # fmt: skip
+        job = self._new_job(task, positional, args, more)
         if conn is not None:
-            return (await insert_async(self._describe_database(), conn, [job]))[0]
+            return (await insert_async(self.database(), conn, [job]))[0]
         return await (await self._open())[1].put(job)
 
     def enqueue_sync(
@@ -276,80 +262,80 @@ class App:
         *positional: Any,
         args: Mapping[str, Any] | None = None,
         conn: Any = None,
-        delay: Duration | None = None,
-        at: datetime | float | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        unique_key: str | None = None,
-        unique_for: Duration | None = None,
-        concurrency_key: str | None = None,
-        concurrency: int | None = None,
-        deadline: Duration | datetime | None = None,
-        tags: Iterable[str] | None = None,
-        **kwargs: Any,
+        **more: Any,
     ) -> JobRef:
         """The twin of `enqueue` for plain code; `conn` is then a plain connection."""
-        known = self._task(task)
-        job = self._new_job(
-            known, self._bound(known, positional, args, kwargs), delay=delay, at=at, priority=priority, queue=queue,
-            unique_key=unique_key, unique_for=unique_for, concurrency_key=concurrency_key, concurrency=concurrency,
-            deadline=deadline, tags=tags,
-        )  # fmt: skip
+        job = self._new_job(task, positional, args, more)
         if conn is not None:
-            return insert_sync(self._describe_database(), conn, [job])[0]
+            return insert_sync(self.database(), conn, [job])[0]
         return self._call(lambda enqueuer: enqueuer.put(job))
 
     async def enqueue_many(
-        self,
-        task: Task[Any, Any] | str,
-        calls: Iterable[Mapping[str, Any]],
-        *,
-        conn: Any = None,
-        delay: Duration | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        tags: Iterable[str] | None = None,
+        self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
     ) -> list[JobRef]:
-        """Store one job per set of arguments: all of them, or none if any is wrong."""
-        jobs = self._new_jobs(self._task(task), calls, delay=delay, priority=priority, queue=queue, tags=tags)
+        """Store one job per set of arguments: all of them, or none if any is wrong.
+
+        `wish` is any of `delay`, `at`, `priority`, `queue`, `deadline` and `tags`, for all of them alike.
+        """
+        jobs = self._new_jobs(task, calls, wish)
         if conn is not None:
-            return await insert_async(self._describe_database(), conn, jobs)
+            return await insert_async(self.database(), conn, jobs)
         return await (await self._open())[1].put_many(jobs)
 
     def enqueue_many_sync(
-        self,
-        task: Task[Any, Any] | str,
-        calls: Iterable[Mapping[str, Any]],
-        *,
-        conn: Any = None,
-        delay: Duration | None = None,
-        priority: int | None = None,
-        queue: str | None = None,
-        tags: Iterable[str] | None = None,
+        self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
     ) -> list[JobRef]:
         """The twin of `enqueue_many` for plain code."""
-        jobs = self._new_jobs(self._task(task), calls, delay=delay, priority=priority, queue=queue, tags=tags)
+        jobs = self._new_jobs(task, calls, wish)
         if conn is not None:
-            return insert_sync(self._describe_database(), conn, jobs)
+            return insert_sync(self.database(), conn, jobs)
         return self._call(lambda enqueuer: enqueuer.put_many(jobs))
 
-    async def wait(self, job: JobRef | int, *, timeout: Duration | None = None) -> JobResult:
-        """Return when a job has ended, with its result. Raises TimeoutError if that takes too long."""
+    # -- looking and acting -----------------------------------------------------------------------
+
+    async def job(self, job: JobRef | int) -> JobView:
+        """A job as it is now, unfinished or finished."""
         job_id = job if isinstance(job, int) else job.id
-        database, _ = await self._open()
-        async with asyncio.timeout(None if timeout is None else parse_duration(timeout)):
+        row = await show_job((await self._open())[0], job_id)
+        if row is None:
+            raise NotFoundError(f"there is no job {job_id}: it never was, or its history has been dropped")
+        return JobView.of(dict(row))
+
+    async def wait(self, job: JobRef | int, *, timeout: Duration | None = None) -> JobView:
+        """Return when a job has ended, however it ended. Raises TimeoutError if that takes too long."""
+        async with asyncio.timeout(None if timeout is None else parse_duration(timeout, what="timeout")):
             pause = _WAIT_FIRST
-            while True:
-                row = await show_job(database, job_id)
-                if row is None:
-                    raise NotFoundError(f"there is no job {job_id}")
-                if row["state"] in FINAL_STATES:
-                    result = None if row["result"] is None else decode(row["result"])
-                    return JobResult(job_id, row["state"], result, row["note"])
+            while not (view := await self.job(job)).ended:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _WAIT_LONGEST)
+        return view
+
+    async def cancel(self, *jobs: JobRef | int, by: str | None = None) -> None:
+        """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
+        ids = [job if isinstance(job, int) else job.id for job in jobs]
+        await cancel_jobs((await self._open())[0], ids, by=by or f"app {self.name}")
 
     # -- living -----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def running(
+        self, queues: Iterable[str] | None = None, *, concurrency: int | None = None
+    ) -> AsyncIterator[App]:
+        """Everything in this process for as long as the block lasts: for scripts, tests and trying out.
+
+        async with app.running():
+            job = await app.enqueue(send_receipt, order_id=7)
+            print(await app.wait(job))
+        """
+        async with self.database() as database:
+            orchestrator = Orchestrator(database, self.settings.orchestrator())
+            worker = self.worker(queues, concurrency=concurrency, database=database)
+            scheduler = Scheduler(database, self.declared_schedules(), tuple(self.tasks))
+            async with run_roles(orchestrator, worker, scheduler):
+                try:
+                    yield self
+                finally:
+                    await self.close()
 
     def database(self, *, application: str | None = None) -> Database:
         """A new, unopened way to this application's database."""
@@ -399,57 +385,53 @@ class App:
             return self.tasks.require(task.name)
         raise ConfigError(f"{task!r} is not a task: decorate the function with @app.task")
 
-    def _bound(
+    def _new_job(
         self,
-        task: Task[Any, Any],
+        task: Task[Any, Any] | str,
         positional: tuple[Any, ...],
         args: Mapping[str, Any] | None,
-        kwargs: Mapping[str, Any],
-    ) -> bytes:
-        both = kwargs if args is None else {**args, **kwargs}
-        if args is not None and len(both) != len(args) + len(kwargs):
-            raise PayloadError(f"task {task.name}: an argument is given both in args= and by name")
-        return task.signature.bind(positional, both)
+        more: Mapping[str, Any],
+    ) -> NewJob:
+        """A job from one call: what is a wish goes to the job, the rest to the task."""
+        known = self._task(task)
+        wish = {name: value for name, value in more.items() if name in WISHES}
+        kwargs = {name: value for name, value in more.items() if name not in WISHES}
+        if ambiguous := wish.keys() & set(known.signature.names):
+            name = sorted(ambiguous)[0]
+            raise PayloadError(
+                f"task {known.name}: {name!r} is both an argument of the task and an option of enqueue; "
+                f"give the task's in args={{{name!r}: ...}}"
+            )
+        if args is not None:
+            if twice := args.keys() & kwargs.keys():
+                raise PayloadError(f"task {known.name}: {sorted(twice)[0]!r} is given both in args= and by name")
+            kwargs = {**args, **kwargs}
+        return known.new_job(known.signature.bind(positional, kwargs), origin=self._origin(), **read_wish(wish, known))
 
-    def _new_job(self, task: Task[Any, Any], args: bytes, **wish: Any) -> NewJob:
-        at, deadline = wish.pop("at", None), wish.pop("deadline", None)
-        delay, unique_for, tags = wish.pop("delay", None), wish.pop("unique_for", None), wish.pop("tags", None)
-        return task.new_job(
-            args,
-            origin=self._origin(),
-            delay=None if delay is None else parse_duration(delay, what="delay"),
-            at=_moment("at", at),
-            deadline=_deadline(deadline),
-            unique_for=None if unique_for is None else parse_duration(unique_for, what="unique_for"),
-            tags=None if tags is None else (*task.options.tags, *tags),
-            concurrency_max=wish.pop("concurrency", None),
-            **wish,
-        )
-
-    def _new_jobs(self, task: Task[Any, Any], calls: Iterable[Mapping[str, Any]], **wish: Any) -> list[NewJob]:
+    def _new_jobs(
+        self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], wish: Mapping[str, Any]
+    ) -> list[NewJob]:
         """Jobs that differ in their arguments only: the rest is worked out once."""
+        known = self._task(task)
+        if odd := wish.keys() - WISHES_FOR_MANY:
+            raise ConfigError(f"enqueue_many has no option {sorted(odd)[0]!r}")
+        fields, origin = read_wish(wish, known), self._origin()
         jobs: list[NewJob] = []
-        template: NewJob | None = None
         for index, call in enumerate(calls):
             try:
-                args = task.signature.bind((), call)
+                args = known.signature.bind((), call)
+                if not jobs or known.options.concurrency_key is not None:
+                    jobs.append(known.new_job(args, origin=origin, **fields))
+                else:
+                    jobs.append(msgspec.structs.replace(jobs[0], args=msgspec.Raw(args)))
             except PayloadError as error:
                 raise PayloadError(f"call {index}: {error}; nothing was enqueued") from error
-            if template is None or task.options.concurrency_key is not None:
-                template = self._new_job(task, args, **wish)
-                jobs.append(template)
-            else:
-                jobs.append(msgspec.structs.replace(template, args=msgspec.Raw(args)))
         return jobs
 
     def _origin(self) -> Origin:
         job = find_current_job()
         by = self.acting_as or f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
         return Origin(by=by, host=_HOST, pid=os.getpid(), parent=None if job is None else job.id)
-
-    def _describe_database(self) -> Database:
-        """Enough of a database to write statements for its schema; no connection is made."""
-        return self.database()
 
     async def _open(self) -> tuple[Database, Enqueuer]:
         loop = asyncio.get_running_loop()
@@ -476,17 +458,3 @@ class App:
 
 
 _HOST = socket.gethostname()
-
-
-def _moment(what: str, value: datetime | float | None) -> float | None:
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ConfigError(f"{what}={value} has no time zone: add one, so that it means one moment")
-        return value.timestamp()
-    return value
-
-
-def _deadline(value: Duration | datetime | None) -> float | None:
-    if value is None or isinstance(value, datetime):
-        return _moment("deadline", value)
-    return time.time() + parse_duration(value, what="deadline")

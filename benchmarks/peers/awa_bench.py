@@ -1,4 +1,4 @@
-"""awa: its queue-storage engine, 256 workers, one claimer, `enqueue_many_copy` in bulk.
+"""awa: its queue-storage engine, 1000 workers, one claimer, `enqueue_many_copy` in bulk.
 
 More claimers were slower on two cores (5 600 to 6 400 jobs/s instead of 7 100 to 7 600).
 """
@@ -13,7 +13,7 @@ import awa  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers import contest
 
-WORKERS = 256
+WORKERS = 1_000
 WORKER_CONNECTIONS = 10
 
 

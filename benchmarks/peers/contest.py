@@ -14,6 +14,9 @@ against an empty database of its own, and prints one JSON line per scenario: `{"
 * `enqueue_many`: jobs/s in calls of `BULK` jobs, the median call.
 * `enqueue_one`, `enqueue_one_16`: calls/s, one after the other, or from 16 tasks with a connection each.
 
+`--under NAME[=AMOUNT]` measures under a circumstance that the contender's module offers, from before the
+backlog is enqueued to the end: an orchestrator that runs beside, jobs that wait, a transaction held open.
+
 Only the standard library, asyncpg and uvloop are imported here: it runs in the peer venv and in ours.
 """
 
@@ -25,7 +28,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -65,6 +68,10 @@ class Contender(Protocol):
         """Work until killed; each job calls `on_start` first and does nothing else."""
 
 
+Circumstance = Callable[[str, int], AbstractAsyncContextManager[None]]
+"""Entered with the database's URL and an amount before the measurement, left after it."""
+
+
 class Tally:
     """Counts the jobs of the backlog; prints the start time of each job after it."""
 
@@ -87,7 +94,7 @@ class Tally:
             _emit("started", now)
 
 
-def main(contender: Contender) -> None:
+def main(contender: Contender, circumstances: Mapping[str, Circumstance] | None = None) -> None:
     """Run the scenarios named on the command line, or, with `--worker`, be the worker process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dsn", required=True)
@@ -95,17 +102,28 @@ def main(contender: Contender) -> None:
     parser.add_argument("--jobs", type=int, default=1_000, help="backlog of the drain")
     parser.add_argument("--starts", type=int, default=100, help="samples of the start latency")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of each enqueue measurement")
+    parser.add_argument("--under", nargs="*", default=[], help="circumstances, each NAME or NAME=AMOUNT")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         uvloop.run(_work(contender, options.dsn, options.jobs))
     else:
-        uvloop.run(_measure(contender, options))
+        uvloop.run(_install_and_measure(contender, options, circumstances or {}))
+
+
+async def _install_and_measure(
+    contender: Contender, options: argparse.Namespace, circumstances: Mapping[str, Circumstance]
+) -> None:
+    await contender.install(options.dsn)
+    async with contextlib.AsyncExitStack() as stack:
+        for wish in options.under:
+            name, _, amount = wish.partition("=")
+            await stack.enter_async_context(circumstances[name](options.dsn, int(amount or 0)))
+        await _measure(contender, options)
 
 
 async def _measure(contender: Contender, options: argparse.Namespace) -> None:
     wanted = set(options.scenario)
-    await contender.install(options.dsn)
     if wanted & {"drain", "start"}:
         await _measure_worker(contender, options, wanted)
     if wanted & {"enqueue_many", "enqueue_one"}:

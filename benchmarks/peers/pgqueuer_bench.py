@@ -1,4 +1,4 @@
-"""PGQueuer: asyncpg, batches of 100, the list form of `enqueue` in bulk.
+"""PGQueuer: asyncpg, batches of 500, the list form of `enqueue` in bulk.
 
 A pool lets the worker write completions while it claims; its own single-connection driver takes turns.
 """
@@ -13,7 +13,7 @@ from pgqueuer.queries import Queries  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers import contest
 
-BATCH = 100
+BATCH = 500
 WORKER_CONNECTIONS = 4
 
 

@@ -228,9 +228,7 @@ def test_the_server_does_not_outlive_its_killed_owner(directory, neighbours) -> 
     assert postmaster.ends()
 
 
-def test_when_the_owner_is_killed_another_takes_over_with_all_that_was_committed(
-    directory, server, neighbours
-) -> None:
+def test_when_the_owner_is_killed_another_takes_over_with_all_that_was_committed(directory, server, neighbours) -> None:
     owner = neighbours(directory)
     assert owner.ask("ensure")["owned"]
     server.ensure()
@@ -317,9 +315,7 @@ def test_a_killed_postmaster_is_brought_back_although_a_session_is_busy(server: 
     busy.close()
 
 
-def test_a_neighbour_may_bring_back_a_server_that_its_owner_does_not_miss(
-    directory, server, neighbours
-) -> None:
+def test_a_neighbour_may_bring_back_a_server_that_its_owner_does_not_miss(directory, server, neighbours) -> None:
     owner = neighbours(directory)
     os.kill(owner.ask("ensure")["pid"], signal.SIGKILL)
     server.ensure()
@@ -359,9 +355,7 @@ def test_a_directory_that_was_removed_under_the_server_is_made_anew(place: Path,
 # Paths
 
 
-@pytest.mark.parametrize(
-    "name", ["with spaces", "with,comma", 'with"quote', "wïth ünicode", "with%20percent"]
-)
+@pytest.mark.parametrize("name", ["with spaces", "with,comma", 'with"quote', "wïth ünicode", "with%20percent"])
 def test_the_directory_may_have_any_name(place: Path, move, open_server, name: str) -> None:
     server = open_server(move(place / name))
     server.ensure()

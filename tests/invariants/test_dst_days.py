@@ -36,26 +36,20 @@ def fires_on(day: str, expr: str, zone: str) -> list[float]:
 def walls_on(day: str, expr: str, zone: str) -> list[str]:
     """The fires of a day as its wall clocks show them, with the offset where it tells passes apart."""
     return [
-        f"{datetime.fromtimestamp(fire, ZoneInfo(zone)):%H:%M:%S%z}"[:-2]
-        .replace(":00+", "+")
-        .replace(":00-", "-")
+        f"{datetime.fromtimestamp(fire, ZoneInfo(zone)):%H:%M:%S%z}"[:-2].replace(":00+", "+").replace(":00-", "-")
         for fire in fires_on(day, expr, zone)
     ]
 
 
 @pytest.mark.parametrize(("zone", "day", "hours"), CHANGES)
-@pytest.mark.parametrize(
-    "expr", [f"{minute} {hour} * * *" for hour in range(5) for minute in (0, 15, 30, 59)]
-)
+@pytest.mark.parametrize("expr", [f"{minute} {hour} * * *" for hour in range(5) for minute in (0, 15, 30, 59)])
 def test_a_daily_job_runs_exactly_once_on_every_day(zone: str, day: str, hours: float, expr: str) -> None:
     assert len(fires_on(day, expr, zone)) == 1
     assert len(fires_on(day, f"0 {expr}", zone)) == 1
 
 
 @pytest.mark.parametrize(("zone", "day", "hours"), CHANGES)
-@pytest.mark.parametrize(
-    ("expr", "seconds"), [("*/5 * * * *", 300), ("*/30 * * * *", 1800), ("*/20 * * * * *", 20)]
-)
+@pytest.mark.parametrize(("expr", "seconds"), [("*/5 * * * *", 300), ("*/30 * * * *", 1800), ("*/20 * * * * *", 20)])
 def test_a_frequent_job_runs_evenly_through_the_whole_day(
     zone: str, day: str, hours: float, expr: str, seconds: int
 ) -> None:
@@ -83,9 +77,7 @@ def test_an_hourly_job_runs_once_for_every_real_hour() -> None:
         (LORD_HOWE, "*/15 2 * * *", ["02:30+11", "02:45+11"]),
     ],
 )
-def test_times_in_the_skipped_hour_become_one_run_right_after_it(
-    zone: str, expr: str, walls: list[str]
-) -> None:
+def test_times_in_the_skipped_hour_become_one_run_right_after_it(zone: str, expr: str, walls: list[str]) -> None:
     assert walls_on(SPRING[zone][0], expr, zone) == walls
 
 
@@ -110,12 +102,8 @@ def test_times_in_the_repeated_hour_run_in_its_first_pass_only_unless_by_real_ti
 
 
 @pytest.mark.parametrize(("zone", "day", "hours"), CHANGES)
-@pytest.mark.parametrize(
-    "expr", ["30 1 * * *", "30 2 * * *", "*/15 * * * *", "*/15 1,2 * * *", "5 1,2 * * * *"]
-)
-def test_the_next_fire_does_not_depend_on_where_the_search_begins(
-    zone: str, day: str, hours: float, expr: str
-) -> None:
+@pytest.mark.parametrize("expr", ["30 1 * * *", "30 2 * * *", "*/15 * * * *", "*/15 1,2 * * *", "5 1,2 * * * *"])
+def test_the_next_fire_does_not_depend_on_where_the_search_begins(zone: str, day: str, hours: float, expr: str) -> None:
     fires = fires_on(day, expr, zone)
     midnight = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone)).timestamp()
     for minutes in range(int(hours * 60)):

@@ -84,9 +84,7 @@ def test_a_rate_is_a_number_per_unit_of_time(written: str, per_second: float) ->
     assert parse_rate(written) == pytest.approx(per_second)
 
 
-@pytest.mark.parametrize(
-    "written", ["", "fast", "0", "0/s", 0, -1, "-1/s", "5/y", "1/", math.inf, math.nan, True]
-)
+@pytest.mark.parametrize("written", ["", "fast", "0", "0/s", 0, -1, "-1/s", "5/y", "1/", math.inf, math.nan, True])
 def test_what_is_not_a_rate_is_refused_with_the_accepted_forms(written: str) -> None:
     with pytest.raises(ConfigError, match="'100/s'"):
         parse_rate(written)

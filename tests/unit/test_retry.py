@@ -186,9 +186,7 @@ def test_a_task_that_asks_for_a_wait_gets_exactly_that_wait_but_no_more_attempts
         ({"no_retry": (int,)}, "no_retry"),
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused_by_the_name_of_its_field(
-    wrong: dict[str, Any], field: str
-) -> None:
+def test_a_policy_that_makes_no_sense_is_refused_by_the_name_of_its_field(wrong: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"retry {field}: "):
         retry(**wrong)
 

@@ -80,9 +80,7 @@ def test_fires_between_include_the_end_and_not_the_beginning() -> None:
 
 @given(schedules, moments, st.floats(0, 2 * DAY))
 @settings(max_examples=50, deadline=None)
-def test_the_latest_fire_is_the_last_of_all_those_between(
-    schedule: Schedule, after: float, span: float
-) -> None:
+def test_the_latest_fire_is_the_last_of_all_those_between(schedule: Schedule, after: float, span: float) -> None:
     fires = fires_between(schedule, after, after + span, 300)
     if len(fires) < 300:
         assert latest_fire(schedule, after, after + span) == (fires[-1] if fires else None)
@@ -123,9 +121,7 @@ def test_a_schedule_is_described_in_words(schedule: Schedule, words: str) -> Non
         ({"every": 0}, "too short"),
     ],
 )
-def test_a_schedule_that_means_nothing_is_refused_with_the_reason(
-    wrong: dict[str, Any], message: str
-) -> None:
+def test_a_schedule_that_means_nothing_is_refused_with_the_reason(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_schedule(**wrong)
 

@@ -25,7 +25,7 @@ def config(*, json: bool = False, place: Place = HERE) -> None:
                 for item, value in zip(found, shown, strict=True)
             ]
         )
-    made = table("setting", "value", "from")
+    made = table("setting", "value", "from", wide="value")
     for item in found:
         made.add_row(item.name, item.shown, item.origin, style="dim" if item.origin == "default" else None)
     return out().print(made)

@@ -37,7 +37,7 @@ def status(*, json: bool = False, place: Place = HERE) -> None:
     if json:
         return print_json({"where": where, "version": version, "needed": OWN_CHAIN.latest})
     remark = "as it should be" if version == OWN_CHAIN.latest else "run `tidemill db migrate`"
-    made = table("database", "schema version", "needed", "")
+    made = table("database", "schema version", "needed", "remark", wide="database")
     made.add_row(where, str(version), str(OWN_CHAIN.latest), remark)
     return out().print(made)
 

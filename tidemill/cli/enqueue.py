@@ -9,14 +9,15 @@ from typing import Any
 
 import msgspec
 
-from tidemill.app import App, JobResult
-from tidemill.cli.jobs import readable
+from tidemill.app import App
+from tidemill.cli.page import readable
 from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import print_json
 from tidemill.cli.roles import application
 from tidemill.cli.why import explain_job
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.job import JobRef
+from tidemill.engine.jobview import JobView
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_job
 
@@ -139,7 +140,7 @@ async def _enqueue(known: App, task: str, wish: dict[str, Any], count: int, *, w
     return 0 if result is None or result.state == "succeeded" else 1
 
 
-async def _wait(known: App, database: Database, ref: JobRef) -> JobResult:
+async def _wait(known: App, database: Database, ref: JobRef) -> JobView:
     """The job's end; whoever has to wait for long is told what for."""
     told: list[str] = []
     while True:
@@ -161,10 +162,11 @@ def _print_refs(refs: list[JobRef]) -> None:
         if not refs[0].created:
             sys.stderr.write(f"nothing new: job {refs[0].id} holds this unique key\n")
     else:
-        print(f"{len(refs):,} jobs: {refs[0].id} to {refs[-1].id}", flush=True)
+        ids = [ref.id for ref in refs]
+        print(f"{len(set(ids)):,} jobs: {min(ids)} to {max(ids)}", flush=True)
 
 
-def _print_result(result: JobResult) -> None:
+def _print_result(result: JobView) -> None:
     if result.state == "succeeded":
         print(msgspec.json.encode(result.result).decode())
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from tidemill.version import VERSION
 EVERY = 0.5
 COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
 MOST_QUEUES, MOST_BARS = 12, 6
-ROLE_STYLES = {"orchestrator": "blue", "scheduler": "magenta", "supervisor": "yellow"}
+ROLE_STYLES = {"orchestrator": "blue", "scheduler": "magenta", "up": "yellow"}
 
 Row = Mapping[str, Any]
 
@@ -45,7 +46,7 @@ class Footer:
         self._queues = {name: empty_queue(name) for name in queues}
         self._rows: Sequence[Row] = []
         self._jobs: Sequence[Row] = []
-        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stderr=False)
 
     def __enter__(self) -> Footer:
         self._live.start()
@@ -54,7 +55,6 @@ class Footer:
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
-            self._live.update(Text(""), refresh=True)
             self._live.stop()
 
     def say(self, status: str) -> None:
@@ -64,9 +64,9 @@ class Footer:
 
     def print_line(self, name: str, line: str) -> None:
         """A line that a child printed."""
-        label = Text(f"{name:<{self._wide}} │ ", style=ROLE_STYLES.get(name, "green"))
+        label = (f"{name:<{self._wide}} │ ", ROLE_STYLES.get(name, "green"))
         with contextlib.suppress(OSError):  # A terminal that was closed must not keep us from stopping well.
-            self._console.print(label + Text.from_ansi(line), soft_wrap=True)
+            self._console.print(Text.assemble(label, Text.from_ansi(line)), soft_wrap=True)
 
     async def follow(self) -> None:
         """Keep the foot true until cancelled."""
@@ -89,6 +89,20 @@ class Footer:
         rows = list({**self._queues, **found}.values())
         with contextlib.suppress(OSError):
             self._live.update(foot(self._title, self._status, rows, self._jobs, self._hint), refresh=True)
+
+
+class OwnLines(io.TextIOBase):
+    """A file whose lines go above the foot as our own."""
+
+    def __init__(self, footer: Footer) -> None:
+        self._footer = footer
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._footer.print_line("up", line)
+        return len(text)
 
 
 def foot(title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], idle: str) -> RenderableType:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 
 import asyncpg
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
 from tidemill.cli import audit, config, db, enqueue, jobs, queues, roles, schedules, up, workers
@@ -29,21 +29,19 @@ cli = App(
     help="A work engine on PostgreSQL: durable jobs and schedules. Start with `tidemill up app.py`.",
     default_parameter=Parameter(negative=""),
 )
-cli.command(up.up)
-cli.command(enqueue.enqueue)
-cli.command(jobs.jobs)
-cli.command(jobs.job)
-cli.command(jobs.retry)
-cli.command(jobs.cancel)
-cli.command(queues.commands)
-cli.command(workers.commands)
-cli.command(schedules.commands)
-cli.command(roles.orchestrator)
-cli.command(roles.worker)
-cli.command(roles.scheduler)
-cli.command(db.commands)
-cli.command(config.config)
-cli.command(audit.audit)
+RUN, WORK, LOOK = Group("Run", sort_key=1), Group("Jobs", sort_key=2), Group("The rest", sort_key=3)
+for group, commands in (
+    (RUN, (up.up, roles.worker, roles.orchestrator, roles.scheduler)),
+    (WORK, (enqueue.enqueue, jobs.jobs, jobs.job, jobs.retry, jobs.cancel)),
+    (LOOK, (workers.commands, queues.commands, schedules.commands, audit.audit, db.commands, config.config)),
+):
+    for command in commands:
+        if isinstance(command, App):
+            command.group = group
+            cli.command(command)
+        else:
+            cli.command(command, group=group)
+cli["--help"].group = cli["--version"].group = LOOK
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,7 +74,8 @@ def explain(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TidemillError):
-        return str(error)
+        # A hint of PostgreSQL's joins its line; the end of a server's log stays as it is.
+        return _one_line(error) if len(str(error).splitlines()) <= 2 else str(error)
     if is_full(error):
         return f"the database cannot store anything now: {_one_line(error)}; make room and try again"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 PIPE_WIDTH = 160
+WIDEST = 32  # a cell of an ordinary column
 
 STATE_STYLES = {
     "ready": "",
@@ -28,6 +30,7 @@ STATE_STYLES = {
     "paused": "yellow",
     "draining": "yellow",
     "lost": "red",
+    "silent": "red",
 }
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -69,6 +72,7 @@ def table(*columns: str, numbers: Sequence[str] = (), wide: str | None = None) -
             justify="right" if name in numbers else "left",
             no_wrap=True,
             overflow="ellipsis",
+            max_width=None if name == wide else WIDEST,
             ratio=1 if name == wide else None,
         )
     return made
@@ -107,7 +111,7 @@ def ago(moment: datetime | None, now: datetime | None = None) -> str:
     passed = ((now or datetime.now(UTC)) - moment).total_seconds()
     if abs(passed) < 1:
         return "now"
-    return f"{short(passed)} ago" if passed > 0 else f"in {short(-passed)}"
+    return f"{short(passed)} ago" if passed > 0 else f"in {short(math.ceil(-passed))}"
 
 
 def local(moment: datetime) -> str:

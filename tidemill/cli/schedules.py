@@ -13,7 +13,7 @@ from rich.text import Text
 from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import ago, out, plain, print_json, table
 from tidemill.core.codec import decode
-from tidemill.core.schedule import Schedule, describe
+from tidemill.core.schedule import Cron, Schedule, describe
 from tidemill.store.schedules import list_schedules, run_now, set_paused
 
 commands = App(name="schedules", help="List schedules; pause, resume or run them.")
@@ -75,11 +75,12 @@ def run(name: str, /, *, place: Place = HERE) -> None:
 
 
 def schedules_table(rows: list[dict[str, Any]], now: datetime) -> Table:
-    made = table("schedule", "when", "task", "queue", "next", "last", "fired", "missed", numbers=("fired", "missed"))
+    columns = ("schedule", "when", "task", "queue", "next", "last", "fired", "missed")
+    made = table(*columns, numbers=("fired", "missed"), wide="when")
     for row in rows:
         made.add_row(
             row["name"],
-            describe(decode(row["spec"], Schedule)),
+            when(decode(row["spec"], Schedule)),
             row["task"],
             row["queue"],
             Text("paused", style="yellow") if row["paused"] else ago(row["next_fire"], now),
@@ -88,6 +89,13 @@ def schedules_table(rows: list[dict[str, Any]], now: datetime) -> Table:
             Text(f"{row['missed']:,}", style="yellow" if row["missed"] else ""),
         )
     return made
+
+
+def when(spec: Schedule) -> str:
+    """A schedule as its author wrote it."""
+    if isinstance(spec, Cron):
+        return spec.expr if spec.timezone == "UTC" else f"{spec.expr}  {spec.timezone}"
+    return describe(spec)
 
 
 async def _list(place: Place) -> list[dict[str, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 
 from tidemill.app import App
-from tidemill.cli.footer import Footer
+from tidemill.cli.footer import Footer, OwnLines
 from tidemill.cli.place import HERE, Place, open_soon
 from tidemill.cli.roles import application, hear_signals, role_command, served_queues, worker_command
 from tidemill.core.errors import ConfigError
@@ -71,7 +72,8 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
 
 
 async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
-    with Footer(known, database, queues, wide=max(len(spec.name) for spec in specs)) as footer:
+    wide = max(len(spec.name) for spec in specs)
+    with Footer(known, database, queues, wide=wide) as footer, contextlib.redirect_stderr(OwnLines(footer)):
         configure_logs(known.settings.log_level, "human", colours=True)
         supervisor = Supervisor(specs, grace=known.settings.grace, on_line=footer.print_line)
 

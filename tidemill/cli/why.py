@@ -119,7 +119,7 @@ def explain_end(job: Job) -> list[str]:
         return [f"{job['state'].capitalize()} unrun.", *_said(job)]
     took = format_duration((job["finished_at"] - job["started_at"]).total_seconds())
     where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
-    said = [f"{job['state'].capitalize()} at attempt {job['attempt']}{where}, {took} after that started."]
+    said = [f"{job['state'].capitalize()} at attempt {job['attempt']}{where}, after {took}."]
     if job["losses"]:
         said.append(f"Its worker was lost {_count(job['losses'], 'time')}.")
     return [*said, *_said(job)]

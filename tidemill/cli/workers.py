@@ -97,20 +97,22 @@ def workers_table(rows: list[dict[str, Any]], now: datetime) -> Table:
         ended = row["ended_at"] is not None
         made.add_row(
             f"{row['host']}:{row['pid']}#{row['id']}",
-            state(row["status"]),
+            state(row["status"] if ended or row["lease_until"] > now else "silent"),
             names(row["queues"]),
             "" if ended else f"{row['running']}/{row['concurrency']}",
             ago(row["seen_at"], now),
             ago(row["started_at"], now).removesuffix(" ago"),
-            _remark(row),
+            _remark(row, now),
             style="dim" if ended else None,
         )
     return made
 
 
-def _remark(row: Mapping[str, Any]) -> Text:
+def _remark(row: Mapping[str, Any], now: datetime) -> Text:
     if row["ended_at"] is not None:
         return Text(row["end_reason"] or "")
+    if row["lease_until"] <= now:
+        return Text("its lease has lapsed: others take over its jobs", style="red")
     if row["flagged_at"] is not None:
         return Text("silent while it owns running jobs: look at the process", style="bold red")
     return Text(names(row["control"]), style="yellow")

@@ -7,6 +7,7 @@ What cannot be encoded raises a `PayloadError` before anything is written; there
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, get_type_hints
@@ -46,16 +47,34 @@ def encode(value: Any) -> bytes:
     if value is None:
         return _NULL
     try:
-        return _encoder.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError) as error:
+        data = _encoder.encode(value)
+    except Exception as error:
         raise PayloadError(f"this value cannot be stored as JSON: {error}") from error
+    if _NULL in data:
+        # The encoder quietly writes null for a float that JSON does not have.
+        place = _find_no_number(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True), "$")
+        if place is not None:
+            raise PayloadError(f"this value cannot be stored as JSON: NaN or an infinity - at `{place}`")
+    return data
+
+
+def _find_no_number(value: Any, place: str) -> str | None:
+    """Where in plain data there is a float that is not a number, if anywhere."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else place
+    parts: Any = ()
+    if isinstance(value, dict):
+        parts = ((f"{place}.{key}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        parts = ((f"{place}[{index}]", part) for index, part in enumerate(value))
+    return next((found for at, part in parts if (found := _find_no_number(part, at)) is not None), None)
 
 
 def decode(data: bytes | str, kind: Any = Any) -> Any:
     """Read JSON bytes as `kind`; a `PayloadError` says where they do not fit."""
     try:
         return msgspec.json.decode(data, type=kind, dec_hook=_decode_other)
-    except (msgspec.MsgspecError, ValueError, NotImplementedError, RecursionError) as error:
+    except Exception as error:
         raise PayloadError(str(error)) from error
 
 
@@ -93,7 +112,10 @@ class Signature:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise PayloadError(f"{self._where}: {error}") from error
-        data = encode(bound.arguments)
+        try:
+            data = encode(bound.arguments)
+        except PayloadError as error:
+            raise PayloadError(f"{self._where}: {error}") from error
         self.check(data)
         return data
 
@@ -107,7 +129,7 @@ class Signature:
             return {}
         try:
             values = self._decoder.decode(data)
-        except (msgspec.MsgspecError, ValueError, NotImplementedError, RecursionError) as error:
+        except Exception as error:  # a type's own code may fail in any way it likes
             raise PayloadError(f"{self._where}: bad arguments: {error}") from error
         return {name: getattr(values, name) for name in self.names}
 

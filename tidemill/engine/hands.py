@@ -16,7 +16,8 @@ from typing import Any
 import structlog
 
 from tidemill.core.clock import Clock
-from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.core.errors import PayloadError
+from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.engine.context import JobCancelled, RunningJob, enter_job
 from tidemill.engine.isolation import Children
 from tidemill.engine.outcome import (
@@ -177,14 +178,20 @@ class Hands:
             self.finished.append(after_cancel(claim, claim.cancel_reason))
             self._on_news()
         else:
-            options = read_options(claim.options)
-            job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task)
-            isolated = options.isolation == "process"
-            slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated)
-            if options.budget is not None or options.stall is not None:
-                job.budget, job.stall = options.budget, options.stall
-                self.watched[claim.id] = slot
-            slot.runner = asyncio.create_task(self._run(slot, task, isolated))
+            try:
+                self._launch(claim, task, read_options(claim.options))
+            except PayloadError as error:  # what was stored with the job cannot be read
+                self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
+                self._on_news()
+
+    def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions) -> None:
+        job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task)
+        isolated = options.isolation == "process"
+        slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated)
+        if options.budget is not None or options.stall is not None:
+            job.budget, job.stall = options.budget, options.stall
+            self.watched[claim.id] = slot
+        slot.runner = asyncio.create_task(self._run(slot, task, isolated))
 
     async def _run(self, slot: Slot, task: Task[Any, Any], isolated: bool) -> None:
         """One attempt, from arguments to outcome. Never raises."""
@@ -211,13 +218,16 @@ class Hands:
         del self.slots[claim.id]
         if self.watched:
             self.watched.pop(claim.id, None)
-        if type(ended) is Finish:
-            self.finished.append(ended)
-        elif type(ended) is Requeue:
-            self.requeues.append(ended)
+        self._note_end(ended)
         if self.backlog:
             self._start_more()
         self._on_news()
+
+    def _note_end(self, ended: Finish | Requeue) -> None:
+        if isinstance(ended, Finish):
+            self.finished.append(ended)
+        else:
+            self.requeues.append(ended)
 
     async def _in_thread(self, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()

@@ -74,5 +74,5 @@ def _execute(place: str, load: Any) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         raise ConfigError(f"{place} cannot be imported: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{place} cannot be imported: {type(error).__name__}: {error}") from error

@@ -22,8 +22,10 @@ from tidemill.core.retry import (
     error_lineage,
 )
 from tidemill.engine.context import RunningJob
+from tidemill.engine.isolation import TaskError
 
 MOST_TRACEBACK = 20_000
+MOST_MESSAGE = 4_000
 NO_OPTIONS = JobOptions()
 ONE_ATTEMPT = RetryPolicy()
 
@@ -35,18 +37,24 @@ def read_options(data: bytes | None) -> JobOptions:
 
 
 def policy_of(job: ClaimedJob) -> RetryPolicy:
-    return read_options(job.options).retry or ONE_ATTEMPT
+    """The policy that was stored with the job; one attempt if there is none, or none that can be read."""
+    try:
+        return read_options(job.options).retry or ONE_ATTEMPT
+    except PayloadError:
+        return ONE_ATTEMPT
 
 
 def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
     """A failed attempt: tried again or given up, as the policy that was stored with the job says."""
     if isinstance(error, Snooze):
-        return Requeue(job.id, job.attempt, error.seconds, str(error))
+        return Requeue(job.id, job.attempt, error.seconds, _message(error))
     report = describe_error(job, error, at=at, worker=worker)
     if isinstance(error, Discard):
-        return Finish(job.id, job.attempt, "failed", note=f"discarded: {error}", error=report, keyed=job.keyed)
+        return Finish(
+            job.id, job.attempt, "failed", note=f"discarded: {_message(error)}", error=report, keyed=job.keyed
+        )
     if isinstance(error, PayloadError):
-        note = f"{error}; bad payloads are not retried"
+        note = f"{_message(error)}; bad payloads are not retried"
         return Finish(job.id, job.attempt, "failed", note=note, error=report, keyed=job.keyed)
     return after_failure(
         job,
@@ -123,27 +131,52 @@ def after_self_cancel(job: ClaimedJob, error: BaseException, *, at: float, worke
 def describe_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> bytes:
     """The record of a failed attempt, with the full traceback of the task's own frames."""
     # An error from another process brings its lineage and its traceback along.
-    text = getattr(error, "trace", None) or "".join(traceback.format_exception(error))
-    return record(job, kind=_lineage(error)[0], message=str(error), at=at, worker=worker, trace=text)
+    text = error.trace if isinstance(error, TaskError) else _trace(error)
+    return record(job, kind=_lineage(error)[0], message=_message(error), at=at, worker=worker, trace=text)
 
 
 def record(job: ClaimedJob, *, kind: str, message: str, at: float, worker: str, trace: str = "") -> bytes:
     """One entry of a job's error list, as JSON."""
-    if len(trace) > MOST_TRACEBACK:
-        half = MOST_TRACEBACK // 2
-        trace = f"{trace[:half]}\n... {len(trace) - MOST_TRACEBACK} characters left out ...\n{trace[-half:]}"
     entry = AttemptError(
-        attempt=job.attempt, at=at, kind=kind, message=_storable(message), traceback=_storable(trace), worker=worker
+        attempt=job.attempt,
+        at=at,
+        kind=kind,
+        message=_storable(_shortened(message, MOST_MESSAGE)),
+        traceback=_storable(_shortened(trace, MOST_TRACEBACK)),
+        worker=worker,
     )
     return encode(entry)
 
 
 def _lineage(error: BaseException) -> tuple[str, ...]:
-    return getattr(error, "lineage", None) or error_lineage(type(error))
+    return error.lineage if isinstance(error, TaskError) else error_lineage(type(error))
+
+
+def _message(error: BaseException) -> str:
+    """What an exception says, in a form that can be kept; not every exception can say anything."""
+    try:
+        text = str(error)
+    except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
+        text = f"(its message cannot be read: {type(broken).__name__})"
+    return _storable(_shortened(text, MOST_MESSAGE))
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
+        return f"(its traceback cannot be read: {type(broken).__name__})"
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n... {len(text) - most} characters left out ...\n{text[-half:]}"
 
 
 def _headline(error: BaseException) -> str:
-    text = _storable(str(error)).strip().split("\n", 1)[0][:300]
+    text = _message(error).strip().split("\n", 1)[0][:300]
     name = _lineage(error)[0].rpartition(".")[2]
     return f"{name}: {text}" if text else name
 

@@ -6,11 +6,12 @@ Every value remembers where it came from; `tidemill config` shows it.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -140,11 +141,11 @@ def load_settings(**arguments: Any) -> Settings:
 
 
 def hide_password(url: str) -> str:
-    """A database URL that can be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
+    """A database URL that can be shown, wherever in it the password stands."""
+    password = urlsplit(url).password
+    if password is not None:
+        url = url.replace(f":{password}@", ":***@", 1)
+    return re.sub(r"(?<=[?&]password=)[^&]*", "***", url)
 
 
 def _typed(name: str, value: Any, origin: str) -> Any:

@@ -230,7 +230,7 @@ class Worker:
             self._pump.look(queue)
 
     def _open_queues(self) -> list[str]:
-        return [queue for queue in self.settings.queues if queue not in self._modes]
+        return [] if self._stopping else [queue for queue in self.settings.queues if queue not in self._modes]
 
     async def _obey(self) -> None:
         """Follow operators' wishes, cancel requests and changed limits, soon after they are written."""

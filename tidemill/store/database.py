@@ -60,8 +60,8 @@ class DatabaseSettings(msgspec.Struct, frozen=True):
                 f"schema {self.schema!r} is not usable: use up to 31 lower-case letters, digits and underscores"
             )
         for url in (self.url, self.listen_url):
-            if url is not None and urlsplit(url).scheme not in ("postgresql", "postgres"):
-                raise ConfigError("the database URL must start with postgresql://")
+            if url is not None:
+                _check_url(url)
         if self.pool_size < 1:
             raise ConfigError("pool_size must be at least 1")
         return self
@@ -244,11 +244,24 @@ class Database:
         return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
 
 
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ConfigError(f"the database URL cannot be read: {error}") from error
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ConfigError("the database URL must start with postgresql://")
+
+
 def is_away(error: BaseException) -> bool:
     """Whether the error means that the server is gone, going, or not yet there: worth waiting for."""
     if isinstance(error, asyncpg.InterfaceError):
         # The driver's word for "you used a connection that has just died"; any other is our mistake.
         return "connection is closed" in str(error) or "connection was closed" in str(error)
+    if isinstance(error, asyncpg.InternalClientError):
+        # The same, when the server's last words have arrived and the end of the connection has not.
+        return "another operation (2) is in progress" in str(error)
     return isinstance(error, _AWAY)
 
 

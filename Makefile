@@ -1,0 +1,35 @@
+# Two commands: `make demo` shows Tidemill at work, `make test` proves it.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test lint bench clean
+
+demo: $(READY)
+	$(BIN)/tidemill up examples/demo.py --directory .tidemill/demo
+
+test: $(READY)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks jobs
+
+clean:
+	rm -rf $(VENV) .bench .tidemill .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Tidemill needs Python 3.11 or later: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
+	  || { echo "Python's venv module is missing: install it (on Debian: apt-get install python3-venv)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

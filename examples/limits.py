@@ -1,0 +1,51 @@
+"""Not twice, not too many at once, not too fast: unique keys, concurrency keys and rate limits."""
+
+import asyncio
+import time
+
+from tidemill import App
+
+app = App("limits")
+app.queue("api", rate="50/s", burst=1)
+
+running: dict[int, int] = {}
+most: dict[int, int] = {}
+
+
+@app.task
+async def rebuild_index(shop: int) -> str:
+    return f"index of shop {shop} rebuilt"
+
+
+@app.task(concurrency_key="customer-{customer}", concurrency=2)
+async def import_files(customer: int, file: str) -> None:
+    running[customer] = running.get(customer, 0) + 1
+    most[customer] = max(most.get(customer, 0), running[customer])
+    await asyncio.sleep(0.01)
+    running[customer] -= 1
+
+
+@app.task(queue="api")
+async def call_api(page: int) -> float:
+    return time.time()
+
+
+async def main() -> None:
+    async with app.running(concurrency=20):
+        first = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1", delay="200ms")
+        second = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1")
+        print(f"the second is the first: {second.id == first.id}, created: {second.created}")
+
+        calls = [{"customer": c, "file": f"{n}.csv"} for n in range(8) for c in (1, 2)]
+        for job in await app.enqueue_many(import_files, calls):
+            await app.wait(job, timeout="20s")
+        print(f"at most at once per customer: {most}")
+
+        pages = await app.enqueue_many(call_api, [{"page": n} for n in range(20)])
+        starts = sorted([(await app.wait(job, timeout="20s")).result for job in pages])
+        print(f"20 calls took at least 0.3 s: {starts[-1] - starts[0] > 0.3}")
+        await app.wait(first, timeout="10s")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,55 @@
+"""A long job that says how far it is, and one that is stopped: in the loop, in a thread, in a process."""
+
+import asyncio
+import time
+
+from tidemill import App, JobRef, current_job
+
+app = App("exports")
+
+
+@app.task
+async def export(rows: int) -> str:
+    job = current_job()
+    for done in range(rows):
+        job.report(done / rows, f"row {done} of {rows}")
+        await asyncio.sleep(0.05)
+    return f"{rows} rows exported"
+
+
+@app.task
+def export_in_thread() -> None:
+    while True:
+        current_job().check_cancelled()
+        time.sleep(0.01)
+
+
+@app.task(isolation="process")
+def export_in_process() -> None:
+    time.sleep(3600)
+
+
+async def until_running(jobs: list[JobRef]) -> None:
+    while {(await app.job(job)).state for job in jobs} != {"running"}:
+        await asyncio.sleep(0.02)
+
+
+async def main() -> None:
+    async with app.running():
+        job = await app.enqueue(export, rows=20)
+        seen: set[str | None] = set()
+        while not (view := await app.job(job)).ended:
+            seen.add(view.note)
+            await asyncio.sleep(0.05)
+        print(f"progress was seen: {len(seen) > 1}; {view.result}")
+
+        jobs = [await app.enqueue(task) for task in (export_in_thread, export_in_process)]
+        jobs.append(await app.enqueue(export, rows=100_000))
+        await until_running(jobs)
+        await app.cancel(*jobs, by="the example")
+        for job in jobs:
+            print((await app.wait(job, timeout="20s")).state)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,70 @@
+"""Fixtures for all tests: a real PostgreSQL for the session, a fresh database for each test, an application on it.
+
+TIDEMILL_TEST_DATABASE_URL   a server to use (its user may create databases); unset: an embedded one
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+import pytest
+
+from tests.support.apps import TABLES
+from tests.support.server import TestServer, shared_server
+from tidemill import App
+from tidemill.engine.settings import Settings
+from tidemill.store.database import Database, DatabaseSettings
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[TestServer]:
+    """The PostgreSQL that all tests share."""
+    with shared_server() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _own_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the developer has set for their own Tidemill is none of a test's business."""
+    for field in msgspec.structs.fields(Settings):
+        monkeypatch.delenv(f"TIDEMILL_{field.name.upper()}", raising=False)
+
+
+@pytest.fixture
+def database_url(server: TestServer) -> Iterator[str]:
+    """The URL of a fresh, migrated database."""
+    url = server.create()
+    yield url
+    server.drop(url)
+
+
+@pytest.fixture
+def empty_database_url(server: TestServer) -> Iterator[str]:
+    """The URL of a fresh database without a schema."""
+    url = server.create(migrated=False)
+    yield url
+    server.drop(url)
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """The fresh database, opened."""
+    async with Database(DatabaseSettings(url=database_url), application="test") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def app(database_url: str) -> AsyncIterator[App]:
+    """An application on the fresh database, with short leases and no tasks yet."""
+    app = App("test", database_url=database_url, lease=1.5, heartbeat=0.3, grace=5)
+    yield app
+    await app.close()
+    app.close_sync()
+
+
+@pytest.fixture
+async def executions(database: Database) -> Database:
+    """The fresh database with the tables that the tasks of `tests.support.apps` write to."""
+    await database.run(lambda connection: connection.execute(TABLES))
+    return database

@@ -1,0 +1,204 @@
+"""The command line as a user has it: real processes in a folder with an application."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
+PATIENCE = 30.0
+
+# Leases are short, so that a killed worker is missed soon.
+SETTINGS = {"TIDEMILL_LEASE": "2s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "20s"}
+
+APP = '''
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from tidemill import App, current_job
+
+app = App("shop")
+
+
+@app.task(queue="mail", retry=app.retry(max_attempts=5), budget="2m")
+async def send_receipt(order_id: int) -> dict:
+    return {"sent": order_id}
+
+
+@app.task(queue="mail", retry=app.retry(max_attempts=2, backoff="10ms"))
+async def broken(text: str = "it") -> None:
+    raise ValueError(f"cannot read {text}")
+
+
+@app.task(queue="fetch", cron="0 4 1 1 *", timezone="Europe/Paris")
+def refresh_prices() -> dict:
+    return {"prices": 3}
+
+
+@app.task
+async def until(file: str) -> str:
+    """Runs until a file is there."""
+    job = current_job()
+    job.report(0.5, f"waits for {file}")
+    while not Path(file).exists():
+        await asyncio.sleep(0.01)
+    return "seen"
+
+
+@app.task
+async def only_the_second_time() -> int:
+    """Never ends at its first attempt."""
+    attempt = current_job().attempt
+    if attempt == 1:
+        await asyncio.sleep(3600)
+    return attempt
+
+
+@app.task(budget="300ms")
+def stuck() -> None:
+    time.sleep(3600)
+'''
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Ours, without what would change how the commands behave."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEMILL_", "COLUMNS"))}
+    return {**kept, "PYTHONPATH": str(ROOT), **SETTINGS, **changes}
+
+
+def make_folder(folder: Path, text: str = APP) -> Path:
+    """A user's project."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "app.py").write_text(text)
+    return folder
+
+
+def run(folder: Path, *arguments: str, stdin: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
+    """One command to its end."""
+    return subprocess.run(
+        [*TIDEMILL, *arguments],
+        cwd=folder,
+        env=environment(**changes),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def ok(folder: Path, *arguments: str) -> str:
+    """What a command that works prints."""
+    done = run(folder, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def listing(folder: Path, *arguments: str) -> Any:
+    """What a command prints with --json."""
+    return json.loads(ok(folder, *arguments, "--json"))
+
+
+def wait_for(folder: Path, job_id: int | str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The job, once it is as it should be."""
+    give_up = time.monotonic() + PATIENCE
+    while True:
+        job = listing(folder, "job", str(job_id))
+        if fits(job):
+            return job
+        assert time.monotonic() < give_up, f"job {job_id} is {job['state']}: {job['why']}"
+
+
+class Process:
+    """A command that goes on until it is stopped; its output is read all the time."""
+
+    def __init__(self, folder: Path, *arguments: str, **changes: str) -> None:
+        self.folder = folder
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        self._process = subprocess.Popen(
+            [*TIDEMILL, *arguments],
+            cwd=folder,
+            env=environment(**changes),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def line(self, text: str, *, after: int = 0) -> str:
+        """The first line with this text, now or as soon as it is printed."""
+        with self._news:
+            found = self._news.wait_for(lambda: self._find(text, after) or self._process.poll() is not None, PATIENCE)
+            line = self._find(text, after)
+        assert line is not None, f"no {text!r} in (running: {not found})\n{self.output}"
+        return line
+
+    def tree(self) -> list[psutil.Process]:
+        """Every process that belongs to it, the database's too."""
+        own = psutil.Process(self.pid)
+        return [own, *own.children(recursive=True)]
+
+    def child(self, role: str) -> psutil.Process:
+        """The process of one role."""
+        return next(each for each in psutil.Process(self.pid).children() if role in each.cmdline())
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        status = self._process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return status
+
+    def close(self) -> None:
+        """Make sure that nothing stays, whatever the test has done."""
+        if self._process.poll() is None:
+            tree = self.tree()
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGTERM)
+            _, left = psutil.wait_procs(tree, PATIENCE)
+            for each in left:
+                each.kill()
+        self._process.wait(PATIENCE)
+
+    def _find(self, text: str, after: int) -> str | None:
+        return next((line for line in self.lines[after:] if text in line), None)
+
+    def _read(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            with self._news:
+                self.lines.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+
+def all_gone(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that are still there after a while; empty is good."""
+    return psutil.wait_procs(processes, 15)[1]

@@ -1,0 +1,99 @@
+"""Everything works under another schema name, beside somebody else's Tidemill in the same database."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from tests.support import eventually, running_orchestrator, running_scheduler, running_worker
+from tidemill import App
+from tidemill.store.database import Database
+from tidemill.store.inspect import JobFilter, count_queues, list_jobs, show_job
+from tidemill.store.migrate import OWN_CHAIN, applied_version
+from tidemill.store.operate import cancel_jobs, retry_jobs
+from tidemill.store.retention import list_partitions
+from tidemill.store.schedules import list_schedules, run_now, set_paused
+from tidemill.store.workers import list_workers, set_control
+
+
+@pytest.fixture
+async def app(empty_database_url: str) -> AsyncIterator[App]:
+    app = App("elsewhere", database_url=empty_database_url, schema="other_name", lease=1.5, heartbeat=0.3)
+    app.queue("limited", rate="1000/s")
+    yield app
+    await app.close()
+
+
+async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schema_name(app: App) -> None:
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @app.task(every=0.1)
+    async def tick() -> None: ...
+
+    async with (
+        app.database() as database,
+        running_orchestrator(app),
+        running_worker(app, ["default", "limited"]) as worker,
+        running_scheduler(app),
+    ):
+        assert await applied_version(database) == OWN_CHAIN.latest
+        ref = await app.enqueue(double, 4)
+        assert (await app.wait(ref, timeout=2)).result == 8  # sooner than the safety poll: the wake-up arrives
+        keyed = await app.enqueue(double, 5, unique_key="u", unique_for="1h", concurrency_key="c")
+        assert (await app.wait(keyed, timeout=2)).result == 10
+        assert (await app.enqueue(double, 5, unique_key="u", unique_for="1h")).id == keyed.id
+        limited = await app.enqueue(double, 6, queue="limited")
+        assert (await app.wait(limited, timeout=2)).result == 12
+        connection = await asyncpg.connect(database.dsn)
+        async with connection.transaction():
+            mine = await app.enqueue(double, 7, conn=connection)
+        await connection.close()
+        assert (await app.wait(mine, timeout=2)).result == 14
+
+        await eventually(lambda: fired(database))
+        await set_paused(database, "tick", True, by="ann")
+        assert (await app.wait(await run_now(database, "tick", by="ann"), timeout=5)).state == "succeeded"
+
+        delayed = await app.enqueue(double, 8, delay="1h")
+        await retry_jobs(database, [delayed.id], by="ann")
+        assert (await app.wait(delayed, timeout=2)).result == 16
+        await set_control(database, worker.host, "*", "pause", by="ann")
+        await eventually(lambda: worker.status == "paused", timeout=1)
+        held = await app.enqueue(double, 9)
+        await cancel_jobs(database, [held.id], by="ann")
+        assert (await app.wait(held, timeout=2)).state == "cancelled"
+        assert await show_job(database, held.id) is not None
+        assert await list_jobs(database, JobFilter(task="double"))
+        assert await count_queues(database)
+        assert [row["id"] for row in await list_workers(database)] == [worker.worker_id]
+        assert len(await list_partitions(database)) >= 4
+
+        schemas = await database.fetch("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'tidemill%'")
+        assert schemas == []
+
+
+async def test_two_schemas_in_one_database_do_not_hear_or_see_each_other(app: App, empty_database_url: str) -> None:
+    second = App("second", database_url=empty_database_url, schema="second", lease=1.5, heartbeat=0.3)
+
+    @app.task
+    async def who() -> str:
+        return "first"
+
+    @second.task(name="who")
+    async def who_else() -> str:
+        return "second"
+
+    async with running_orchestrator(app), running_orchestrator(second), running_worker(app), running_worker(second):
+        one, two = await app.enqueue("who"), await second.enqueue("who")
+        assert (await app.wait(one, timeout=5)).result == "first"
+        assert (await second.wait(two, timeout=5)).result == "second"
+    await second.close()
+
+
+async def fired(database: Database) -> bool:
+    (row,) = await list_schedules(database)
+    return row["fired"] >= 2

@@ -1,0 +1,85 @@
+"""Deadlines: a job that could not start in time is dropped unrun, and says so."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.support import find_live, finished, running_orchestrator, running_worker
+from tidemill import App
+from tidemill.store.database import Database
+
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def started() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def app(app: App, started: list[int]) -> App:
+    @app.task
+    async def note(n: int = 0) -> None:
+        started.append(n)
+
+    return app
+
+
+async def test_the_sweep_drops_what_waited_past_its_deadline(app: App, database: Database, started: list[int]) -> None:
+    ref = await app.enqueue("note", deadline=PAST)
+    kept = await app.enqueue("note", deadline="1h")
+    async with running_orchestrator(app):
+        row = await finished(database, ref.id)
+    assert (row["state"], row["note"]) == ("expired", "its deadline passed before it could start")
+    assert (row["attempt"], row["worker_id"], row["started_at"], row["deadline"]) == (0, None, None, PAST)
+    assert await find_live(database, kept.id) is not None
+
+
+async def test_a_worker_drops_what_it_claims_past_its_deadline(
+    app: App, database: Database, started: list[int]
+) -> None:
+    ref = await app.enqueue("note", 1, deadline=PAST)
+    after = await app.enqueue("note", 2)
+    async with running_worker(app):
+        row = await finished(database, ref.id)
+        await finished(database, after.id)
+    assert (row["state"], row["note"]) == ("expired", "its deadline had passed before it could start")
+    assert started == [2]
+
+
+async def test_a_job_that_starts_before_its_deadline_runs(app: App, database: Database, started: list[int]) -> None:
+    ref = await app.enqueue("note", 1, deadline=timedelta(hours=1))
+    async with running_worker(app):
+        assert (await finished(database, ref.id))["state"] == "succeeded"
+    assert started == [1]
+
+
+async def test_a_deadline_in_words_counts_from_now(app: App, database: Database) -> None:
+    before = datetime.now(UTC)
+    ref = await app.enqueue("note", deadline="10m")
+    row = await find_live(database, ref.id)
+    assert row is not None
+    assert before + timedelta(minutes=10) <= row["deadline"] <= datetime.now(UTC) + timedelta(minutes=10)
+
+
+async def test_an_expired_job_frees_its_keys(app: App, database: Database) -> None:
+    first = await app.enqueue("note", deadline=PAST, unique_key="u", concurrency_key="c")
+    second = await app.enqueue("note", concurrency_key="c")
+    async with running_orchestrator(app), running_worker(app):
+        await finished(database, first.id)
+        await finished(database, second.id)
+    assert (await app.enqueue("note", unique_key="u")).created
+
+
+async def test_a_retry_that_would_come_too_late_is_dropped(app: App, database: Database) -> None:
+    @app.task(retry=app.retry(5, backoff="1h"))
+    async def fail() -> None:
+        raise ValueError("first")
+
+    ref = await app.enqueue(fail, deadline=0.5)
+    async with running_worker(app), running_orchestrator(app):
+        row = await finished(database, ref.id)
+    assert (row["state"], row["failures"]) == ("expired", 1)
+    assert b"first" in row["errors"]

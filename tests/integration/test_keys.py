@@ -1,0 +1,182 @@
+"""Unique keys and concurrency keys."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support import eventually, find_live, finished, running_orchestrator, running_worker, value
+from tidemill import App
+from tidemill.store.database import Database
+from tidemill.store.operate import cancel_jobs, retry_jobs
+from tidemill.store.retention import forget_leftovers
+
+
+@pytest.fixture
+def app(app: App) -> App:
+    @app.task
+    async def send(to: str = "") -> str:
+        return to
+
+    @app.task
+    async def other() -> None: ...
+
+    return app
+
+
+# Unique
+
+
+async def test_a_second_job_with_a_taken_key_is_not_stored_and_names_the_holder(app: App, database: Database) -> None:
+    first = await app.enqueue("send", unique_key="order 7")
+    second = await app.enqueue("send", "again", unique_key="order 7")
+    assert (first.created, second.created, second.id) == (True, False, first.id)
+    assert await value(database, "SELECT count(*) FROM tidemill.job") == 1
+
+
+async def test_a_key_belongs_to_its_task(app: App) -> None:
+    assert (await app.enqueue("send", unique_key="k")).created
+    assert (await app.enqueue("other", unique_key="k")).created
+
+
+async def test_a_key_is_free_again_when_its_job_has_finished(app: App, database: Database) -> None:
+    async with running_worker(app):
+        first = await app.enqueue("send", unique_key="k")
+        await finished(database, first.id)
+        second = await app.enqueue("send", unique_key="k")
+    assert second.created
+    assert second.id != first.id
+
+
+async def test_a_key_is_free_again_when_its_job_was_cancelled(app: App, database: Database) -> None:
+    first = await app.enqueue("send", unique_key="k")
+    await cancel_jobs(database, [first.id], by="ann")
+    assert (await app.enqueue("send", unique_key="k")).created
+
+
+async def test_a_window_holds_the_key_after_the_job_has_finished(app: App, database: Database) -> None:
+    async with running_worker(app):
+        first = await app.enqueue("send", unique_key="k", unique_for="1h")
+        await finished(database, first.id)
+        second = await app.enqueue("send", unique_key="k", unique_for="1h")
+        assert (second.created, second.id) == (False, first.id)
+        await database.fetch("UPDATE tidemill.unique_window SET until = now() - interval '1 second'")
+        third = await app.enqueue("send", unique_key="k", unique_for="1h")
+        assert third.created
+
+
+async def test_a_window_of_one_key_leaves_other_keys_alone(app: App) -> None:
+    assert (await app.enqueue("send", unique_key="a", unique_for="1h")).created
+    assert (await app.enqueue("send", unique_key="b", unique_for="1h")).created
+    assert (await app.enqueue("other", unique_key="a", unique_for="1h")).created
+
+
+async def test_concurrent_enqueues_with_one_key_store_one_job(app: App, database: Database) -> None:
+    refs = await asyncio.gather(*(app.enqueue("send", unique_key="k") for _ in range(50)))
+    assert sum(ref.created for ref in refs) == 1
+    assert len({ref.id for ref in refs}) == 1
+    assert await value(database, "SELECT count(*) FROM tidemill.job") == 1
+
+
+# Concurrency
+
+
+class Room:
+    """How many are inside at once, and how many were at most."""
+
+    def __init__(self) -> None:
+        self.inside = self.most = 0
+
+    async def visit(self) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await asyncio.sleep(0.01)
+        self.inside -= 1
+
+
+async def test_jobs_that_share_a_key_run_as_many_at_a_time_as_allowed(app: App, database: Database) -> None:
+    room = Room()
+
+    @app.task(queue="keyed", concurrency_key="account", concurrency=3)
+    async def bill() -> None:
+        await room.visit()
+
+    await asyncio.gather(*(app.enqueue(bill) for _ in range(30)))
+    async with running_worker(app, ["keyed"], concurrency=10), running_worker(app, ["keyed"], concurrency=10):
+        await eventually(lambda: value(database, "SELECT count(*) = 30 FROM tidemill.job_history"))
+    assert room.most == 3
+
+
+async def test_a_key_is_per_value_of_the_arguments_it_names(app: App, database: Database) -> None:
+    open_gate = asyncio.Event()
+    inside: list[int] = []
+
+    @app.task(queue="keyed", concurrency_key="user:{user}")
+    async def bill(user: int) -> None:
+        inside.append(user)
+        await open_gate.wait()
+
+    refs = [await app.enqueue(bill, user) for user in (1, 1, 2, 3)]
+    async with running_worker(app, ["keyed"]):
+        await eventually(lambda: sorted(inside) == [1, 2, 3])
+        waiting = await find_live(database, refs[1].id)
+        assert waiting is not None
+        assert (waiting["state"], waiting["note"]) == ("gated", "waits for a slot of concurrency key user:1")
+        open_gate.set()
+        await finished(database, refs[1].id)
+    assert sorted(inside) == [1, 1, 2, 3]
+
+
+async def test_a_failed_job_frees_its_slot(app: App, database: Database) -> None:
+    @app.task(queue="keyed", concurrency_key="k")
+    async def fail() -> None:
+        raise ValueError
+
+    refs = [await app.enqueue(fail) for _ in range(3)]
+    async with running_worker(app, ["keyed"]):
+        for ref in refs:
+            assert (await finished(database, ref.id))["state"] == "failed"
+
+
+async def test_a_cancelled_waiting_job_frees_its_slot(app: App, database: Database) -> None:
+    first = await app.enqueue("send", concurrency_key="k")
+    second = await app.enqueue("send", concurrency_key="k")
+    await cancel_jobs(database, [first.id], by="ann")
+    row = await find_live(database, second.id)
+    assert row is not None
+    assert row["state"] == "ready"
+
+
+async def test_a_keyed_job_that_is_retried_waits_for_a_slot_again(app: App, database: Database) -> None:
+    attempts: list[int] = []
+
+    @app.task(queue="keyed", concurrency_key="k", retry=app.retry(2, backoff=0.01))
+    async def flaky(n: int) -> None:
+        attempts.append(n)
+        if attempts.count(n) == 1:
+            raise ValueError
+
+    refs = [await app.enqueue(flaky, n) for n in range(3)]
+    async with running_worker(app, ["keyed"]), running_orchestrator(app):
+        for ref in refs:
+            assert (await finished(database, ref.id))["state"] == "succeeded"
+
+
+async def test_a_delayed_keyed_job_runs_when_it_is_due(app: App, database: Database) -> None:
+    async with running_worker(app), running_orchestrator(app):
+        ref = await app.enqueue("send", concurrency_key="k", delay=0.3)
+        row = await finished(database, ref.id)
+    assert row["started_at"] >= row["due_at"]
+
+
+async def test_a_finished_keyed_job_can_be_retried_long_after_its_key_was_last_used(app: App, database) -> None:
+    @app.task(queue="keyed", concurrency_key="k")
+    async def bill() -> None: ...
+
+    async with running_worker(app, ["keyed"]), running_orchestrator(app):
+        first = await app.enqueue(bill)
+        await finished(database, first.id)
+        await forget_leftovers(database)
+        (again,) = (await retry_jobs(database, [first.id], by="ann")).asked
+        assert (await finished(database, again, timeout=5))["state"] == "succeeded"

@@ -1,0 +1,216 @@
+"""Operators pause, drain, stop and resume queues on hosts; it takes effect within a second and is written down."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support import eventually, find_live, finished, running, running_worker, value
+from tidemill import App
+from tidemill.engine.worker import Worker
+from tidemill.store.audit import list_audit
+from tidemill.store.database import Database
+from tidemill.store.workers import list_workers, set_control
+
+SOON = 1.0
+
+
+class Held:
+    """Jobs that run until released."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+        self.started: list[int] = []
+
+
+@pytest.fixture
+def held() -> Held:
+    return Held()
+
+
+@pytest.fixture
+def app(app: App, held: Held) -> App:
+    @app.task(queue="mail")
+    async def send(n: int = 0) -> int:
+        return n
+
+    @app.task(queue="mail")
+    async def hold(n: int = 0) -> int:
+        held.started.append(n)
+        await held.release.wait()
+        return n
+
+    return app
+
+
+async def becomes(worker: Worker, status: str) -> None:
+    await eventually(lambda: worker.status == status, timeout=SOON, what=f"{status} (is {worker.status})")
+
+
+async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app: App, database: Database) -> None:
+    async with running_worker(app) as worker:
+        assert worker.status == "running"
+        await set_control(database, worker.host, "mail", "pause", by="ann")
+        await becomes(worker, "paused")
+        ref = await app.enqueue("send")
+        for _ in range(2):
+            seen = await value(database, "SELECT seen_at FROM tidemill.worker")
+            await eventually(lambda seen=seen: value(database, "SELECT seen_at > $1 FROM tidemill.worker", seen))
+        assert (await find_live(database, ref.id)) is not None
+        await set_control(database, worker.host, "mail", "run", by="ann")
+        await becomes(worker, "running")
+        assert (await finished(database, ref.id))["state"] == "succeeded"
+
+
+async def test_the_other_queues_of_the_worker_go_on(app: App, database: Database) -> None:
+    async with running_worker(app, ["mail", "fetch"]) as worker:
+        await set_control(database, worker.host, "mail", "pause", by="ann")
+        await becomes(worker, "partly held")
+        waiting = await app.enqueue("send")
+        for n in range(3):
+            await finished(database, (await app.enqueue("send", n, queue="fetch")).id)
+        row = await find_live(database, waiting.id)
+        assert row is not None
+        assert (row["state"], row["attempt"]) == ("ready", 0)
+
+
+async def test_a_paused_worker_lets_its_running_jobs_finish(app: App, database: Database, held: Held) -> None:
+    async with running_worker(app) as worker:
+        ref = await app.enqueue("hold")
+        await running(database, ref.id)
+        await set_control(database, worker.host, "mail", "pause", by="ann")
+        await becomes(worker, "draining")
+        held.release.set()
+        assert (await finished(database, ref.id))["attempt"] == 1
+        await becomes(worker, "paused")
+
+
+async def test_a_drained_worker_finishes_what_runs_and_takes_no_more(app: App, database: Database, held: Held) -> None:
+    async with running_worker(app, concurrency=1) as worker:
+        first = await app.enqueue("hold", 1)
+        await running(database, first.id)
+        second = await app.enqueue("hold", 2)
+        await set_control(database, "*", "mail", "drain", by="ann")
+        await becomes(worker, "draining")
+        held.release.set()
+        await finished(database, first.id)
+        await becomes(worker, "drained")
+        row = await find_live(database, second.id)
+        assert row is not None
+        assert row["state"] == "ready"
+        assert held.started == [1]
+
+
+async def test_a_stopped_worker_gives_its_running_jobs_back_and_they_run_after_the_resume(
+    app: App, database: Database, held: Held
+) -> None:
+    async with running_worker(app) as worker:
+        ref = await app.enqueue("hold", 1)
+        await running(database, ref.id)
+        await set_control(database, worker.host, "*", "stop", by="ann")
+        await becomes(worker, "stopped")
+        row = await eventually(lambda: ready(database, ref.id))
+        assert (row["note"], row["failures"], row["losses"]) == ("its worker was stopped by an operator", 0, 0)
+        held.release.set()
+        await set_control(database, worker.host, "*", "run", by="ann")
+        done = await finished(database, ref.id)
+    assert (done["state"], done["attempt"], done["failures"]) == ("succeeded", 2, 0)
+    assert held.started == [1, 1]
+
+
+async def ready(database: Database, job_id: int) -> Any:
+    row = await find_live(database, job_id)
+    return row if row is not None and row["state"] == "ready" else None
+
+
+async def test_only_the_named_host_obeys(app: App, database: Database) -> None:
+    async with running_worker(app, host="alpha") as alpha, running_worker(app, host="beta") as beta:
+        await set_control(database, "alpha", "mail", "pause", by="ann")
+        await becomes(alpha, "paused")
+        ref = await app.enqueue("send")
+        assert (await finished(database, ref.id))["worker_id"] == beta.worker_id
+        assert beta.status == "running"
+
+
+async def test_a_star_stands_for_every_host_and_every_queue(app: App, database: Database) -> None:
+    async with running_worker(app, host="alpha") as alpha, running_worker(app, ["fetch"], host="beta") as beta:
+        await set_control(database, "*", "*", "pause", by="ann")
+        await becomes(alpha, "paused")
+        await becomes(beta, "paused")
+        await set_control(database, "*", "*", "run", by="ann")
+        await becomes(alpha, "running")
+        await becomes(beta, "running")
+
+
+@pytest.mark.parametrize(("host", "queue"), [("here", "mail"), ("*", "mail"), ("here", "*")])
+async def test_the_most_specific_wish_wins(app: App, database: Database, host: str, queue: str) -> None:
+    async with running_worker(app, host="here") as worker:
+        await set_control(database, host, queue, "drain", by="ann")
+        await becomes(worker, "drained")
+        await set_control(database, "*", "*", "pause", by="ann")
+        await set_control(database, "*", "elsewhere", "stop", by="ann")
+        await set_control(database, host, queue, "stop", by="ann")
+        await becomes(worker, "stopped")
+        await set_control(database, host, queue, "run", by="ann")
+        await becomes(worker, "paused")
+
+
+async def test_a_wide_resume_takes_narrower_wishes_back_as_well(app: App, database: Database) -> None:
+    async with running_worker(app, host="here") as worker:
+        await set_control(database, "here", "mail", "pause", by="ann")
+        await becomes(worker, "paused")
+        await set_control(database, "*", "*", "run", by="ann")
+        await becomes(worker, "running")
+    assert await value(database, "SELECT count(*) FROM tidemill.worker_control") == 0
+
+
+@pytest.mark.parametrize("mode", ["pause", "drain", "stop"])
+async def test_a_worker_that_starts_on_a_held_queue_takes_nothing(app: App, database: Database, mode: Any) -> None:
+    await set_control(database, "*", "mail", mode, by="ann")
+    refs = [await app.enqueue("send") for _ in range(20)]
+    probe = await app.enqueue("send", queue="probe")
+    async with running_worker(app, ["mail", "probe"]):
+        await finished(database, probe.id)
+        for ref in refs:
+            row = await find_live(database, ref.id)
+            assert row is not None
+            assert row["attempt"] == 0
+
+
+async def test_a_workers_row_tells_its_status_and_what_operators_want(app: App, database: Database) -> None:
+    async with running_worker(app, host="here") as worker:
+        await set_control(database, "here", "mail", "pause", by="ann")
+        await becomes(worker, "paused")
+
+        async def told() -> Any:
+            (row,) = await list_workers(database)
+            return row if row["status"] == "paused" else None
+
+        row = await eventually(told)
+    assert (row["id"], row["host"], row["queues"], row["control"]) == (
+        worker.worker_id, "here", ["mail"], ["here/mail=pause"],
+    )  # fmt: skip
+
+
+async def test_every_wish_is_written_down_with_what_was_before(app: App, database: Database) -> None:
+    assert await set_control(database, "here", "mail", "pause", by="ann") == "run"
+    assert await set_control(database, "here", "mail", "stop", by="bob") == "pause"
+    assert await set_control(database, "here", "mail", "run", by="cleo") == "stop"
+    trail = [
+        (
+            row["who"],
+            row["action"],
+            row["target"],
+            msgspec.json.decode(row["before"]),
+            msgspec.json.decode(row["after"]),
+        )
+        for row in await list_audit(database)
+    ]
+    assert trail == [
+        ("cleo", "worker.run", "here/mail", "stop", "run"),
+        ("bob", "worker.stop", "here/mail", "pause", "stop"),
+        ("ann", "worker.pause", "here/mail", "run", "pause"),
+    ]

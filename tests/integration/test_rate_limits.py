@@ -1,0 +1,87 @@
+"""A queue's rate limit, shared by all workers."""
+
+from __future__ import annotations
+
+from tests.support import eventually, running_worker, value
+from tidemill import App
+from tidemill.store.database import Database
+
+RATE, BURST, JOBS = 40.0, 4.0, 50
+
+
+async def test_workers_together_start_no_more_jobs_than_the_rate_and_one_burst_allow(
+    app: App, database: Database
+) -> None:
+    app.queue("calls", rate=RATE, burst=BURST)
+
+    @app.task(queue="calls")
+    async def call() -> None: ...
+
+    await app.enqueue_many(call, ({} for _ in range(JOBS)))
+    async with running_worker(app, ["calls"]), running_worker(app, ["calls"]):
+        await eventually(lambda: value(database, "SELECT count(*) = $1 FROM tidemill.job_history", JOBS))
+    await assert_within_rate(database)
+    assert await value(database, "SELECT count(DISTINCT worker_id) FROM tidemill.job_history") == 2
+
+
+async def test_a_queue_without_a_limit_is_not_slowed_by_one_that_has(app: App, database: Database) -> None:
+    app.queue("calls", rate="1/h", burst=1)
+
+    @app.task(queue="calls")
+    async def call() -> None: ...
+
+    @app.task(queue="free")
+    async def free() -> None: ...
+
+    await app.enqueue_many(call, ({} for _ in range(20)))
+    await app.enqueue_many(free, ({} for _ in range(200)))
+    async with running_worker(app, ["calls", "free"], concurrency=4):
+        await eventually(
+            lambda: value(database, "SELECT count(*) = 200 FROM tidemill.job_history WHERE queue = 'free'")
+        )
+    assert await value(database, "SELECT count(*) FROM tidemill.job_history WHERE queue = 'calls'") <= 1
+
+
+async def test_a_changed_limit_is_followed_by_workers_that_run(app: App, database: Database) -> None:
+    app.queue("calls", rate="1/h", burst=1)
+
+    @app.task(queue="calls")
+    async def call() -> None: ...
+
+    await app.enqueue_many(call, ({} for _ in range(10)))
+    async with running_worker(app, ["calls"]):
+        later = App("later", database_url=app.settings.database_url)
+        later.queue("calls", rate="1000/s")
+        later.task(name="call", queue="calls")(call.function)
+        async with running_worker(later, ["calls"]):
+            await eventually(lambda: value(database, "SELECT count(*) = 10 FROM tidemill.job_history"))
+
+
+async def test_a_priority_counts_within_a_limited_queue(app: App, database: Database) -> None:
+    app.queue("calls", rate=200, burst=1)
+    order: list[int] = []
+
+    @app.task(queue="calls")
+    async def call(n: int) -> None:
+        order.append(n)
+
+    for n in (3, 9, 1, 7):
+        await app.enqueue(call, n, priority=n)
+    async with running_worker(app, ["calls"], concurrency=1):
+        await eventually(lambda: len(order) == 4)
+    assert order == [9, 7, 3, 1]
+
+
+async def assert_within_rate(database: Database) -> None:
+    """In every stretch of time no more started than the bucket could give: its burst, and what flowed in.
+
+    A claim's time is noted before it waits for the bucket, which allows for one more burst.
+    """
+    rows = await database.fetch(
+        "SELECT extract(epoch FROM started_at)::float8 AS at FROM tidemill.job_history ORDER BY started_at"
+    )
+    starts = [row["at"] for row in rows]
+    for first in range(len(starts)):
+        for last in range(first, len(starts)):
+            allowed = RATE * (starts[last] - starts[first]) + 2 * BURST
+            assert last - first + 1 <= allowed, f"{last - first + 1} within {starts[last] - starts[first]:.3f} s"

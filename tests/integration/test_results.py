@@ -1,0 +1,87 @@
+"""What a task returns, and the history row that remains."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from tests.support import find_live, finished, running_worker, value
+from tidemill import App
+from tidemill.store.database import Database
+
+
+@dataclasses.dataclass
+class Total:
+    sum: int
+    at: datetime
+
+
+class Report(pydantic.BaseModel):
+    lines: list[Total]
+
+
+MOMENT = datetime(2024, 2, 29, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("returned", "kept"),
+    [
+        (None, None),
+        (7, 7),
+        ({"a": [1, None]}, {"a": [1, None]}),
+        (Total(3, MOMENT), {"sum": 3, "at": "2024-02-29T00:00:00Z"}),
+        (Report(lines=[Total(1, MOMENT)]), {"lines": [{"sum": 1, "at": "2024-02-29T00:00:00Z"}]}),
+        ("with nul \x00 inside", "with nul \x00 inside"),
+        ("x" * 1_000_000, "x" * 1_000_000),
+    ],
+    ids=["none", "number", "dict", "dataclass", "model", "nul", "megabyte"],
+)
+async def test_a_result_is_kept_as_json(app: App, database: Database, returned: Any, kept: Any) -> None:
+    @app.task
+    async def give() -> Any:
+        return returned
+
+    async with running_worker(app):
+        result = await app.wait(await app.enqueue(give), timeout=10)
+    assert (result.state, result.result) == ("succeeded", kept)
+
+
+@pytest.mark.parametrize("returned", [object(), {1j: 2}, "\ud800"], ids=["object", "complex key", "surrogate"])
+async def test_a_result_that_is_not_json_fails_the_job_and_is_not_retried(
+    app: App, database: Database, returned: Any
+) -> None:
+    @app.task(retry=app.retry(5, backoff=0.01))
+    async def give() -> Any:
+        return returned
+
+    async with running_worker(app):
+        row = await finished(database, (await app.enqueue(give)).id)
+    assert (row["state"], row["attempt"]) == ("failed", 1)
+    assert "task give returned something that is not JSON" in row["note"]
+
+
+async def test_a_finished_job_leaves_everything_about_it_in_the_history(app: App, database: Database) -> None:
+    @app.task(queue="mail", priority=7, retry=app.retry(2), tags=["a"])
+    async def send(to: str) -> int:
+        return len(to)
+
+    ref = await app.enqueue(send, "ann", unique_key="u", concurrency_key="c", deadline="1h", tags=["b"])
+    live = await find_live(database, ref.id)
+    assert live is not None
+    async with running_worker(app) as worker:
+        row = await finished(database, ref.id)
+    for column in ("id", "due_at", "created_at", "deadline", "priority", "queue", "task", "args", "options", "origin",
+                   "tags", "unique_key", "concurrency_key"):  # fmt: skip
+        assert row[column] == live[column], column
+    assert (row["state"], row["result"], row["note"], row["errors"]) == ("succeeded", b"3", None, None)
+    assert (row["attempt"], row["failures"], row["losses"], row["worker_id"]) == (1, 0, 0, worker.worker_id)
+    assert row["created_at"] <= row["started_at"] <= row["finished_at"]
+    assert msgspec.json.decode(row["options"]) == {"retry": {"max_attempts": 2}}
+    assert (row["tags"], row["unique_key"], row["concurrency_key"]) == (["a", "b"], "u", "c")
+    assert await find_live(database, ref.id) is None
+    assert await value(database, "SELECT count(*) FROM tidemill.job") == 0

@@ -1,0 +1,144 @@
+"""The connections that an application may already have open: every driver behind one face, for tests to enqueue on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import psycopg
+from psycopg.rows import DictRow, dict_row
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from tidemill import App, JobRef
+
+
+class Caller:
+    """An application's own connection with an open transaction."""
+
+    def __init__(self, connection: Any, *, plain: bool, clause: Callable[[str], Any] = str) -> None:
+        self.connection = connection
+        self._plain = plain
+        self._clause = clause
+
+    async def enqueue(self, app: App, task: Any, **options: Any) -> JobRef:
+        if self._plain:
+            return app.enqueue_sync(task, conn=self.connection, **options)
+        return await app.enqueue(task, conn=self.connection, **options)
+
+    async def enqueue_many(self, app: App, task: Any, calls: list[dict[str, Any]]) -> list[JobRef]:
+        if self._plain:
+            return app.enqueue_many_sync(task, calls, conn=self.connection)
+        return await app.enqueue_many(task, calls, conn=self.connection)
+
+    async def execute(self, statement: str) -> None:
+        """Run a statement of the application's own."""
+        await _settled(self.connection.execute(self._clause(statement)))
+
+    async def commit(self) -> None:
+        await _settled(self.connection.commit())
+
+    async def rollback(self) -> None:
+        await _settled(self.connection.rollback())
+
+
+class AsyncpgCaller(Caller):
+    """asyncpg has no implicit transaction: it is begun, committed and rolled back as any asyncpg user does."""
+
+    async def begin(self) -> AsyncpgCaller:
+        self._transaction = self.connection.transaction()
+        await self._transaction.start()
+        return self
+
+    async def commit(self) -> None:
+        await self._transaction.commit()
+        await self.begin()
+
+    async def rollback(self) -> None:
+        await self._transaction.rollback()
+        await self.begin()
+
+
+@asynccontextmanager
+async def psycopg_plain(url: str) -> AsyncIterator[Caller]:
+    with psycopg.connect(url) as connection:
+        yield Caller(connection, plain=True, clause=str.encode)
+
+
+@asynccontextmanager
+async def psycopg_async(url: str) -> AsyncIterator[Caller]:
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        yield Caller(connection, plain=False, clause=str.encode)
+
+
+@asynccontextmanager
+async def psycopg_with_dict_rows(url: str) -> AsyncIterator[Caller]:
+    with psycopg.Connection[DictRow].connect(url, row_factory=dict_row) as connection:
+        yield Caller(connection, plain=True, clause=str.encode)
+
+
+@asynccontextmanager
+async def asyncpg_plain(url: str) -> AsyncIterator[Caller]:
+    connection = await asyncpg.connect(url)
+    yield await AsyncpgCaller(connection, plain=False).begin()
+    connection.terminate()
+
+
+@asynccontextmanager
+async def asyncpg_pooled(url: str) -> AsyncIterator[Caller]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+        caller = await AsyncpgCaller(connection, plain=False).begin()
+        yield caller
+        await caller._transaction.rollback()
+
+
+@asynccontextmanager
+async def sqlalchemy_core(url: str) -> AsyncIterator[Caller]:
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url), poolclass=NullPool)
+    with engine.connect() as connection:
+        yield Caller(connection, plain=True, clause=text)
+
+
+@asynccontextmanager
+async def sqlalchemy_session(url: str) -> AsyncIterator[Caller]:
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url), poolclass=NullPool)
+    with Session(engine) as session:
+        yield Caller(session, plain=True, clause=text)
+
+
+@asynccontextmanager
+async def sqlalchemy_async_core(url: str) -> AsyncIterator[Caller]:
+    async with _async_engine(url).connect() as connection:
+        yield Caller(connection, plain=False, clause=text)
+
+
+@asynccontextmanager
+async def sqlalchemy_async_session(url: str) -> AsyncIterator[Caller]:
+    async with AsyncSession(_async_engine(url)) as session:
+        yield Caller(session, plain=False, clause=text)
+
+
+CALLERS = {
+    "psycopg": psycopg_plain,
+    "psycopg async": psycopg_async,
+    "psycopg with dict rows": psycopg_with_dict_rows,
+    "asyncpg": asyncpg_plain,
+    "asyncpg pool": asyncpg_pooled,
+    "SQLAlchemy Core": sqlalchemy_core,
+    "SQLAlchemy Session": sqlalchemy_session,
+    "SQLAlchemy AsyncConnection on asyncpg": sqlalchemy_async_core,
+    "SQLAlchemy AsyncSession on asyncpg": sqlalchemy_async_session,
+}
+
+
+def _async_engine(url: str) -> Any:
+    return create_async_engine("postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url), poolclass=NullPool)
+
+
+async def _settled(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer

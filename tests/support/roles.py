@@ -1,0 +1,83 @@
+"""Roles that run in this process while a block lasts, each with a database connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from tests.support.waiting import PATIENCE
+from tidemill import App
+from tidemill.engine.orchestrator import Orchestrator
+from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.worker import Worker
+
+SWEEP = 0.1
+
+
+@asynccontextmanager
+async def running_worker(
+    app: App, queues: Iterable[str] | None = None, concurrency: int | None = None, **settings: Any
+) -> AsyncIterator[Worker]:
+    """A worker that is ready, and is stopped as SIGTERM would stop it; `settings` are `WorkerSettings`."""
+    wanted = tuple(queues if queues is not None else app.tasks.queues())
+    database = app.database(application="test worker")
+    worker = Worker(
+        database,
+        app.tasks,
+        msgspec.structs.replace(app.settings.worker(wanted, concurrency), **settings),
+        limits=app.limits.values(),
+        app_path=app.source,
+    )
+    try:
+        async with _living(worker.run(), worker.wait_ready(), worker.stop):
+            yield worker
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def running_orchestrator(app: App, **settings: Any) -> AsyncIterator[Orchestrator]:
+    """An orchestrator that walks its rounds often; `settings` are `OrchestratorSettings`."""
+    database = app.database(application="test orchestrator")
+    wanted = msgspec.structs.replace(app.settings.orchestrator(), **{"sweep": SWEEP, **settings})
+    orchestrator = Orchestrator(database, wanted)
+    try:
+        async with _living(orchestrator.run(), orchestrator.wait_ready(), orchestrator.stop):
+            yield orchestrator
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def running_scheduler(app: App) -> AsyncIterator[Scheduler]:
+    """A scheduler of the application's schedules."""
+    database = app.database(application="test scheduler")
+    scheduler = Scheduler(database, app.declared_schedules(), list(app.tasks))
+    try:
+        async with _living(scheduler.run(), scheduler.wait_ready(), scheduler.stop):
+            yield scheduler
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def _living(life: Coroutine[Any, Any, None], ready: Coroutine[Any, Any, None], stop: Any) -> AsyncIterator[None]:
+    """Run `life` as a task, from `ready` until the block ends; what it raises, the block raises."""
+    task = asyncio.create_task(life)
+    waiting = asyncio.create_task(ready)
+    try:
+        await asyncio.wait([task, waiting], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        assert waiting.done(), f"not ready within {PATIENCE:g} s"
+        yield
+        stop()
+        await task
+    finally:
+        for each in (waiting, task):
+            each.cancel()
+        await asyncio.gather(waiting, task, return_exceptions=True)

@@ -1,0 +1,50 @@
+"""A process of a test: `python -m tests.support.serve worker[:QUEUE,...]|scheduler APP`.
+
+Does what the command line of Tidemill does for one role and nothing more: prints READY and its worker id when it
+works, stops at SIGTERM, and ends with `EXIT_FENCED` when its lease was taken from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+
+from tidemill.core.errors import LeaseLostError
+from tidemill.engine.lifeline import EXIT_FENCED
+from tidemill.engine.load import load_app
+from tidemill.engine.logs import configure_logs
+from tidemill.engine.scheduler import Scheduler
+
+PR_SET_PDEATHSIG = 1
+
+
+async def serve(role: str, path: str) -> int:
+    app = load_app(path)
+    kind, _, queues = role.partition(":")
+    if kind == "worker":
+        living = app.worker(queues.split(",") if queues else None)
+    else:
+        living = Scheduler(app.database(), app.declared_schedules(), list(app.tasks))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, living.stop)
+    life = asyncio.create_task(living.run())
+    ready = asyncio.create_task(living.wait_ready())
+    await asyncio.wait([life, ready], return_when=asyncio.FIRST_COMPLETED)
+    if ready.done():
+        print("READY", getattr(living, "worker_id", 0), flush=True)
+    try:
+        await life
+    except LeaseLostError as error:
+        print(error, flush=True)
+        return EXIT_FENCED
+    return 0
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    configure_logs("info", "human")
+    status = asyncio.run(serve(sys.argv[1], sys.argv[2]))
+    sys.stdout.flush()
+    os._exit(status)  # a thread may still be busy with a job that was given back

@@ -1,0 +1,51 @@
+"""A job for its caller to look at: one struct, whether it waits, runs or has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode
+from tidemill.core.job import FINAL_STATES
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job as it was when it was asked for. `note` says why it is in its state, or what it last reported."""
+
+    id: int
+    task: str
+    queue: str
+    state: str
+    args: Any
+    result: Any
+    note: str | None
+    progress: float | None
+    attempt: int
+    failures: int
+    losses: int
+    created_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    errors: list[dict[str, Any]]
+
+    @property
+    def ended(self) -> bool:
+        return self.state in FINAL_STATES
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == "succeeded"
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> JobView:
+        """From a row of the live table or of the history."""
+        known: dict[str, Any] = {name: value for name, value in row.items() if name in cls.__struct_fields__}
+        errors, result = known.get("errors"), known.get("result")
+        known["args"] = decode(known["args"])
+        known["errors"] = [] if errors is None else decode(errors)
+        known["result"] = None if result is None else decode(result)
+        return cls(**{"progress": None, "finished_at": None, **known})

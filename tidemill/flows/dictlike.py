@@ -1,0 +1,137 @@
+"""A pydantic model that also takes values it does not declare, and shows those like a dict.
+
+Declared fields are validated when the model is made. Every other keyword becomes a dynamic value: readable and
+writable as an attribute and as an item, and the only thing that `keys`, `items`, `get`, `in` and `len` speak of.
+
+Dynamic values live where pydantic keeps the extra values of a model, so equality, copies and JSON know of them
+without any code of ours. A class that declares nothing to validate is filled without calling the validator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+_extra_slot = vars(BaseModel)["__pydantic_extra__"]
+_fields_set_slot = vars(BaseModel)["__pydantic_fields_set__"]
+_private_slot = vars(BaseModel)["__pydantic_private__"]
+_get_extra = _extra_slot.__get__
+_set_extra = _extra_slot.__set__
+_set_fields_set = _fields_set_slot.__set__
+_set_private = _private_slot.__set__
+
+
+class DictLikeModel(BaseModel):
+    """Declared fields as in any pydantic model; all else is dynamic and dict-like."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="allow")
+
+    _declares_nothing: ClassVar[bool] = True
+
+    def __init__(self, **params: Any) -> None:
+        if "_data" in params:
+            params.update(params.pop("_data"))
+        if self._declares_nothing:
+            _set_extra(self, params)
+            _set_fields_set(self, set())
+            _set_private(self, None)
+            return
+        declared = self.__private_attributes__
+        private = {name: params.pop(name) for name in declared if name in params} if declared else None
+        self.__pydantic_validator__.validate_python(params, self_instance=self)
+        if private:
+            for name, value in private.items():
+                setattr(self, name, value)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        decorators = cls.__pydantic_decorators__
+        cls._declares_nothing = not (
+            cls.__pydantic_fields__
+            or cls.__private_attributes__
+            or cls.__pydantic_post_init__
+            or decorators.model_validators
+            or decorators.field_validators
+            or decorators.validators
+            or decorators.root_validators
+            or cls.model_config.get("extra") != "allow"
+        )
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        """The dynamic values."""
+        extra = _get_extra(self)
+        if extra is None:
+            extra = {}
+            _set_extra(self, extra)
+        return extra
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for what is no field and no method; pydantic's own way to a dynamic value is ten times longer.
+        try:
+            return _get_extra(self)[name]
+        except (KeyError, TypeError, AttributeError):
+            return super().__getattr__(name)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        cls = type(self)
+        if name in cls.__pydantic_fields__ or name in cls.__private_attributes__ or hasattr(cls, name):
+            super().__setattr__(name, value)
+        else:
+            self._data[name] = value
+
+    def __getitem__(self, key: str) -> Any:
+        return self._data[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in type(self).__pydantic_fields__:
+            setattr(self, key, value)
+        else:
+            self._data[key] = value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]
+        return iter(self._data)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._data.get(key, default)
+
+    def keys(self) -> KeysView[str]:
+        return self._data.keys()
+
+    def values(self) -> ValuesView[Any]:
+        return self._data.values()
+
+    def items(self) -> ItemsView[str, Any]:
+        return self._data.items()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dynamic values, as a dict of their own."""
+        return dict(self._data)
+
+    def model_dump(self, **options: Any) -> dict[str, Any]:
+        """The declared fields, with the dynamic values, if there are any, under `_data`."""
+        dumped = super().model_dump(**options)
+        dynamic = {name: dumped.pop(name) for name in self._data if name in dumped}
+        if dynamic:
+            dumped["_data"] = dynamic
+        return dumped
+
+    def _hidden(self) -> dict[str, Any]:
+        """Values that are neither declared nor dynamic, but belong to what is stored."""
+        return {}
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        declared = type(self).__pydantic_fields__
+        return ((name, value) for name, value in self.__dict__.items() if name in declared)

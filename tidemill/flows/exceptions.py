@@ -1,0 +1,52 @@
+"""A step's exception as JSON and back: the class by its qualified name, and the message.
+
+Reading never imports anything. An exception whose class this process does not know, or that cannot be made from its
+message alone, comes back as an `UnreconstructedException` that remembers the class name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tidemill.core.errors import PayloadError
+
+
+class UnreconstructedException(Exception):
+    """Stands for an exception that could not be made again after it was stored."""
+
+    def __init__(self, message: str, *, original_type: str | None = None) -> None:
+        super().__init__(message)
+        self.original_type = original_type
+
+
+def exception_document(error: BaseException) -> dict[str, str]:
+    """An exception as plain JSON values."""
+    cls = type(error)
+    message = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
+    return {"exception_type": f"{cls.__module__}.{cls.__qualname__}", "exception_message": message}
+
+
+def exception_from(document: Any) -> Exception:
+    """The exception that a document stands for, or the nearest thing to it."""
+    if isinstance(document, Exception):
+        return document
+    try:
+        name, message = document["exception_type"], document["exception_message"]
+    except (TypeError, KeyError) as error:
+        raise PayloadError(f"this is not a stored exception: {document!r}") from error
+    cls = _loaded_class(name)
+    if cls is None:
+        return UnreconstructedException(message, original_type=name)
+    try:
+        return cls(message)
+    except Exception:  # noqa: BLE001 -- whatever a foreign constructor raises, the message must survive
+        return UnreconstructedException(message, original_type=name)
+
+
+def _loaded_class(name: str) -> type[Exception] | None:
+    module_name, _, attribute = name.rpartition(".")
+    found: Any = sys.modules.get(module_name)
+    if found is None or not isinstance(candidate := getattr(found, attribute, None), type):
+        return None
+    return candidate if issubclass(candidate, Exception) else None

@@ -1,0 +1,66 @@
+"""What a step tells its run: while it works, and when it ends. The payloads of a flow's ticks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Sent(msgspec.Struct, frozen=True, tag="sent"):
+    """Events that the step sends on, to whoever accepts them or to one step."""
+
+    events: tuple[tuple[Any, str | None], ...]
+
+
+class Gathered(msgspec.Struct, frozen=True, tag="gathered"):
+    """The step collects: it has an event, and goes on when one of each expected kind is there."""
+
+    buffer: str
+    event: Any
+    expected: tuple[type, ...]
+
+
+class Asked(msgspec.Struct, frozen=True, tag="asked"):
+    """The step waits for an event of a kind that fits its requirements; `show` is published to ask for it."""
+
+    question: str
+    kind: type
+    requirements: dict[str, Any]
+    show: Any = None
+    timeout: float | None = None
+
+
+class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
+    """The step has set a value in the run's state; an empty path stands for all of it."""
+
+    path: str
+    value: Any
+
+
+class Did(msgspec.Struct, frozen=True, tag="did"):
+    """A side effect inside the step has happened, once and for all; this is its result."""
+
+    name: str
+    result: Any
+
+
+Note = Sent | Gathered | Asked | Wrote | Did
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
+    """How an attempt at a step ended. For a failed one, `retry_in` is what its retry policy decided then."""
+
+    events: tuple[Any, ...] = ()
+    sent: tuple[tuple[Any, str | None], ...] = ()
+    error: Failure | None = None
+    retry_in: float | None = None
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An exception as a run remembers it. `exception` is the thing itself, as long as the process lives."""
+
+    kind: str
+    message: str
+    traceback: str = ""
+    exception: Any = None

@@ -1,0 +1,155 @@
+"""Events as JSON and back, for the journal, the stream and other processes.
+
+    data = encode_event(event)                 b'{"type":"shop.Paid","value":{"amount":3}}'
+    event = decode_event(data)                 an instance of shop.Paid again
+    event = decode_event(data, registry)       only if the registry lists shop.Paid
+
+Reading never imports anything: a class is found by its qualified name among the event classes that this process has
+already defined, or among those of a registry. A dynamic value travels beside the declared fields. What has no JSON form
+raises a `PayloadError` before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
+
+from tidemill.core.errors import PayloadError
+from tidemill.flows.dictlike import DictLikeModel
+
+ModelClass = type[DictLikeModel]
+
+_defined: WeakValueDictionary[str, ModelClass] = WeakValueDictionary()
+_prefixes: dict[ModelClass, bytes] = {}
+
+
+class Document(msgspec.Struct, frozen=True):
+    """An event as it is written: the qualified name of its class, and its values."""
+
+    type: str
+    value: dict[str, Any]
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    type: str
+    value: msgspec.Raw
+
+
+_read_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+class EventRegistry:
+    """The event classes that may be read, by qualified name; also found by their bare name if only one has it."""
+
+    def __init__(self, classes: Iterable[ModelClass] = ()) -> None:
+        self._classes: dict[str, ModelClass] = {}
+        self.add(*classes)
+
+    def add(self, *classes: ModelClass) -> None:
+        for cls in classes:
+            self._classes[qualified_name(cls)] = cls
+
+    def __contains__(self, cls: object) -> bool:
+        return isinstance(cls, type) and self._classes.get(qualified_name(cls)) is cls
+
+    def __iter__(self) -> Iterable[ModelClass]:
+        return iter(self._classes.values())
+
+    def resolve(self, name: str) -> ModelClass:
+        """The class of this qualified name."""
+        if (cls := self._classes.get(name)) is None:
+            raise PayloadError(f"event class {name} is not among those that may be read here; add it to the registry")
+        return cls
+
+    def find(self, name: str) -> ModelClass:
+        """The class that a person means by a qualified or bare name."""
+        if name in self._classes:
+            return self._classes[name]
+        found = [cls for cls in self._classes.values() if cls.__name__ == name]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(sorted(self._classes)) or "none"
+        trouble = "is the name of several event classes" if found else "is not an event class of this workflow"
+        raise PayloadError(f"{name} {trouble}; the classes are: {known}")
+
+
+_allowed: ContextVar[EventRegistry | None] = ContextVar("allowed_events", default=None)
+
+
+def qualified_name(cls: type) -> str:
+    """The name that a class is written and found by."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def remember(cls: ModelClass) -> None:
+    """Let instances of this class be read in this process. A class defined again takes the place of the earlier one."""
+    _defined[qualified_name(cls)] = cls
+
+
+def defined_class(name: str) -> ModelClass:
+    """The event class of this qualified name that this process has defined."""
+    if (cls := _defined.get(name)) is None:
+        raise PayloadError(f"event class {name} is not defined in this process; import the module that defines it")
+    return cls
+
+
+def encode_event(event: DictLikeModel) -> bytes:
+    """The JSON bytes of an event, from which `decode_event` makes an equal one."""
+    cls = type(event)
+    prefix = _prefixes.get(cls)
+    if prefix is None:
+        prefix = _prefixes[cls] = b'{"type":' + to_json(qualified_name(cls)) + b',"value":'
+    try:
+        value = cls.__pydantic_serializer__.to_json(event, warnings="error")
+        for name, hidden in _hidden(event).items():
+            comma = b"" if value == b"{}" else b","
+            value = value[:-1] + comma + to_json(name) + b":" + to_json(hidden) + b"}"
+    except (PydanticSerializationError, RecursionError, ValueError) as error:
+        raise PayloadError(f"event {qualified_name(cls)} cannot be stored as JSON: {error}") from error
+    return prefix + value + b"}"
+
+
+def event_document(event: DictLikeModel) -> dict[str, Any]:
+    """An event as plain JSON values, in the form of `Document`."""
+    cls = type(event)
+    try:
+        value = cls.__pydantic_serializer__.to_python(event, mode="json", warnings="error")
+        value.update(to_jsonable_python(_hidden(event)))
+    except (PydanticSerializationError, RecursionError, ValueError) as error:
+        raise PayloadError(f"event {qualified_name(cls)} cannot be stored as JSON: {error}") from error
+    return {"type": qualified_name(cls), "value": value}
+
+
+def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRegistry | None = None) -> Any:
+    """The event that was encoded; a `PayloadError` if its class may not be read or its values do not fit."""
+    token = _allowed.set(allowed) if allowed is not None else None
+    try:
+        if isinstance(data, dict | Document):
+            document = msgspec.convert(data, Document) if isinstance(data, dict) else data
+            cls = _class_named(document.type)
+            return cls.model_validate(document.value)
+        envelope = _read_envelope(data)
+        cls = _class_named(envelope.type)
+        return cls.__pydantic_validator__.validate_json(bytes(envelope.value))
+    except msgspec.MsgspecError as error:
+        raise PayloadError(f"this is not an encoded event: {error}") from error
+    except (ValidationError, TypeError) as error:
+        raise PayloadError(f"the stored values do not fit the event class: {error}") from error
+    finally:
+        if token is not None:
+            _allowed.reset(token)
+
+
+def _class_named(name: str) -> ModelClass:
+    allowed = _allowed.get()
+    return defined_class(name) if allowed is None else allowed.resolve(name)
+
+
+def _hidden(event: DictLikeModel) -> dict[str, Any]:
+    return event._hidden()
