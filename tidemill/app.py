@@ -22,16 +22,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-import msgspec
-
 from tidemill.core.duration import Duration, parse_duration, parse_rate
-from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
+from tidemill.core.errors import ConfigError, NotFoundError, PayloadError, TidemillError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, Origin, check_name
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
 from tidemill.engine.context import find_current_job
 from tidemill.engine.enqueuer import Enqueuer
 from tidemill.engine.jobview import JobView
+from tidemill.engine.many import ManyJobs
 from tidemill.engine.orchestrator import Orchestrator
 from tidemill.engine.portal import Portal
 from tidemill.engine.roles import run_roles
@@ -68,7 +67,7 @@ class App:
         self.acting_as: str | None = None  # whom to name as the origin of jobs, where it is not the application itself
         self._arguments = settings
         self._settings: Settings | None = None
-        self._opened: dict[asyncio.AbstractEventLoop, tuple[Database, Enqueuer]] = {}
+        self._opened: dict[asyncio.AbstractEventLoop, asyncio.Task[tuple[Database, Enqueuer]]] = {}
         self._portal: Portal | None = None
         self._portal_lock = threading.Lock()
 
@@ -277,19 +276,19 @@ class App:
 
         `wish` is any of `delay`, `at`, `priority`, `queue`, `deadline` and `tags`, for all of them alike.
         """
-        jobs = self._new_jobs(task, calls, wish)
+        many = self._many(task, calls, wish)
         if conn is not None:
-            return await insert_async(self.database(), conn, jobs)
-        return await (await self._open())[1].put_many(jobs)
+            return await insert_async(self.database(), conn, many.each()) if many.arguments else []
+        return await (await self._open())[1].put_many(many)
 
     def enqueue_many_sync(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
     ) -> list[JobRef]:
         """The twin of `enqueue_many` for plain code."""
-        jobs = self._new_jobs(task, calls, wish)
+        many = self._many(task, calls, wish)
         if conn is not None:
-            return insert_sync(self.database(), conn, jobs)
-        return self._call(lambda enqueuer: enqueuer.put_many(jobs))
+            return insert_sync(self.database(), conn, many.each()) if many.arguments else []
+        return self._call(lambda enqueuer: enqueuer.put_many(many))
 
     # -- looking and acting -----------------------------------------------------------------------
 
@@ -330,7 +329,7 @@ class App:
         async with self.database() as database:
             orchestrator = Orchestrator(database, self.settings.orchestrator())
             worker = self.worker(queues, concurrency=concurrency, database=database)
-            scheduler = Scheduler(database, self.declared_schedules(), tuple(self.tasks))
+            scheduler = Scheduler(database, self.name, self.declared_schedules())
             async with run_roles(orchestrator, worker, scheduler):
                 try:
                     yield self
@@ -356,10 +355,11 @@ class App:
 
     async def close(self) -> None:
         """Close this event loop's connections; the embedded server stops if this process runs it."""
-        opened = self._opened.pop(asyncio.get_running_loop(), None)
-        if opened is not None:
-            await opened[1].close()
-            await opened[0].close()
+        opening = self._opened.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            database, enqueuer = await opening
+            await enqueuer.close()
+            await database.close()
 
     def close_sync(self) -> None:
         """Close what the plain functions have opened."""
@@ -396,7 +396,7 @@ class App:
         known = self._task(task)
         wish = {name: value for name, value in more.items() if name in WISHES}
         kwargs = {name: value for name, value in more.items() if name not in WISHES}
-        if ambiguous := wish.keys() & set(known.signature.names):
+        if ambiguous := (wish.keys() & set(known.signature.names)) - (args or {}).keys():
             name = sorted(ambiguous)[0]
             raise PayloadError(
                 f"task {known.name}: {name!r} is both an argument of the task and an option of enqueue; "
@@ -408,25 +408,20 @@ class App:
             kwargs = {**args, **kwargs}
         return known.new_job(known.signature.bind(positional, kwargs), origin=self._origin(), **read_wish(wish, known))
 
-    def _new_jobs(
+    def _many(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], wish: Mapping[str, Any]
-    ) -> list[NewJob]:
-        """Jobs that differ in their arguments only: the rest is worked out once."""
+    ) -> ManyJobs:
         known = self._task(task)
         if odd := wish.keys() - WISHES_FOR_MANY:
             raise ConfigError(f"enqueue_many has no option {sorted(odd)[0]!r}")
-        fields, origin = read_wish(wish, known), self._origin()
-        jobs: list[NewJob] = []
+        fields = {"origin": self._origin(), **read_wish(wish, known)}
+        arguments: list[bytes] = []
         for index, call in enumerate(calls):
             try:
-                args = known.signature.bind((), call)
-                if not jobs or known.options.concurrency_key is not None:
-                    jobs.append(known.new_job(args, origin=origin, **fields))
-                else:
-                    jobs.append(msgspec.structs.replace(jobs[0], args=msgspec.Raw(args)))
+                arguments.append(known.signature.pack(call))
             except PayloadError as error:
                 raise PayloadError(f"call {index}: {error}; nothing was enqueued") from error
-        return jobs
+        return ManyJobs(known, fields, arguments)
 
     def _origin(self) -> Origin:
         job = find_current_job()
@@ -434,16 +429,27 @@ class App:
         return Origin(by=by, host=_HOST, pid=os.getpid(), parent=None if job is None else job.id)
 
     async def _open(self) -> tuple[Database, Enqueuer]:
+        """This event loop's way to the database, opened once however many ask at the same time."""
         loop = asyncio.get_running_loop()
-        opened = self._opened.get(loop)
-        if opened is None:
-            database = self.database()
-            await database.open(patience=30.0)
+        opening = self._opened.get(loop)
+        if opening is None:
+            opening = self._opened[loop] = loop.create_task(self._connect(), name="tidemill-open")
+        try:
+            return await asyncio.shield(opening)
+        except TidemillError:
+            if self._opened.get(loop) is opening:
+                del self._opened[loop]
+            raise
+
+    async def _connect(self) -> tuple[Database, Enqueuer]:
+        database = self.database()
+        await database.open(patience=30.0)
+        try:
             await wait_for_schema(database, patience=10.0)
-            opened = self._opened.setdefault(loop, (database, Enqueuer(database)))
-            if opened[0] is not database:
-                await database.close()
-        return opened
+        except BaseException:
+            await database.close()
+            raise
+        return database, Enqueuer(database)
 
     def _call(self, work: Callable[[Enqueuer], Any]) -> Any:
         with self._portal_lock:

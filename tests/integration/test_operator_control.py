@@ -155,7 +155,7 @@ async def test_the_most_specific_wish_wins(app: App, database: Database, host: s
         await set_control(database, host, queue, "stop", by="ann")
         await becomes(worker, "stopped")
         await set_control(database, host, queue, "run", by="ann")
-        await becomes(worker, "paused")
+        await becomes(worker, "running")
 
 
 async def test_a_wide_resume_takes_narrower_wishes_back_as_well(app: App, database: Database) -> None:

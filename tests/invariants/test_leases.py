@@ -135,9 +135,32 @@ async def test_an_ended_incarnation_can_never_renew_its_lease(app: App, database
         await worker.fall_silent()
         assert await renew(), "late, but nobody had noticed"
         await worker.fall_silent()
-        await Orchestrator(database, app.settings.orchestrator()).walk_round()
+        async with running_orchestrator(app):
+            await eventually(lambda: is_lost(database, worker.worker_id))
         assert not await renew()
         assert not await renew()
+
+
+async def test_an_ended_incarnation_can_claim_nothing(app: App, database: Database) -> None:
+    """Its jobs have been settled: whatever it claimed now would be in nobody's hands."""
+    async with puppet(database, "gated", lease=LEASE) as worker, puppet(database, "gated") as heir:
+        await worker.fall_silent()
+        async with running_orchestrator(app):
+            await eventually(lambda: is_lost(database, worker.worker_id))
+        ref = await app.enqueue("until_open", gate="never")
+        assert await worker.claim() == []
+        assert [job.id for job in await heir.claim()] == [ref.id]
+
+
+async def test_a_claim_that_commits_after_its_worker_was_ended_is_found_within_a_few_rounds(
+    app: App, database: Database
+) -> None:
+    """It was under way when the lease lapsed: too late for the sweep that ended the worker, so another must see it."""
+    async with running_orchestrator(app, sweep=0.05), puppet(database, "gated", lease=LEASE) as worker:
+        ref = await app.enqueue("until_open", gate="never")
+        await worker.claim()
+        await database.fetch("UPDATE tidemill.worker SET ended_at = now() WHERE id = $1", worker.worker_id)
+        await eventually(lambda: is_ready(database, ref.id), timeout=5.0)
 
 
 async def test_a_living_workers_jobs_are_not_reclaimed(app: App, database: Database) -> None:
@@ -211,6 +234,10 @@ def restart_at_once(server: Any) -> None:
 
 async def executed(database: Database, job_id: int, attempts: list[int]) -> bool:
     return await attempts_of(database, job_id) == attempts
+
+
+async def is_ready(database: Database, job_id: int) -> bool:
+    return (await find_live(database, job_id) or {}).get("state") == "ready"
 
 
 async def is_lost(database: Database, worker_id: int) -> bool:

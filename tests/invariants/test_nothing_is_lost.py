@@ -60,6 +60,10 @@ class Chaos:
             self._workers.append(start_worker(self._url, ["work"], concurrency=10, **SETTINGS))
         return False
 
+    def last_words(self) -> str:
+        """The end of what each worker has said."""
+        return "\n".join(f"worker {worker.pid}: {worker.said[-600:]}" for worker in self._workers)
+
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
@@ -85,7 +89,12 @@ async def test_nothing_is_lost_and_nothing_counts_twice() -> None:
                         enqueued += await feed(app, dice, PER_SECOND)
                         await asyncio.wait([raging], timeout=1.0)
                     await asyncio.gather(raging, restarting)
-                    await eventually(lambda: chaos.supervise() or is_done(database), timeout=60 + SECONDS, interval=0.1)
+                    try:
+                        await eventually(
+                            lambda: chaos.supervise() or is_done(database), timeout=30 + SECONDS, interval=0.1
+                        )
+                    except AssertionError:
+                        pytest.fail(f"{await describe_rest(database)}\n{chaos.last_words()}")
             finally:
                 chaos.close()
                 await app.close()
@@ -112,6 +121,17 @@ async def restart(server: Any, after: float) -> None:
 
 async def is_done(database: Database) -> bool:
     return await value(database, "SELECT count(*) FROM tidemill.job") == 0
+
+
+async def describe_rest(database: Database) -> str:
+    """What has not ended, and who holds it."""
+    rows = await database.fetch(
+        "SELECT j.state, j.attempt, j.losses, j.note, j.worker_id, w.pid, w.status, w.end_reason, "
+        "max(j.due_at) - now() AS due_in, w.lease_until - now() AS lease, count(*) "
+        "FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id "
+        "GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 10 LIMIT 20"
+    )
+    return "\n".join(["jobs that have not ended:", *(str(dict(row)) for row in rows)])
 
 
 async def assert_nothing_lost(database: Database, enqueued: list[int]) -> None:

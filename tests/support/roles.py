@@ -56,7 +56,7 @@ async def running_orchestrator(app: App, **settings: Any) -> AsyncIterator[Orche
 async def running_scheduler(app: App) -> AsyncIterator[Scheduler]:
     """A scheduler of the application's schedules."""
     database = app.database(application="test scheduler")
-    scheduler = Scheduler(database, app.declared_schedules(), list(app.tasks))
+    scheduler = Scheduler(database, app.name, app.declared_schedules())
     try:
         async with _living(scheduler.run(), scheduler.wait_ready(), scheduler.stop):
             yield scheduler

@@ -27,7 +27,7 @@ async def serve(role: str, path: str) -> int:
     if kind == "worker":
         living = app.worker(queues.split(",") if queues else None)
     else:
-        living = Scheduler(app.database(), app.declared_schedules(), list(app.tasks))
+        living = Scheduler(app.database(), app.name, app.declared_schedules())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, living.stop)
     life = asyncio.create_task(living.run())
     ready = asyncio.create_task(living.wait_ready())

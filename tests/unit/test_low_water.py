@@ -34,9 +34,9 @@ def test_the_first_look_is_from_the_front() -> None:
 def test_a_claim_starts_where_the_last_one_ended_per_queue_and_priority() -> None:
     water = LowWater(["a", "b"])
     water.marks(["a", "b"], now=1.0)
-    water.claimed([row("a", 5, 1, 10), row("a", 5, 1, 11), row("b", 9, 3, 12)], full=True, took=0.001, now=1.0)
+    water.claimed([row("a", 5, 1, 10), row("a", 5, 1, 11), row("b", 9, 3, 12)], took=0.001, now=1.0)
     assert not water.from_front
-    due, ids = water.marks(["b", "a"], now=1.01)
+    due, ids = water.marks(["b", "a"], now=1.005)
     assert (due[9], ids[9]) == (START + timedelta(seconds=3), 12)
     assert (due[15], ids[15]) == (START + timedelta(seconds=1), 11)
     assert sum(ids) == 23
@@ -46,9 +46,9 @@ def test_a_claim_starts_where_the_last_one_ended_per_queue_and_priority() -> Non
 def test_marks_never_go_back_between_looks_from_the_front(first: list[Row], second: list[Row]) -> None:
     water = LowWater(["a", "b"])
     water.marks(["a", "b"], now=1.0)
-    water.claimed(first, full=True, took=0.01, now=1.0)
+    water.claimed(first, took=0.01, now=1.0)
     before = list(zip(*water.marks(["a", "b"], now=1.01), strict=True))
-    water.claimed(second, full=True, took=0.01, now=1.01)
+    water.claimed(second, took=0.01, now=1.01)
     after = list(zip(*water.marks(["a", "b"], now=1.02), strict=True))
     assert all(later >= earlier for earlier, later in zip(before, after, strict=True))
 
@@ -56,37 +56,34 @@ def test_marks_never_go_back_between_looks_from_the_front(first: list[Row], seco
 def test_the_longer_a_look_from_the_front_takes_the_rarer_it_gets() -> None:
     water = LowWater(["a"], share=0.1)
     water.marks(["a"], now=0.0)
-    water.claimed([row("a", 5, 1, 1)], full=True, took=2.0, now=0.0)
+    water.claimed([row("a", 5, 1, 1)], took=2.0, now=0.0)
     water.marks(["a"], now=19.9)
     assert not water.from_front
     water.marks(["a"], now=20.1)
     assert water.from_front
 
 
-def test_a_short_claim_behind_the_front_looks_from_the_front_next() -> None:
-    water = LowWater(["a"])
+def test_a_quick_look_from_the_front_is_soon_repeated() -> None:
+    water = LowWater(["a"], share=0.1)
     water.marks(["a"], now=0.0)
-    water.claimed([row("a", 5, 1, 1)], full=True, took=5.0, now=0.0)
-    water.marks(["a"], now=1.0)
+    water.claimed([], took=0.001, now=0.0)
+    water.marks(["a"], now=0.009)
     assert not water.from_front
-    water.claimed([], full=False, took=0.001, now=1.0)
-    water.marks(["a"], now=1.0)
+    water.marks(["a"], now=0.011)
     assert water.from_front
 
 
-def test_a_short_claim_from_the_front_does_not_look_again_at_once() -> None:
+def test_looking_at_the_marks_does_not_move_them() -> None:
     water = LowWater(["a"])
     water.marks(["a"], now=0.0)
-    water.claimed([], full=False, took=0.001, now=0.0)
-    water.marks(["a"], now=0.01)
+    water.claimed([row("a", 5, 1, 7)], took=0.001, now=0.0)
+    assert water.standing(["a"])[1][5] == 7
     assert not water.from_front
-    water.marks(["a"], now=0.06)
-    assert water.from_front
 
 
 def test_a_reset_forgets_all_marks() -> None:
     water = LowWater(["a"])
     water.marks(["a"], now=0.0)
-    water.claimed([row("a", 5, 1, 7)], full=True, took=5.0, now=0.0)
+    water.claimed([row("a", 5, 1, 7)], took=5.0, now=0.0)
     water.reset()
     assert water.marks(["a"], now=0.1)[1] == [0] * 10

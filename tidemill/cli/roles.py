@@ -93,7 +93,7 @@ def scheduler(app: str | None = None, /, *, place: Place = HERE) -> int:
         require_database(settings)
         database = Database(settings.database(), application="tidemill scheduler")
         declared = known.declared_schedules() if known else []
-        return Part(Scheduler(database, declared, list(known.tasks) if known else []), database, settings)
+        return Part(Scheduler(database, known.name if known else None, declared), database, settings)
 
     return play(cast)
 

@@ -35,6 +35,9 @@ _WITH_UNITS = re.compile(r"\s*".join(rf"(?:({_NUMBER})\s*{unit})?" for unit in U
 _RATE = re.compile(rf"({_NUMBER})\s*(?:/\s*([smhd]))?", re.ASCII)
 
 
+LONGEST = 100 * 366 * 86400.0
+
+
 def parse_duration(value: Duration, *, what: str = "duration") -> float:
     """Seconds in a duration written in any accepted form; `what` names the setting in the error."""
     if isinstance(value, timedelta):
@@ -43,9 +46,11 @@ def parse_duration(value: Duration, *, what: str = "duration") -> float:
         seconds = _seconds_in(value.strip().lower())
     else:
         seconds = _number(value)
-    if math.isfinite(seconds) and seconds >= 0:
-        return seconds
-    raise ConfigError(f"{what}: {value!r} is not a length of time; write {ACCEPTED_DURATIONS}")
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ConfigError(f"{what}: {value!r} is not a length of time; write {ACCEPTED_DURATIONS}")
+    if seconds > LONGEST:
+        raise ConfigError(f"{what}: {value!r} is longer than a century, and so than anything here lasts")
+    return seconds
 
 
 def parse_rate(value: str | int | float, *, what: str = "rate") -> float:

@@ -112,6 +112,7 @@ class Finish(msgspec.Struct):
     note: str | None = None
     error: bytes | None = None
     keyed: bool = False
+    lost: bool = False
 
 
 class Requeue(msgspec.Struct):

@@ -212,8 +212,14 @@ def _refusal(policy: RetryPolicy, lineage: tuple[str, ...]) -> str | None:
 
 
 def _is_named(path: str, names: tuple[str, ...]) -> bool:
-    """Whether a dotted class path is meant by one of the names: itself, or its tail after a dot."""
-    return any(path == name or path.endswith("." + name) for name in map(_without_builtins, names))
+    """Whether a dotted class path is meant by one of the names: equal, or one the other's tail after a dot.
+
+    A module goes by a longer name where it is imported from its package than where its file is run.
+    """
+    return any(
+        path == name or path.endswith("." + name) or ("." in path and name.endswith("." + path))
+        for name in map(_without_builtins, names)
+    )
 
 
 def _wait(policy: RetryPolicy, failures: int) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 
+from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError, TidemillError
 
 _current: ContextVar[RunningJob] = ContextVar("tidemill_job")
@@ -62,7 +63,7 @@ class RunningJob:
         if progress is not None:
             self.progress = min(1.0, max(0.0, float(progress)))
         if message is not None:
-            self.note = message
+            self.note = storable(str(message))
         self.beat_at = time.monotonic()
         self.reported = True
 

@@ -14,8 +14,9 @@ import asyncpg
 
 from tidemill.core.errors import StoreError
 from tidemill.core.job import JobRef, NewJob
-from tidemill.store.database import Database, is_away
-from tidemill.store.jobs import insert_jobs
+from tidemill.engine.many import ManyJobs
+from tidemill.store.database import Database, Executor, is_away
+from tidemill.store.jobs import insert_alike, insert_jobs
 from tidemill.store.wake import Bell
 
 MOST_TOGETHER = 500
@@ -45,16 +46,23 @@ class Enqueuer:
         self._waiting.append((job, answer))
         return await answer
 
-    async def put_many(self, jobs: Sequence[NewJob]) -> list[JobRef]:
+    async def put_many(self, many: ManyJobs) -> list[JobRef]:
         """Store all jobs or none, in one transaction."""
+        if not many.arguments:
+            return []
         refs: list[JobRef] = []
         try:
             async with self._database.transaction(patience=30.0) as connection:
-                for start in range(0, len(jobs), MANY_CHUNK):
-                    refs += await insert_jobs(self._database, connection, jobs[start : start + MANY_CHUNK], notify=True)
+                for start in range(0, len(many.arguments), MANY_CHUNK):
+                    refs += await self._insert_chunk(connection, many, slice(start, start + MANY_CHUNK))
         except asyncpg.PostgresError as error:
             raise _explained(error) from error
         return refs
+
+    async def _insert_chunk(self, connection: Executor, many: ManyJobs, chunk: slice) -> list[JobRef]:
+        if many.alike:
+            return await insert_alike(self._database, connection, many.first(), many.arguments[chunk], notify=True)
+        return await insert_jobs(self._database, connection, many.each()[chunk], notify=True)
 
     async def close(self) -> None:
         """Finish what is under way."""
@@ -78,10 +86,11 @@ class Enqueuer:
         try:
             refs = await self._store([job for job, _ in batch])
         except StoreError as error:
-            if len(batch) == 1:
-                _give(batch[0][1], error)
+            if len(batch) == 1 or error.__cause__ is None or is_away(error.__cause__):
+                for _, answer in batch:
+                    _give(answer, error)
                 return
-            for one in batch:  # One of them is at fault: each for itself.
+            for one in batch:  # One of them is at fault and nothing was stored: each for itself.
                 await self._answer([one])
             return
         except BaseException as error:
@@ -99,6 +108,8 @@ class Enqueuer:
                 if keyed:
                     async with connection.transaction():
                         refs = await insert_jobs(self._database, connection, jobs, notify=inside)
+                elif len(jobs) == 1:
+                    refs = await insert_alike(self._database, connection, jobs[0], [bytes(jobs[0].args)], notify=inside)
                 else:
                     refs = await insert_jobs(self._database, connection, jobs, notify=inside)
         except asyncpg.PostgresError as error:

@@ -32,7 +32,7 @@ class Appetite:
     ones are left for others.
     """
 
-    def __init__(self, *, window: float = 0.05, most: int = 1000) -> None:
+    def __init__(self, *, window: float = 0.05, most: int = 2400) -> None:
         self._window = window
         self._most = most
         self._rate = 0.0

@@ -61,6 +61,7 @@ class Hands:
         on_news: Callable[[], None],
     ) -> None:
         self.worker = ""
+        self.closed: str | None = None
         self.slots: dict[int, Slot] = {}
         self.watched: dict[int, Slot] = {}
         self.backlog: deque[tuple[float, ClaimedJob]] = deque()
@@ -72,6 +73,7 @@ class Hands:
         self._children = children
         self._clock = clock
         self._on_news = on_news
+        self._context = contextvars.copy_context()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tidemill-task")
 
     @property
@@ -97,10 +99,19 @@ class Hands:
 
     def take_in(self, jobs: list[ClaimedJob]) -> None:
         """Accept claimed jobs, and start as many as may run."""
+        if self.closed is not None:  # They were claimed while the worker was being told to stop.
+            self.requeues += [Requeue(job.id, job.attempt, 0.0, self.closed) for job in jobs]
+            self._on_news()
+            return
         now = self._clock.monotonic()
         for job in jobs:
             self.backlog.append((now, job))
         self._start_more()
+
+    def stop_taking(self, why: str) -> None:
+        """Accept nothing more; what has not started goes back."""
+        self.closed = why
+        self.give_back_unstarted(why)
 
     # -- giving up --------------------------------------------------------------------------------
 
@@ -191,7 +202,8 @@ class Hands:
         if options.budget is not None or options.stall is not None:
             job.budget, job.stall = options.budget, options.stall
             self.watched[claim.id] = slot
-        slot.runner = asyncio.create_task(self._run(slot, task, isolated))
+        # A fresh context: whatever a task sets in its own stays there.
+        slot.runner = asyncio.create_task(self._run(slot, task, isolated), context=self._context.copy())
 
     async def _run(self, slot: Slot, task: Task[Any, Any], isolated: bool) -> None:
         """One attempt, from arguments to outcome. Never raises."""
@@ -209,7 +221,8 @@ class Hands:
             ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed)
         except (asyncio.CancelledError, JobCancelled) as error:
             ended = self._after_cancel(claim, job, error)
-        except Exception as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
+            # SystemExit and its kin included: a task may end itself, not its worker.
             ended = self._after_error(claim, job, error)
         if type(ended) is not Finish or ended.state != "succeeded":
             self._tell(claim, ended)
@@ -232,7 +245,10 @@ class Hands:
     async def _in_thread(self, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: context.run(task.function, **kwargs))
+        result, error = await loop.run_in_executor(self._threads, lambda: context.run(_call, task.function, kwargs))
+        if error is not None:
+            raise error
+        return result
 
     def _after_cancel(self, claim: ClaimedJob, job: RunningJob, error: BaseException) -> Finish | Requeue:
         at = self._clock.now()
@@ -242,7 +258,7 @@ class Hands:
             return after_cancel(claim, job.cancel_reason)
         return after_self_cancel(claim, error, at=at, worker=self.worker)
 
-    def _after_error(self, claim: ClaimedJob, job: RunningJob, error: Exception) -> Finish | Requeue:
+    def _after_error(self, claim: ClaimedJob, job: RunningJob, error: BaseException) -> Finish | Requeue:
         at = self._clock.now()
         if job.cancel_reason is not None:  # It was to be cancelled and failed on the way out.
             report = describe_error(claim, error, at=at, worker=self.worker)
@@ -255,3 +271,11 @@ class Hands:
         else:
             level, event = (log.warning, "job will be retried") if ended.failed else (log.info, "job snoozed")
         level(event, job=claim.id, task=claim.task, attempt=claim.attempt, worker=self.worker, why=ended.note)
+
+
+def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[Any, BaseException | None]:
+    """What a function returned, or what it raised: a future cannot carry every exception from a thread."""
+    try:
+        return function(**kwargs), None
+    except BaseException as error:  # noqa: BLE001 - raised again on the loop
+        return None, error

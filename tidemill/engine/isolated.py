@@ -9,16 +9,18 @@ import ctypes
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
 
 import msgspec
 
-from tidemill.core.codec import decode, encode
-from tidemill.core.retry import error_lineage
+from tidemill.core.codec import decode, encode, storable
+from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.context import RunningJob, enter_job
 from tidemill.engine.isolation import Order, Word
 from tidemill.engine.load import load_app
+from tidemill.engine.outcome import message_of, trace_of
 from tidemill.engine.task import encode_result
 
 _PR_SET_PDEATHSIG = 1
@@ -59,19 +61,28 @@ def serve(app_path: str) -> None:
         try:
             task = tasks.require(order.task)
             kwargs = task.signature.load(bytes(order.args))
-            enter_job(ReportingJob(order, say))
-            result = encode_result(task.name, task.function(**kwargs))
-        except Exception as error:  # noqa: BLE001 - whatever a task raises is told to the parent
-            say(
-                Word(
-                    lineage=error_lineage(type(error)),
-                    message=getattr(error, "reason", None) or str(error),
-                    trace="".join(traceback.format_exception(error)),
-                    seconds=getattr(error, "seconds", 0.0),
-                )
-            )
+            result = copy_context().run(_call, task.function, kwargs, ReportingJob(order, say))
+            data = encode_result(task.name, result)
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises is told to the parent
+            say(_word_of(error))
         else:
-            say(Word(ok=True, result=msgspec.Raw(result)))
+            say(Word(ok=True, result=msgspec.Raw(data or b"")))
+
+
+def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob) -> Any:
+    enter_job(job)
+    return function(**kwargs)
+
+
+def _word_of(error: BaseException) -> Word:
+    """An error as the parent is told of it."""
+    ours = isinstance(error, Snooze | RetryAfter | Discard)
+    return Word(
+        lineage=error_lineage(type(error)),
+        message=storable(error.reason) if ours else message_of(error),
+        trace=storable(trace_of(error)),
+        seconds=error.seconds if isinstance(error, Snooze | RetryAfter) else 0.0,
+    )
 
 
 def _die_with_parent() -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.retry import Discard, RetryAfter, Snooze
+from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.context import RunningJob
 
 
@@ -66,7 +66,7 @@ class Children:
         self._idle: list[asyncio.subprocess.Process] = []
         self._busy: set[asyncio.subprocess.Process] = set()
 
-    async def run(self, task: str, args: bytes, job: RunningJob) -> bytes:
+    async def run(self, task: str, args: bytes, job: RunningJob) -> bytes | None:
         """Run one job in a child and return its result; kill the child when cancelled."""
         child = await self._take()
         self._busy.add(child)
@@ -124,19 +124,22 @@ class Children:
         raise ChildDied(f"the process of the isolated task {how}")
 
 
-def _result_of(word: Word) -> bytes:
+def _result_of(word: Word) -> bytes | None:
     if word.ok:
-        return bytes(word.result)
-    kind = word.lineage[0].rpartition(".")[2]
-    if kind == "Snooze":
+        return bytes(word.result) or None
+    if _is_a(word, Snooze):
         raise Snooze(word.seconds, word.message)
-    if kind == "RetryAfter":
+    if _is_a(word, RetryAfter):
         raise RetryAfter(word.seconds, word.message)
-    if kind == "Discard":
+    if _is_a(word, Discard):
         raise Discard(word.message)
-    if kind == "PayloadError":
+    if _is_a(word, PayloadError):
         raise PayloadError(word.message)
     raise TaskError(word.lineage, word.message, word.trace)
+
+
+def _is_a(word: Word, kind: type[BaseException]) -> bool:
+    return error_lineage(kind)[0] in word.lineage
 
 
 async def _kill(child: asyncio.subprocess.Process) -> None:

@@ -148,9 +148,9 @@ class Lifeline(threading.Thread):
         """Write down what follows for every job in hand, in one transaction, and exit."""
         overrun = OVERRUNS[kind]
         worker = self._hands.worker
+        self._hands.closed = why = f"its worker was ended for job {slot.claim.id} ({overrun.kind})"
         finished, requeues, claimed = self._hands.last_will()
         ended = after_overrun(slot.claim, overrun, slot.job, at=time.time(), worker=worker)
-        why = f"its worker was ended for job {slot.claim.id} ({overrun.kind})"
         requeues += [_interrupted(job, why) for job in claimed if job.id != slot.claim.id]
         (requeues if isinstance(ended, Requeue) else finished).append(ended)  # pyright: ignore[reportArgumentType]
         log.error("watchdog ends the worker", job=slot.claim.id, task=slot.claim.task, why=ended.note, worker=worker)

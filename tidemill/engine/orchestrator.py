@@ -31,7 +31,7 @@ class OrchestratorSettings(msgspec.Struct, frozen=True):
     lease: float = 15.0
     silence: float = 9.0
     keep_days: int = 30
-    housekeeping: float = 600.0
+    housekeeping: float = 60.0
 
     def validate(self) -> OrchestratorSettings:
         if self.keep_days < 1:
@@ -93,6 +93,8 @@ class Orchestrator:
                 queues=row["queues"],
                 silent_for=round(row["silent"], 1),
             )
+        if late := await sweeps.reclaim_late_claims(self._database, self._lost):
+            log.warning("jobs of workers that have just ended went back to their queues", jobs=late)
         await sweeps.admit_due(self._database)
         if expired := await sweeps.expire_jobs(self._database):
             log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)

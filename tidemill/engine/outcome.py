@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread
+import os
 import traceback
 from functools import lru_cache
+from types import TracebackType
 
 import msgspec
 
-from tidemill.core.codec import decode, encode
+from tidemill.core.codec import decode, encode, storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import PayloadError
 from tidemill.core.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
@@ -26,6 +29,7 @@ from tidemill.engine.isolation import TaskError
 
 MOST_TRACEBACK = 20_000
 MOST_MESSAGE = 4_000
+_ENGINE = os.path.dirname(__file__)
 NO_OPTIONS = JobOptions()
 ONE_ATTEMPT = RetryPolicy()
 
@@ -47,14 +51,14 @@ def policy_of(job: ClaimedJob) -> RetryPolicy:
 def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
     """A failed attempt: tried again or given up, as the policy that was stored with the job says."""
     if isinstance(error, Snooze):
-        return Requeue(job.id, job.attempt, error.seconds, _message(error))
+        return Requeue(job.id, job.attempt, error.seconds, message_of(error))
     report = describe_error(job, error, at=at, worker=worker)
     if isinstance(error, Discard):
         return Finish(
-            job.id, job.attempt, "failed", note=f"discarded: {_message(error)}", error=report, keyed=job.keyed
+            job.id, job.attempt, "failed", note=f"discarded: {message_of(error)}", error=report, keyed=job.keyed
         )
     if isinstance(error, PayloadError):
-        note = f"{_message(error)}; bad payloads are not retried"
+        note = f"{message_of(error)}; bad payloads are not retried"
         return Finish(job.id, job.attempt, "failed", note=note, error=report, keyed=job.keyed)
     return after_failure(
         job,
@@ -94,7 +98,7 @@ def after_loss(job: ClaimedJob, report: bytes) -> Finish | Requeue:
         return after_cancel(job, job.cancel_reason)
     decision = decide_lost(policy_of(job), losses=job.losses + 1)
     if isinstance(decision, GiveUp):
-        return Finish(job.id, job.attempt, "failed", note=decision.reason, error=report, keyed=job.keyed)
+        return Finish(job.id, job.attempt, "failed", note=decision.reason, error=report, lost=True)
     return Requeue(job.id, job.attempt, decision.delay, decision.reason, lost=True, error=report)
 
 
@@ -131,8 +135,8 @@ def after_self_cancel(job: ClaimedJob, error: BaseException, *, at: float, worke
 def describe_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> bytes:
     """The record of a failed attempt, with the full traceback of the task's own frames."""
     # An error from another process brings its lineage and its traceback along.
-    text = error.trace if isinstance(error, TaskError) else _trace(error)
-    return record(job, kind=_lineage(error)[0], message=_message(error), at=at, worker=worker, trace=text)
+    text = error.trace if isinstance(error, TaskError) else trace_of(error)
+    return record(job, kind=_lineage(error)[0], message=message_of(error), at=at, worker=worker, trace=text)
 
 
 def record(job: ClaimedJob, *, kind: str, message: str, at: float, worker: str, trace: str = "") -> bytes:
@@ -141,8 +145,8 @@ def record(job: ClaimedJob, *, kind: str, message: str, at: float, worker: str, 
         attempt=job.attempt,
         at=at,
         kind=kind,
-        message=_storable(_shortened(message, MOST_MESSAGE)),
-        traceback=_storable(_shortened(trace, MOST_TRACEBACK)),
+        message=storable(_shortened(message, MOST_MESSAGE)),
+        traceback=storable(_shortened(trace, MOST_TRACEBACK)),
         worker=worker,
     )
     return encode(entry)
@@ -152,20 +156,33 @@ def _lineage(error: BaseException) -> tuple[str, ...]:
     return error.lineage if isinstance(error, TaskError) else error_lineage(type(error))
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """What an exception says, in a form that can be kept; not every exception can say anything."""
     try:
         text = str(error)
     except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
         text = f"(its message cannot be read: {type(broken).__name__})"
-    return _storable(_shortened(text, MOST_MESSAGE))
+    return storable(_shortened(text, MOST_MESSAGE))
 
 
-def _trace(error: BaseException) -> str:
+def trace_of(error: BaseException) -> str:
+    """An exception's traceback as text, from the task's own frames on."""
     try:
-        return "".join(traceback.format_exception(error))
+        return "".join(traceback.format_exception(type(error), error, _own_frames(error.__traceback__)))
     except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
         return f"(its traceback cannot be read: {type(broken).__name__})"
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the task's first frame on, without those of the engine that called it."""
+    inner = trace
+    while inner is not None and _is_ours(inner.tb_frame.f_code.co_filename):
+        inner = inner.tb_next
+    return inner or trace
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_ENGINE) or file == concurrent.futures.thread.__file__
 
 
 def _shortened(text: str, most: int) -> str:
@@ -176,11 +193,6 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _headline(error: BaseException) -> str:
-    text = _message(error).strip().split("\n", 1)[0][:300]
+    text = message_of(error).strip().split("\n", 1)[0][:300]
     name = _lineage(error)[0].rpartition(".")[2]
     return f"{name}: {text}" if text else name
-
-
-def _storable(text: str) -> str:
-    """Text that PostgreSQL can keep: without NUL and lone surrogates."""
-    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -126,7 +126,8 @@ class Pump:
                 log.warning("late results changed nothing", refused=turn.refused, worker=self._hands.worker)
             self._appetite.finished(len(finished), self._clock.monotonic())
             self._learn(plain, [job.queue for job in turn.jobs])
-            self._look = turn.again or len(turn.jobs) >= sum(plain.values()) > 0
+            self._look = len(turn.jobs) >= sum(plain.values()) > 0
+            self._look_at = turn.look_again_at
             self._hands.take_in(turn.jobs)
         for queue in wanted.keys() & self.limited.keys():
             jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._hands.unknown))
@@ -137,7 +138,7 @@ class Pump:
 
     def _wanted(self) -> dict[str, int]:
         """How many jobs to ask of each queue now."""
-        if self._closing:
+        if self._closing or self._hands.closed is not None:
             return {}
         now = self._clock.monotonic()
         queues = [queue for queue in self._open_queues() if self.limited.get(queue, 0.0) <= now]
@@ -167,6 +168,8 @@ class Pump:
             if due is not None:
                 timeout = min(timeout, max(due, SHORTEST_WAIT))
         now = self._clock.monotonic()
+        if wanted:
+            timeout = min(timeout, max(self._look_at - now, SHORTEST_WAIT))
         for queue in self._open_queues():
             if self.limited.get(queue, 0.0) > now:
                 timeout = min(timeout, self.limited[queue] - now)

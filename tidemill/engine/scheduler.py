@@ -29,19 +29,19 @@ SAFETY_POLL = 10.0
 
 
 class Scheduler:
-    """Fires the schedules in the database; `declared` are put there first."""
+    """Fires the schedules in the database; those that the application declares are put there first."""
 
     def __init__(
         self,
         database: Database,
+        app: str | None,
         declared: Sequence[Declared] = (),
-        tasks: Sequence[str] = (),
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._database = database
         self._declared = declared
-        self._tasks = tasks
+        self._app = app
         self._clock = clock
         self._news = asyncio.Event()
         self._stopping = False
@@ -59,7 +59,8 @@ class Scheduler:
         """Fire until told to stop."""
         await self._database.open()
         await wait_for_schema(self._database)
-        await declare_schedules(self._database, self._declared, self._tasks, self._clock.now())
+        if self._app is not None:
+            await declare_schedules(self._database, self._app, self._declared, self._clock.now())
         listener = Listener(self._database)
         listener.on(SCHEDULES_CHANNEL, lambda _: self._news.set())
         async with asyncio.TaskGroup() as group:
@@ -78,7 +79,7 @@ class Scheduler:
         try:
             for fired in await fire_due(self._database, _plan, self._place):
                 if fired.jobs:
-                    log.info("schedule fired", schedule=fired.schedule, jobs=[job.id for job in fired.jobs])
+                    log.info("schedule fired", schedule=fired.schedule, jobs=[job.id for job in fired.jobs[:5]])
                 if fired.missed:
                     log.warning("fires were missed", schedule=fired.schedule, missed=fired.missed)
             wait = await next_scheduled(self._database)

@@ -137,8 +137,10 @@ class TaskBook(Mapping[str, Task[Any, Any]]):
         return dict.fromkeys(task.options.queue for task in self._tasks.values())
 
 
-def encode_result(task: str, value: Any) -> bytes:
-    """A task's return value as JSON; a `PayloadError` names the task."""
+def encode_result(task: str, value: Any) -> bytes | None:
+    """A task's return value as JSON, nothing for nothing; a `PayloadError` names the task."""
+    if value is None:
+        return None
     try:
         return encode(value)
     except PayloadError as error:

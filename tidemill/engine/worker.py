@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
-from tidemill.core.errors import ConfigError, LeaseLostError
+from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.core.job import check_name
 from tidemill.engine.hands import Hands
 from tidemill.engine.isolation import Children
@@ -165,10 +165,16 @@ class Worker:
             await self._children.close()
             self.hands.close()
         if not self._fenced:
-            await self._database.fetch(END_WORKER, self.worker_id, self._over or "stopped", patience=5.0)
+            await self._say_goodbye()
         if self._over is not None:
             raise LeaseLostError(f"worker {self.name} {self._over}; its jobs have gone back to their queues")
         log.info("worker stopped", worker=self.name)
+
+    async def _say_goodbye(self) -> None:
+        try:
+            await self._database.fetch(END_WORKER, self.worker_id, self._over or "stopped", patience=5.0)
+        except StoreError as error:
+            log.warning("the worker's end could not be recorded: its lease will lapse", error=str(error))
 
     async def _work(self) -> None:
         listener = Listener(self._database)
@@ -188,14 +194,14 @@ class Worker:
             await self._wind_down()
             if not self._fenced:
                 self._pump.close()
-                await pumping
+                await self._write_down(pumping)
             for task in (*helpers, pumping):
                 task.cancel()
 
     async def _wind_down(self) -> None:
         """Give back what has not started, let the rest finish within the grace, give back what remains."""
         log.info("worker stopping", worker=self.name, running=len(self.hands.slots), grace=self.settings.grace)
-        self.hands.give_back_unstarted("its worker stopped before it started")
+        self.hands.stop_taking("its worker stopped before it started")
         give_up = self._clock.monotonic() + self.settings.grace
         while self.hands.slots and not self._hurried and self._clock.monotonic() < give_up:
             self._stop_news.clear()
@@ -205,6 +211,13 @@ class Worker:
             await asyncio.wait([*running, hurry], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             hurry.cancel()
         await self.hands.interrupt(list(self.hands.slots.values()), "its worker stopped before it had finished")
+
+    async def _write_down(self, pumping: asyncio.Task[None]) -> None:
+        """Wait until everything in hand is written; not for ever, if the database is away."""
+        done, _ = await asyncio.wait([pumping], timeout=max(self.settings.grace, 5.0))
+        if not done:
+            self._over = f"stopped with {len(self.hands.held_ids())} jobs unwritten, for the database was away"
+            self._fenced = True
 
     def _fence(self, why: str) -> None:
         """This incarnation is over: others own its jobs. Whatever it still writes changes nothing."""

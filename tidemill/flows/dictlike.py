@@ -13,6 +13,7 @@ from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 
 _extra_slot = vars(BaseModel)["__pydantic_extra__"]
 _fields_set_slot = vars(BaseModel)["__pydantic_fields_set__"]
@@ -29,6 +30,7 @@ class DictLikeModel(BaseModel):
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="allow")
 
     _declares_nothing: ClassVar[bool] = True
+    _wire_prefix: ClassVar[bytes] = b""
 
     def __init__(self, **params: Any) -> None:
         if "_data" in params:
@@ -127,6 +129,13 @@ class DictLikeModel(BaseModel):
         if dynamic:
             dumped["_data"] = dynamic
         return dumped
+
+    def model_dump_json(self, **options: Any) -> str:
+        """The same as JSON text."""
+        if not self._data and not self._hidden():
+            return super().model_dump_json(**options)
+        indent = options.pop("indent", None)
+        return to_json(self.model_dump(mode="json", **options), indent=indent).decode()
 
     def _hidden(self) -> dict[str, Any]:
         """Values that are neither declared nor dynamic, but belong to what is stored."""

@@ -1,6 +1,6 @@
 """What goes wrong in a flow, by the names that users of LlamaIndex Workflows catch.
 
-All of them are `TidemillError`s too. A step's own exception is never wrapped: awaiting a run raises what the step raised.
+All of them are `TidemillError`s too. A step's own exception is never wrapped: awaiting a run raises it as it was.
 """
 
 from __future__ import annotations

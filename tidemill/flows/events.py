@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PlainSerializer, PlainValidator
 
@@ -55,6 +55,10 @@ __all__ = [
 class Event(DictLikeModel):
     """The base of all events: subclass it and declare fields, or use it as it is with dynamic values."""
 
+    if TYPE_CHECKING:  # else type checkers allow declared fields only
+
+        def __init__(self, **params: Any) -> None: ...
+
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
@@ -81,6 +85,10 @@ SerializableException = Annotated[Exception, PlainSerializer(exception_document)
 class StartEvent(Event):
     """The first event of a run, made of the keywords that `run` is called with."""
 
+    if TYPE_CHECKING:  # else type checkers allow declared fields only
+
+        def __init__(self, **params: Any) -> None: ...
+
 
 class StopEvent(Event):
     """Ends the run when a step returns it; `result` is what awaiting the run gives.
@@ -104,6 +112,8 @@ class StopEvent(Event):
 
     @property
     def result(self) -> Any:
+        if "result" in self.__dict__:  # a subclass declares it as a field
+            return self.__dict__["result"]
         private = self.__pydantic_private__
         return private.get("_result") if private else None
 
@@ -126,9 +136,17 @@ class StopEvent(Event):
 class InputRequiredEvent(Event):
     """Asks for something from outside: shown in the stream when a step returns it; no step need take it."""
 
+    if TYPE_CHECKING:  # else type checkers allow declared fields only
+
+        def __init__(self, **params: Any) -> None: ...
+
 
 class HumanResponseEvent(Event):
     """Somebody's answer, sent into the run from outside; no step need produce it."""
+
+    if TYPE_CHECKING:  # else type checkers allow declared fields only
+
+        def __init__(self, **params: Any) -> None: ...
 
 
 class StepFailedEvent(Event):

@@ -11,7 +11,7 @@ raises a `PayloadError` before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakValueDictionary
@@ -26,7 +26,6 @@ from tidemill.flows.dictlike import DictLikeModel
 ModelClass = type[DictLikeModel]
 
 _defined: WeakValueDictionary[str, ModelClass] = WeakValueDictionary()
-_prefixes: dict[ModelClass, bytes] = {}
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -58,7 +57,7 @@ class EventRegistry:
     def __contains__(self, cls: object) -> bool:
         return isinstance(cls, type) and self._classes.get(qualified_name(cls)) is cls
 
-    def __iter__(self) -> Iterable[ModelClass]:
+    def __iter__(self) -> Iterator[ModelClass]:
         return iter(self._classes.values())
 
     def resolve(self, name: str) -> ModelClass:
@@ -89,7 +88,9 @@ def qualified_name(cls: type) -> str:
 
 def remember(cls: ModelClass) -> None:
     """Let instances of this class be read in this process. A class defined again takes the place of the earlier one."""
-    _defined[qualified_name(cls)] = cls
+    name = qualified_name(cls)
+    cls._wire_prefix = b'{"type":' + to_json(name) + b',"value":'
+    _defined[name] = cls
 
 
 def defined_class(name: str) -> ModelClass:
@@ -102,17 +103,14 @@ def defined_class(name: str) -> ModelClass:
 def encode_event(event: DictLikeModel) -> bytes:
     """The JSON bytes of an event, from which `decode_event` makes an equal one."""
     cls = type(event)
-    prefix = _prefixes.get(cls)
-    if prefix is None:
-        prefix = _prefixes[cls] = b'{"type":' + to_json(qualified_name(cls)) + b',"value":'
     try:
         value = cls.__pydantic_serializer__.to_json(event, warnings="error")
-        for name, hidden in _hidden(event).items():
+        for name, hidden in event._hidden().items():
             comma = b"" if value == b"{}" else b","
             value = value[:-1] + comma + to_json(name) + b":" + to_json(hidden) + b"}"
     except (PydanticSerializationError, RecursionError, ValueError) as error:
         raise PayloadError(f"event {qualified_name(cls)} cannot be stored as JSON: {error}") from error
-    return prefix + value + b"}"
+    return cls._wire_prefix + value + b"}"
 
 
 def event_document(event: DictLikeModel) -> dict[str, Any]:
@@ -120,7 +118,7 @@ def event_document(event: DictLikeModel) -> dict[str, Any]:
     cls = type(event)
     try:
         value = cls.__pydantic_serializer__.to_python(event, mode="json", warnings="error")
-        value.update(to_jsonable_python(_hidden(event)))
+        value.update(to_jsonable_python(event._hidden()))
     except (PydanticSerializationError, RecursionError, ValueError) as error:
         raise PayloadError(f"event {qualified_name(cls)} cannot be stored as JSON: {error}") from error
     return {"type": qualified_name(cls), "value": value}
@@ -149,7 +147,3 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
 def _class_named(name: str) -> ModelClass:
     allowed = _allowed.get()
     return defined_class(name) if allowed is None else allowed.resolve(name)
-
-
-def _hidden(event: DictLikeModel) -> dict[str, Any]:
-    return event._hidden()

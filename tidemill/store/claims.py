@@ -12,27 +12,33 @@ or a late-committed job may have come in behind), spending at most a fixed share
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
+from tidemill.store.history import archive_sql
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _LEVELS = len(PRIORITIES)
 
+# At or after the low-water mark of this queue and priority.
+_FROM_MARK = """(due_at, id) >= (({0}::timestamptz[])[(wanted.ord - 1) * 10 + p.priority + 1],
+                                   ({1}::bigint[])[(wanted.ord - 1) * 10 + p.priority + 1])"""
+
 # Ready and due jobs of each queue, best first, from that queue's and priority's low-water mark on.
-_PICK = """
+_PICK = f"""
     SELECT picked.ctid FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS wanted(queue, room, ord)
     CROSS JOIN LATERAL (
         SELECT level.ctid FROM generate_series(9, 0, -1) AS p(priority) CROSS JOIN LATERAL (
             SELECT ctid FROM tidemill.job
             WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at <= now()
-              AND (due_at, id) >= (($3::timestamptz[])[(wanted.ord - 1) * 10 + p.priority + 1],
-                                   ($4::bigint[])[(wanted.ord - 1) * 10 + p.priority + 1])
+              AND {_FROM_MARK.format("$3", "$4")}
               AND task <> ALL ($5::text[])
             ORDER BY due_at, id LIMIT wanted.room FOR UPDATE SKIP LOCKED) AS level
         LIMIT wanted.room) AS picked
@@ -42,6 +48,7 @@ _CLAIM = f"""
     UPDATE tidemill.job SET state = 'running', worker_id = $6, attempt = attempt + 1, started_at = now(),
                             note = NULL, progress = NULL
     WHERE ctid = ANY (ARRAY({_PICK}))
+      AND EXISTS (SELECT FROM tidemill.worker WHERE id = $6 AND ended_at IS NULL)
     RETURNING id, attempt, queue, task, args, options, failures, losses,
               concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at
 """
@@ -49,25 +56,31 @@ _CLAIM = f"""
 # The finished jobs that the worker still owns: id, attempt and worker must all match. The LIMIT keeps the
 # planner from turning one look-up a job into a scan of the whole table.
 _OWNED = """
-    SELECT owned.*, d.state AS final, d.result, d.note AS last_note, d.error
-    FROM unnest({ids}::bigint[], {attempts}::int[], {states}::text[], {results}::json[], {notes}::text[],
-                {errors}::json[]) AS d(id, attempt, state, result, note, error)
     CROSS JOIN LATERAL (
         SELECT j.ctid AS place, j.* FROM tidemill.job AS j
         WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = {worker} AND j.state = 'running'
         LIMIT 1) AS owned
 """
 
-_ARCHIVE = """
-    INSERT INTO tidemill.job_history (
-        id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority, state,
-        queue, task, args, options, origin, tags, unique_key, concurrency_key, result, note, errors)
-    SELECT id, due_at, created_at, deadline, started_at, worker_id, attempt,
-           failures + (final = 'failed')::int, losses, priority, final, queue, task,
-           args, options, origin, tags, unique_key, concurrency_key, result, coalesce(last_note, note),
-           tidemill.with_error(errors, error)
-    FROM owned
+_ENDED = """
+    SELECT owned.*, d.state AS final, d.result, d.note AS last_note, d.error, d.lost
+    FROM unnest({0}::bigint[], {1}::int[], {2}::json[], {3}::text[], {4}::text[], {5}::json[], {6}::boolean[])
+        AS d(id, attempt, result, state, note, error, lost)
 """
+
+_SUCCEEDED = """
+    SELECT owned.*, d.result FROM unnest($7::bigint[], $8::int[], $9::json[]) AS d(id, attempt, result)
+"""
+
+_ARCHIVE = archive_sql(
+    "owned",
+    state="final",
+    note="coalesce(last_note, note)",
+    result="result",
+    failures="failures + (final = 'failed' AND NOT lost)::int",
+    losses="losses + lost::int",
+    errors="tidemill.with_error(errors, error)",
+)
 
 #: Claim up to `room` due jobs of each queue.
 CLAIM_JOBS = _CLAIM
@@ -77,34 +90,40 @@ CLAIM_JOBS = _CLAIM
 FINISH_JOBS = f"""
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM tidemill.job AS j, unnest($1::bigint[], $2::int[]) AS d(id, attempt)
-    WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $7 AND j.state = 'running'
+    WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $8 AND j.state = 'running'
     FOR UPDATE OF j),
-owned AS MATERIALIZED ({
-    _OWNED.format(ids="$1", attempts="$2", states="$3", results="$4", notes="$5", errors="$6", worker="$7")
-}),
+owned AS MATERIALIZED ({_ENDED.format("$1", "$2", "$3", "$4", "$5", "$6", "$7")}{_OWNED.format(worker="$8")}),
 gone AS (
     DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
 archived AS ({_ARCHIVE} WHERE id IN (SELECT id FROM gone) RETURNING id, concurrency_key)
 SELECT id, concurrency_key FROM archived
 """
 
-#: Finish one batch and claim the next: the whole turn of a busy worker. The last row counts what was finished.
-#: Rows are found by key once and deleted by place; one that was touched in between (a progress report) may be
-#: passed over: the count shows it, and FINISH_JOBS then finishes it.
-FINISH_AND_CLAIM = f"""
-WITH owned AS MATERIALIZED ({
-    _OWNED.format(ids="$7", attempts="$8", states="$9", results="$10", notes="$11", errors="$12", worker="$6")
-}),
+
+def _finish_and_claim(owned: str, archive: str) -> str:
+    return f"""
+WITH owned AS MATERIALIZED ({owned}{_OWNED.format(worker="$6")}),
 gone AS (
     DELETE FROM tidemill.job
     WHERE ctid = ANY (ARRAY(SELECT place FROM owned)) AND worker_id = $6 AND state = 'running'
     RETURNING id),
-archived AS ({_ARCHIVE} WHERE (id IN (SELECT id FROM gone)) IS TRUE RETURNING id),
+archived AS ({archive} WHERE (id IN (SELECT id FROM gone)) IS TRUE RETURNING id),
 claimed AS ({_CLAIM})
 SELECT * FROM claimed
 UNION ALL
 SELECT count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
 """
+
+
+#: Finish one batch and claim the next: the whole turn of a busy worker. The last row counts what was finished.
+#: Rows are found by key once and deleted by place; one that was touched in between (a progress report) may be
+#: passed over: the count shows it, and FINISH_JOBS then finishes it.
+FINISH_AND_CLAIM = _finish_and_claim(_ENDED.format("$7", "$8", "$9", "$10", "$11", "$12", "$13"), _ARCHIVE)
+
+#: The same for jobs that have all simply succeeded: most turns, with half the parameters.
+SUCCEED_AND_CLAIM = _finish_and_claim(
+    _SUCCEEDED, archive_sql("owned", state="'succeeded'", note="note", result="result")
+)
 
 #: Put jobs back to be claimed again; failures and losses are counted apart.
 REQUEUE_JOBS = """
@@ -132,11 +151,13 @@ CLAIM_LIMITED = "SELECT * FROM tidemill.claim_limited($1, $2, $3, $4)"
 
 #: Seconds until the next job of these queues is due; null if none waits, and not above zero if one has become
 #: due since the claim before.
-NEXT_DUE = """
+NEXT_DUE = f"""
 SELECT extract(epoch FROM min(level.due_at) - now())::float8 AS seconds
-FROM unnest($1::text[]) AS wanted(queue) CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
+FROM unnest($1::text[]) WITH ORDINALITY AS wanted(queue, ord)
+CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
     SELECT due_at FROM tidemill.job
-    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND task <> ALL ($2::text[])
+    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND task <> ALL ($4::text[])
+      AND {_FROM_MARK.format("$2", "$3")}
     ORDER BY due_at LIMIT 1) AS level
 """
 
@@ -165,8 +186,7 @@ class LowWater:
     def __init__(self, queues: Sequence[str], *, share: float = 0.1) -> None:
         self._queues = {queue: index for index, queue in enumerate(queues)}
         self._share = share
-        self._look_again_at = 0.0
-        self.from_front = True
+        self.look_again_at = 0.0
         self.reset()
 
     def reset(self) -> None:
@@ -176,9 +196,13 @@ class LowWater:
         self.from_front = True
 
     def marks(self, queues: Sequence[str], now: float) -> tuple[list[datetime], list[int]]:
-        """The marks for a claim on these queues at monotonic time `now`."""
-        if now >= self._look_again_at:
+        """The marks for a claim on these queues at monotonic time `now`; at the front when it is time for that."""
+        if now >= self.look_again_at:
             self.reset()
+        return self.standing(queues)
+
+    def standing(self, queues: Sequence[str]) -> tuple[list[datetime], list[int]]:
+        """The marks as they are."""
         due: list[datetime] = []
         ids: list[int] = []
         for queue in queues:
@@ -187,28 +211,25 @@ class LowWater:
             ids += self._ids[first : first + _LEVELS]
         return due, ids
 
-    def claimed(self, rows: Sequence[tuple[str, int, datetime, int]], *, full: bool, took: float, now: float) -> None:
-        """Learn from a claim: the rows it got, whether it got all it asked for, and how long it took."""
+    def claimed(self, rows: Sequence[tuple[str, int, datetime, int]], *, took: float, now: float) -> None:
+        """Learn from a claim: the rows it got, and how long it took."""
         for queue, priority, due_at, job_id in rows:
             at = self._queues[queue] * _LEVELS + priority
             if (due_at, job_id) > (self._due[at], self._ids[at]):
                 self._due[at], self._ids[at] = due_at, job_id
         if self.from_front:
-            # The longer a look from the front takes, the rarer it gets.
-            self._look_again_at = now + max(0.05, took / self._share)
+            # The longer a look from the front takes, the rarer it gets: a fixed share of the time.
+            self.look_again_at = now + took / self._share
             self.from_front = False
-        elif not full:
-            # Nothing more ahead of the marks: something may have come in behind them.
-            self._look_again_at = now
 
 
 class Turn(NamedTuple):
-    """What a turn brought. `again`: it came back short without having looked from the front of the queues.
-    `refused` results changed nothing: they were written before, or their jobs belong to somebody else by now."""
+    """What a turn brought. `refused` results changed nothing: they were written before, or their jobs belong to
+    somebody else by now. When `look_again_at` has come, a claim should look from the front of the queues."""
 
     jobs: list[ClaimedJob]
-    again: bool
     refused: int
+    look_again_at: float
 
 
 class Claims:
@@ -224,27 +245,31 @@ class Claims:
         self, finished: Sequence[Finish], wanted: dict[str, int], unknown: Sequence[str], now: float
     ) -> Turn:
         """Finish a batch and claim up to `wanted` jobs per queue, in one round trip."""
-        queues, rooms = list(wanted), list(wanted.values())
-        marks = self._low_water.marks(queues, now)
-        from_front = self._low_water.from_front
-        rows = await self.connection.fetch(
-            self._database.sql(FINISH_AND_CLAIM),
-            queues,
-            rooms,
-            *marks,
-            unknown,
-            self.worker_id,
-            *_finish_columns(finished),
-        )
-        refused = len(finished) - rows.pop()[0]
-        if refused:
-            refused -= len(await self.finish(finished))
-        elif keyed := [job.id for job in finished if job.keyed]:
-            await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
-        full = len(rows) >= sum(rooms)
+        finished = _once_each(finished)
+        queues = list(wanted)
+        claim = (queues, list(wanted.values()), *self._low_water.marks(queues, now), unknown, self.worker_id)
+        from_front, refused = self._low_water.from_front, 0
+        if not finished:
+            rows = await self.connection.fetch(self._database.sql(CLAIM_JOBS), *claim)
+        else:
+            rows = await self._finish_and_claim(finished, claim)
+            refused = len(finished) - rows.pop()[0]
+            if refused:
+                refused -= len(await self.finish(finished))
+            elif keyed := [job.id for job in finished if job.keyed]:
+                await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
+        rows = _in_turn(rows)
         took = time.monotonic() - now
-        self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], full=full, took=took, now=now)
-        return Turn([_claimed(row) for row in rows], not full and not from_front, refused)
+        self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], took=took, now=now)
+        # A look from the front that found nothing need not be repeated until there is news.
+        again = math.inf if from_front and not rows else self._low_water.look_again_at
+        return Turn([_claimed(row) for row in rows], refused, again)
+
+    async def _finish_and_claim(self, finished: Sequence[Finish], claim: tuple[Any, ...]) -> list[Any]:
+        if all(job.state == "succeeded" and job.note is None for job in finished):
+            ids, attempts, results = columns([(job.id, job.attempt, job.result) for job in finished], 3)
+            return await self.connection.fetch(self._database.sql(SUCCEED_AND_CLAIM), *claim, ids, attempts, results)
+        return await self.connection.fetch(self._database.sql(FINISH_AND_CLAIM), *claim, *_finish_columns(finished))
 
     async def claim_limited(self, queue: str, room: int, unknown: Sequence[str]) -> tuple[list[ClaimedJob], float]:
         """Claim from a rate-limited queue; also returns how long to wait for its next token."""
@@ -252,7 +277,7 @@ class Claims:
             self._database.sql(CLAIM_LIMITED), queue, room, self.worker_id, list(unknown)
         )
         wait = rows.pop()["wait"]
-        return [_claimed(row) for row in rows], wait
+        return [_claimed(row) for row in _in_turn(rows)], wait
 
     async def finish(self, finished: Sequence[Finish]) -> list[int]:
         """Move jobs to the history; returns the ids that were still this worker's."""
@@ -264,7 +289,8 @@ class Claims:
 
     async def next_due(self, queues: Sequence[str], unknown: Sequence[str]) -> float | None:
         """Seconds until the next job of these queues is due."""
-        return await self.connection.fetchval(self._database.sql(NEXT_DUE), list(queues), list(unknown))
+        marks = self._low_water.standing(queues)
+        return await self.connection.fetchval(self._database.sql(NEXT_DUE), list(queues), *marks, list(unknown))
 
     async def release_strays(self, held: Sequence[int]) -> list[int]:
         """Give back jobs that the table says are ours but we never got to see."""
@@ -293,6 +319,7 @@ async def finish_jobs(
     database: Database, connection: Executor, worker_id: int, finished: Sequence[Finish]
 ) -> list[int]:
     """Move a worker's jobs to the history, and let through what waited for their concurrency keys."""
+    finished = _once_each(finished)
     rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(finished), worker_id)
     if keys := sorted({row[1] for row in rows if row[1] is not None}):
         await connection.execute(database.sql(ADMIT_GATED), keys)
@@ -314,8 +341,23 @@ async def requeue_jobs(database: Database, connection: Executor, worker_id: int,
     return [row[0] for row in rows]
 
 
+def _once_each(finished: Sequence[Finish]) -> Sequence[Finish]:
+    return list({job.id: job for job in reversed(finished)}.values())[::-1] if len(finished) > 1 else finished
+
+
 def _finish_columns(finished: Sequence[Finish]) -> list[list[Any]]:
-    return columns([(f.id, f.attempt, f.state, f.result, f.note, f.error) for f in finished], 6)
+    return columns([(f.id, f.attempt, f.result, f.state, f.note, f.error, f.lost) for f in finished], 7)
+
+
+def _in_turn(rows: list[Any]) -> list[Any]:
+    """Rows in the order in which they are to start, which an UPDATE does not keep; queues take turns."""
+    rows.sort(key=lambda row: (-row[11], row[12], row[0]))
+    by_queue: dict[str, list[Any]] = {}
+    for row in rows:
+        by_queue.setdefault(row[2], []).append(row)
+    if len(by_queue) < 2:
+        return rows
+    return [row for turn in zip_longest(*by_queue.values()) for row in turn if row is not None]
 
 
 def _claimed(row: Any) -> ClaimedJob:

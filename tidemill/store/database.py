@@ -19,9 +19,12 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import msgspec
+import structlog
 
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.store.embedded import EmbeddedServer
+
+log = structlog.get_logger("tidemill.store")
 
 T = TypeVar("T")
 Connection = asyncpg.Connection
@@ -162,7 +165,7 @@ class Database:
 
     @asynccontextmanager
     async def acquire(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
-        """A pooled connection that answered when it was handed out."""
+        """A pooled connection."""
         pool = self._opened()
         connection = await self._patiently(pool.acquire, patience)
         try:
@@ -173,8 +176,28 @@ class Database:
     @asynccontextmanager
     async def transaction(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
         """A pooled connection inside a transaction that commits when the block ends well."""
-        async with self.acquire(patience=patience) as connection, connection.transaction():
-            yield connection
+        pool = self._opened()
+
+        async def begin() -> tuple[Any, Any]:
+            connection = await pool.acquire()
+            try:
+                transaction = connection.transaction()
+                await transaction.start()
+            except BaseException:
+                await pool.release(connection)
+                raise
+            return connection, transaction
+
+        connection, transaction = await self._patiently(begin, patience)
+        try:
+            try:
+                yield connection
+            except BaseException:
+                await _roll_back(transaction)
+                raise
+            await transaction.commit()
+        finally:
+            await pool.release(connection)
 
     async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
         """Do work that may safely be done twice, again and again until the server has answered."""
@@ -214,7 +237,7 @@ class Database:
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], patience: float | None) -> T:
         loop = asyncio.get_running_loop()
         give_up = None if patience is None else loop.time() + patience
-        pause = _FIRST_PAUSE
+        pause, told = _FIRST_PAUSE, False
         while True:
             try:
                 return await attempt()
@@ -225,6 +248,11 @@ class Database:
             except Exception as error:
                 if not is_away(error):
                     raise
+                if self._pool is not None:
+                    await self._pool.expire_connections()
+                if give_up is None and pause >= _LONGEST_PAUSE and not told:
+                    told = True
+                    log.warning("waiting for the database", at=self.where, error=_one_line(error))
                 if give_up is not None and loop.time() + pause > give_up:
                     raise StoreError(
                         f"the database at {self.where} does not answer ({_one_line(error)}); "
@@ -268,6 +296,15 @@ def is_away(error: BaseException) -> bool:
 def is_full(error: BaseException) -> bool:
     """Whether the server is there but cannot store anything now."""
     return isinstance(error, _FULL)
+
+
+async def _roll_back(transaction: Any) -> None:
+    try:
+        await transaction.rollback()
+    except Exception as error:
+        if not is_away(error):
+            raise
+        # The connection is gone, and the transaction with it.
 
 
 def in_schema(statement: str, schema: str) -> str:

@@ -158,7 +158,13 @@ def check_known(database: Database, version: int, chain: Chain = OWN_CHAIN) -> N
 async def _lock_chain(connection: Executor, database: Database, chain: Chain) -> int:
     key = zlib.crc32(f"{database.schema}.{chain.ledger}".encode())
     await connection.execute("SELECT pg_advisory_xact_lock($1)", key)
-    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {database.schema}")
+    try:
+        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {database.schema}")
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise StoreError(
+            f"the role may not create the schema {database.schema} in {database.where}: grant it CREATE on the "
+            f"database, or create the schema for it ({error})"
+        ) from error
     await connection.execute(database.sql(CREATE_LEDGER).format(ledger=chain.ledger))
     current = await connection.fetchval(_ledger_sql(database, chain)) or 0
     check_known(database, current, chain)

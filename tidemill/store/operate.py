@@ -5,22 +5,17 @@ from __future__ import annotations
 from tidemill.core.errors import NotFoundError
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
+from tidemill.store.history import archive_sql
 from tidemill.store.inspect import _MATCHES, JobFilter
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
 
 #: Cancel waiting jobs at once: they move to the history unrun.
-CANCEL_WAITING = """
+CANCEL_WAITING = f"""
 WITH gone AS (
     DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running' FOR UPDATE))
     RETURNING *),
-archived AS (
-    INSERT INTO tidemill.job_history (
-        id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority, state,
-        queue, task, args, options, origin, tags, unique_key, concurrency_key, note, errors)
-    SELECT id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority,
-           'cancelled', queue, task, args, options, origin, tags, unique_key, concurrency_key, $2, errors
-    FROM gone)
+archived AS ({archive_sql("gone", state="'cancelled'", note="$2")})
 SELECT id, concurrency_key FROM gone
 """
 
@@ -43,21 +38,22 @@ MATCH_UNSUCCESSFUL = (
 
 #: Waiting jobs get their turn now.
 RETRY_WAITING = """
-UPDATE tidemill.job SET due_at = now(), state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
-                        note = $2
+UPDATE tidemill.job SET due_at = now(), note = $2,
+    state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
 WHERE id = ANY ($1::bigint[]) AND state <> 'running'
 RETURNING id, queue, concurrency_key
 """
 
 #: Finished jobs come back as new jobs that say which one they repeat.
 RETRY_FINISHED = """
-INSERT INTO tidemill.job (queue, task, args, priority, tags, options, origin, unique_key, concurrency_key, state)
+INSERT INTO tidemill.job (
+    queue, task, args, priority, tags, options, origin, unique_key, concurrency_key, concurrency_max, state)
 SELECT queue, task, args, priority, tags, options,
        (coalesce(origin::jsonb, '{}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
-       unique_key, concurrency_key, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
+       unique_key, concurrency_key, concurrency_max, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
 FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-RETURNING id, queue, concurrency_key
+RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
 """
 
 FIND_JOBS = """
@@ -67,7 +63,7 @@ UNION SELECT id FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 
 
 class Outcome:
-    """How many jobs an operator's action reached, and how."""
+    """Which jobs an operator's action reached: `done` at once, `asked` (or enqueued anew), or left `unchanged`."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
@@ -108,6 +104,7 @@ async def retry_jobs(database: Database, ids: list[int], *, by: str) -> Outcome:
         finished = await connection.fetch(database.sql(RETRY_FINISHED), ids, by)
         outcome.done = [row["id"] for row in waiting]
         outcome.asked = [row["id"] for row in finished]
+        outcome.unchanged = sorted(set(ids) - set(outcome.done) - {row["retry_of"] for row in finished})
         rows = [*waiting, *finished]
         await _admit(database, connection, [row["concurrency_key"] for row in rows])
         if rows:

@@ -9,6 +9,8 @@ import asyncpg
 
 from tidemill.store.database import Database
 
+LOCK_PATIENCE_MS = 200
+
 _PARTITION = re.compile(r"job_history_(\d{4})(\d{2})(\d{2})\Z")
 
 LIST_PARTITIONS = """
@@ -50,10 +52,8 @@ async def make_partitions(database: Database, today: date, *, days_ahead: int = 
         row = await database.fetchrow(COUNT_DEFAULT, first, last)
         if row and row["n"]:
             continue  # Its rows are in the default partition already: they stay there, and age out from there.
-        try:
-            await database.run(lambda connection, statement=statement: connection.execute(statement))
-        except asyncpg.CheckViolationError:
-            continue  # A job finished into the default partition between the look and the making.
+        if not await _change(database, statement):
+            continue
         made.append(name)
     return made
 
@@ -66,11 +66,27 @@ async def drop_partitions(database: Database, today: date, *, keep_days: int) ->
         if match is None or date(int(match[1]), int(match[2]), int(match[3])) >= today - timedelta(days=keep_days):
             continue
         statement = database.sql(f"DROP TABLE IF EXISTS tidemill.{name}")
-        await database.run(lambda connection, statement=statement: connection.execute(statement))
-        dropped.append(name)
+        if await _change(database, statement):
+            dropped.append(name)
     oldest = _midnight(today - timedelta(days=keep_days))
     await database.fetch("DELETE FROM tidemill.job_history_default WHERE finished_at < $1", oldest)
     return dropped
+
+
+async def _change(database: Database, statement: str) -> bool:
+    """Change the partitions, unless somebody reads them for long: who waits for them makes all others wait.
+
+    False means that it could not be done now; the next round of housekeeping tries again.
+    """
+    async with database.acquire() as connection:
+        try:
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = {LOCK_PATIENCE_MS}")
+                await connection.execute(statement)
+        except (asyncpg.LockNotAvailableError, asyncpg.CheckViolationError):
+            # Busy; or a job has just finished into the default partition, where its day's rows then stay.
+            return False
+    return True
 
 
 async def forget_leftovers(database: Database, *, ended_workers_after: float = 86_400.0) -> None:

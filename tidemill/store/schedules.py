@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import decode, encode
-from tidemill.core.errors import NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import JobRef, NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, next_fire
 from tidemill.store.audit import write_audit
@@ -24,20 +24,22 @@ SCHEDULES_CHANNEL = "schedules"
 
 #: Declare schedules; a changed spec gets a new next fire, an unchanged one keeps its place.
 UPSERT_SCHEDULE = """
-INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided)
-VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), to_timestamp($9))
+INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided, app)
+VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10)
 ON CONFLICT (name) DO UPDATE SET task = excluded.task, queue = excluded.queue, spec = excluded.spec,
     job = excluded.job, catchup = excluded.catchup, jitter = excluded.jitter,
     next_fire = CASE WHEN s.spec::text = excluded.spec::text THEN s.next_fire ELSE excluded.next_fire END,
     decided = CASE WHEN s.spec::text = excluded.spec::text THEN s.decided ELSE excluded.decided END
+WHERE s.app = excluded.app
+RETURNING name
 """
 
-#: Schedules of these tasks that the application no longer declares.
-PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE task = ANY ($1) AND name <> ALL ($2) RETURNING name"
+#: Schedules that the application no longer declares.
+PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE app = $1 AND name <> ALL ($2)"
 
 #: Due schedules that no other scheduler holds.
 TAKE_DUE = """
-SELECT name, task, queue, spec, job, catchup, jitter, extract(epoch FROM decided)::float8 AS decided,
+SELECT name, task, queue, spec, job, catchup, jitter, decided,
        extract(epoch FROM now())::float8 AS now
 FROM tidemill.schedule WHERE NOT paused AND next_fire <= now()
 ORDER BY next_fire LIMIT 100 FOR UPDATE SKIP LOCKED
@@ -45,7 +47,7 @@ ORDER BY next_fire LIMIT 100 FOR UPDATE SKIP LOCKED
 
 #: A schedule has fired, or has let fires pass.
 RECORD_FIRE = """
-UPDATE tidemill.schedule SET next_fire = to_timestamp($2), decided = to_timestamp($8), fired = fired + $3,
+UPDATE tidemill.schedule SET next_fire = to_timestamp($2), decided = $8, fired = fired + $3,
     last_fire = coalesce(to_timestamp($4), last_fire), last_job_id = coalesce($5, last_job_id),
     missed = missed + $6, missed_at = coalesce(to_timestamp($7), missed_at)
 WHERE name = $1
@@ -69,7 +71,7 @@ FROM tidemill.schedule WHERE name = $1 FOR UPDATE
 
 #: Pause, or resume from now on: fires that passed meanwhile are not made up for.
 SET_PAUSED = """
-UPDATE tidemill.schedule SET paused = $2, next_fire = to_timestamp($3), decided = now() WHERE name = $1
+UPDATE tidemill.schedule SET paused = $2, next_fire = to_timestamp($3), decided = $4 WHERE name = $1
 """
 
 NOTIFY_SCHEDULES = "SELECT pg_notify('tidemill_schedules', '')"
@@ -95,12 +97,12 @@ class Fired(msgspec.Struct, frozen=True):
     missed: int
 
 
-async def declare_schedules(database: Database, declared: Sequence[Declared], tasks: Sequence[str], now: float) -> None:
-    """Make the stored schedules of these tasks those that the application declares."""
+async def declare_schedules(database: Database, app: str, declared: Sequence[Declared], now: float) -> None:
+    """Make an application's stored schedules those that it declares."""
     async with database.transaction(patience=None) as connection:
-        await connection.execute(database.sql(PRUNE_SCHEDULES), list(tasks), [s.name for s in declared])
+        await connection.execute(database.sql(PRUNE_SCHEDULES), app, [s.name for s in declared])
         for schedule in sorted(declared, key=lambda s: s.name):
-            await connection.execute(
+            stored = await connection.fetchval(
                 database.sql(UPSERT_SCHEDULE),
                 schedule.name,
                 schedule.job.task,
@@ -111,7 +113,10 @@ async def declare_schedules(database: Database, declared: Sequence[Declared], ta
                 schedule.jitter,
                 next_fire(schedule.spec, now),
                 now,
+                app,
             )
+            if stored is None:
+                raise ConfigError(f"schedule {schedule.name!r} belongs to another application: give it another name")
         await connection.execute(database.sql(NOTIFY_SCHEDULES))
 
 
@@ -155,7 +160,7 @@ async def set_paused(database: Database, name: str, paused: bool, *, by: str) ->
     async with database.transaction(patience=30.0) as connection:
         row = await _lock(database, connection, name)
         following = next_fire(decode(row["spec"], Schedule), row["now"])
-        await connection.execute(database.sql(SET_PAUSED), name, paused, following)
+        await connection.execute(database.sql(SET_PAUSED), name, paused, following, row["now"])
         await connection.execute(database.sql(NOTIFY_SCHEDULES))
         await write_audit(
             database,

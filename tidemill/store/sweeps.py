@@ -9,24 +9,26 @@ import asyncpg
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.claims import finish_jobs, requeue_jobs
 from tidemill.store.database import Database, Executor
+from tidemill.store.history import archive_sql
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
-from tidemill.store.workers import END_LAPSED, FIND_LAPSED, FIND_ORPHANS, FLAG_SILENT, HELD_BY
+from tidemill.store.workers import (
+    END_LAPSED,
+    FIND_LAPSED,
+    FIND_LATE_CLAIMS,
+    FIND_ORPHANS,
+    FLAG_SILENT,
+    HELD_BY,
+    RECENTLY_ENDED,
+)
 
 #: Waiting jobs whose deadline has passed move to the history unrun.
-EXPIRE_JOBS = """
+EXPIRE_JOBS = f"""
 WITH gone AS (
     DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.job WHERE deadline <= now() AND state <> 'running'
         ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
     RETURNING *),
-archived AS (
-    INSERT INTO tidemill.job_history (
-        id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority, state,
-        queue, task, args, options, origin, tags, unique_key, concurrency_key, note, errors)
-    SELECT id, due_at, created_at, deadline, started_at, worker_id, attempt, failures, losses, priority,
-           'expired', queue, task, args, options, origin, tags, unique_key, concurrency_key,
-           'its deadline passed before it could start', errors
-    FROM gone)
+archived AS ({archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")})
 SELECT id FROM gone
 """
 
@@ -64,10 +66,20 @@ async def reclaim_lapsed(database: Database, decide: Decide, *, lease: float) ->
     return reclaimed
 
 
+async def reclaim_late_claims(database: Database, decide: Decide) -> int:
+    """Settle what workers that have just ended had claimed in their last moment; returns how many jobs."""
+    ended = [row["id"] for row in await database.fetch(RECENTLY_ENDED, patience=None)]
+    return await _settle_orphans(database, FIND_LATE_CLAIMS, ended, decide=decide) if ended else 0
+
+
 async def reclaim_orphans(database: Database, decide: Decide) -> int:
-    """Settle jobs whose worker has ended without giving them back; returns how many there were."""
+    """Settle jobs whose worker has ended without giving them back, whenever that was; returns how many."""
+    return await _settle_orphans(database, FIND_ORPHANS, decide=decide)
+
+
+async def _settle_orphans(database: Database, statement: str, *args: object, decide: Decide) -> int:
     total = 0
-    for row in await database.fetch(FIND_ORPHANS, patience=None):
+    for row in await database.fetch(statement, *args, patience=None):
         async with database.transaction(patience=None) as connection:
             name = f"worker #{row['worker_id']}"
             total += await _settle(database, connection, row["worker_id"], name, decide)

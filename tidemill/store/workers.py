@@ -55,6 +55,11 @@ UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'ended', 
 WHERE id = $1 AND ended_at IS NULL
 """
 
+#: A process is known to be dead.
+EXPIRE_LEASE = """
+UPDATE tidemill.worker SET lease_until = now() - interval '1 second' WHERE host = $1 AND pid = $2 AND ended_at IS NULL
+"""
+
 #: Workers whose lease has lapsed. After a restart of the database everyone gets one lease's time to come back.
 FIND_LAPSED = """
 SELECT id, host, pid, lease_until FROM tidemill.worker
@@ -81,6 +86,12 @@ SELECT DISTINCT j.worker_id FROM tidemill.job AS j LEFT JOIN tidemill.worker AS 
 WHERE j.state = 'running' AND (w.id IS NULL OR w.ended_at IS NOT NULL)
 """
 
+#: Workers that ended in the last minute and yet own running jobs: a claim of theirs came through after their end.
+FIND_LATE_CLAIMS = """
+SELECT DISTINCT worker_id FROM tidemill.job WHERE state = 'running' AND worker_id = ANY ($1)
+"""
+RECENTLY_ENDED = "SELECT id FROM tidemill.worker WHERE ended_at > now() - interval '1 minute'"
+
 #: Flag workers that have not been heard of for `$1` seconds while they own running jobs.
 FLAG_SILENT = """
 UPDATE tidemill.worker AS w SET flagged_at = now()
@@ -102,7 +113,15 @@ SELECT coalesce((SELECT mode FROM before), 'run') AS before, pg_notify('tidemill
 CLEAR_CONTROL = """
 WITH gone AS (
     DELETE FROM tidemill.worker_control WHERE $1 IN (host, '*') AND $2 IN (queue, '*') RETURNING mode)
-SELECT coalesce((SELECT min(mode) FROM gone), 'run') AS before, pg_notify('tidemill_control', '')
+SELECT coalesce((SELECT string_agg(DISTINCT mode, ', ') FROM gone), 'run') AS before,
+       pg_notify('tidemill_control', '')
+"""
+
+#: An exception from a broader wish that still stands.
+EXEMPT = """
+INSERT INTO tidemill.worker_control (host, queue, mode, by)
+SELECT $1, $2, 'run', $3 WHERE EXISTS (
+    SELECT FROM tidemill.worker_control WHERE host IN ($1, '*') AND queue IN ($2, '*') AND mode <> 'run')
 """
 
 #: Workers for people: living ones first, then those that ended in the last `$1` seconds.
@@ -121,7 +140,16 @@ DECLARE_QUEUES = """
 INSERT INTO tidemill.queue AS q (name, rate, burst)
 SELECT * FROM unnest($1::text[], $2::float8[], $3::float8[])
 ON CONFLICT (name) DO UPDATE SET rate = excluded.rate, burst = excluded.burst
-    WHERE (q.rate, q.burst) IS DISTINCT FROM (excluded.rate, excluded.burst)
+    WHERE q.by IS NULL AND (q.rate, q.burst) IS DISTINCT FROM (excluded.rate, excluded.burst)
+"""
+
+#: An operator's rate limit, which the application's own does not change from then on; what it was before.
+SET_LIMIT = """
+WITH before AS (SELECT rate FROM tidemill.queue WHERE name = $1),
+put AS (
+    INSERT INTO tidemill.queue (name, rate, burst, by) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (name) DO UPDATE SET rate = excluded.rate, burst = excluded.burst, by = excluded.by)
+SELECT (SELECT rate FROM before), pg_notify('tidemill_control', '')
 """
 
 #: Which of these queues have a rate limit.
@@ -174,7 +202,7 @@ async def renew_lease(
 async def read_control(database: Database, host: str, queues: Sequence[str]) -> dict[str, Mode]:
     """The queues for which operators want something other than `run`."""
     rows = await database.fetch(READ_CONTROL, host, list(queues), patience=None)
-    return {row["queue"]: row["mode"] for row in rows}
+    return {row["queue"]: row["mode"] for row in rows if row["mode"] != "run"}
 
 
 async def set_control(database: Database, host: str, queue: str, mode: Mode, *, by: str) -> str:
@@ -182,6 +210,7 @@ async def set_control(database: Database, host: str, queue: str, mode: Mode, *, 
     async with database.transaction(patience=30.0) as connection:
         if mode == "run":
             before = await connection.fetchval(database.sql(CLEAR_CONTROL), host, queue)
+            await connection.execute(database.sql(EXEMPT), host, queue, by)
         else:
             before = await connection.fetchval(database.sql(SET_CONTROL), host, queue, mode, by)
         await write_audit(
@@ -211,3 +240,23 @@ async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> No
 async def limited_queues(database: Database, queues: Sequence[str]) -> list[str]:
     """Which of these queues have a rate limit now."""
     return [row["name"] for row in await database.fetch(LIMITED_QUEUES, list(queues), patience=None)]
+
+
+async def set_limit(database: Database, limit: QueueLimit, *, by: str) -> None:
+    """Set a queue's rate limit as an operator: at once for all workers, and whatever the code declares."""
+    async with database.transaction(patience=30.0) as connection:
+        before = await connection.fetchval(database.sql(SET_LIMIT), limit.name, limit.rate, limit.burst, by)
+        await write_audit(
+            database,
+            connection,
+            who=by,
+            action="queue.limit",
+            target=limit.name,
+            before={"rate": before},
+            after={"rate": limit.rate},
+        )
+
+
+async def expire_lease(database: Database, host: str, pid: int) -> None:
+    """Say that a worker process is dead, as only the one who saw it die can: its jobs need not wait for its lease."""
+    await database.fetch(EXPIRE_LEASE, host, pid)

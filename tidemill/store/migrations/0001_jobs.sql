@@ -23,6 +23,7 @@ CREATE TABLE tidemill.job (
     tags            text[],
     unique_key      text COLLATE "C",
     concurrency_key text COLLATE "C",
+    concurrency_max integer,
     cancel_reason   text,
     note            text,
     errors          json
@@ -63,6 +64,7 @@ CREATE TABLE tidemill.job_history (
     tags            text[],
     unique_key      text COLLATE "C",
     concurrency_key text COLLATE "C",
+    concurrency_max integer,
     result          json,
     note            text,
     errors          json
@@ -89,9 +91,10 @@ CREATE TABLE tidemill.concurrency (
     max integer NOT NULL CHECK (max > 0)
 );
 
--- Settings of a queue that all workers share: its token bucket.
+-- Settings of a queue that all workers share: its token bucket. What an operator has set (`by`), code does not change.
 CREATE TABLE tidemill.queue (
     name        text COLLATE "C" PRIMARY KEY,
+    by          text,
     rate        double precision CHECK (rate > 0),
     burst       double precision CHECK (burst >= 1),
     tokens      double precision NOT NULL DEFAULT 0,
@@ -121,15 +124,16 @@ CREATE TABLE tidemill.worker (
 CREATE TABLE tidemill.worker_control (
     host  text NOT NULL,
     queue text NOT NULL,
-    mode  text NOT NULL CHECK (mode IN ('pause', 'drain', 'stop')),
+    mode  text NOT NULL CHECK (mode IN ('run', 'pause', 'drain', 'stop')),
     by    text NOT NULL,
     at    timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (host, queue)
 );
 
--- Periodic work. Every fire up to `decided` has been enqueued or counted as missed.
+-- Periodic work. Every fire up to `decided` (seconds since 1970, exactly) has been enqueued or counted as missed.
 CREATE TABLE tidemill.schedule (
     name        text PRIMARY KEY,
+    app         text NOT NULL,
     task        text NOT NULL,
     queue       text NOT NULL,
     spec        json NOT NULL,
@@ -137,7 +141,7 @@ CREATE TABLE tidemill.schedule (
     catchup     text NOT NULL DEFAULT 'one' CHECK (catchup IN ('skip', 'one', 'all')),
     jitter      double precision NOT NULL DEFAULT 0,
     paused      boolean NOT NULL DEFAULT false,
-    decided     timestamptz NOT NULL DEFAULT now(),
+    decided     double precision NOT NULL,
     next_fire   timestamptz NOT NULL,
     last_fire   timestamptz,
     last_job_id bigint,
@@ -174,6 +178,11 @@ DECLARE
     admitted integer := 0;
     n        integer;
 BEGIN
+    -- A key's row may have been cleaned away while none of its jobs was there.
+    INSERT INTO tidemill.concurrency (key, max)
+        SELECT concurrency_key, coalesce(max(concurrency_max), 1) FROM tidemill.job
+        WHERE concurrency_key = ANY (keys) AND state = 'gated' GROUP BY 1 ORDER BY 1
+        ON CONFLICT (key) DO NOTHING;
     FOR gate IN SELECT key, max FROM tidemill.concurrency WHERE key = ANY(keys) ORDER BY key FOR UPDATE LOOP
         WITH let_in AS (
             UPDATE tidemill.job SET state = 'ready', note = NULL WHERE id = ANY (ARRAY(
@@ -210,7 +219,8 @@ BEGIN
     RETURN QUERY
         UPDATE tidemill.job AS j SET state = 'running', worker_id = worker, attempt = j.attempt + 1,
                                      started_at = now(), note = NULL, progress = NULL
-        WHERE j.id = ANY (ARRAY(
+        WHERE EXISTS (SELECT FROM tidemill.worker AS w WHERE w.id = worker AND w.ended_at IS NULL)
+          AND j.id = ANY (ARRAY(
             SELECT level.id FROM generate_series(9, 0, -1) AS p(priority) CROSS JOIN LATERAL (
                 SELECT r.id FROM tidemill.job AS r
                 WHERE r.queue = of_queue AND r.priority = p.priority AND r.state = 'ready' AND r.due_at <= now()

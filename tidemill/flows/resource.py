@@ -1,0 +1,233 @@
+"""What a step needs besides its event: made once, handed to every step that asks.
+
+    def get_client() -> Client: ...
+
+    async def fetch(self, ev: StartEvent, client: Annotated[Client, Resource(get_client)]) -> StopEvent
+    async def score(self, ev: Scored, limits: Annotated[Limits, ResourceConfig("limits.json")]) -> StopEvent
+
+A factory may be async, and may ask for resources in the same way. What it makes is kept by the workflow and shared by
+all its steps and runs; with `cache=False` each call of a step gets its own. A `ResourceConfig` reads a JSON file, or a
+part of it (`path_selector="models.small"`), into the pydantic model that the parameter is annotated with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Hashable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tidemill.flows.errors import ResourceCycleError, ResourceFileError
+
+
+class ResourceDescriptor(Protocol):
+    """How a resource is named, told apart, and made from the resources that it needs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def key(self) -> Hashable: ...
+
+    @property
+    def cache(self) -> bool: ...
+
+    def bind(self, kind: Any, namespace: dict[str, Any] | None) -> None:
+        """Learn what the parameter is annotated with, and where names in annotations are to be found."""
+        ...
+
+    def dependencies(self) -> list[ResourceDefinition]: ...
+
+    def make(self, needed: dict[str, Any]) -> Any:
+        """The resource, or an awaitable of it."""
+        ...
+
+
+class ResourceDefinition(msgspec.Struct, frozen=True):
+    """A parameter of a step, or of a factory, that is filled with a resource."""
+
+    name: str
+    resource: Any
+    type_annotation: Any = None
+
+
+class FactoryResource:
+    """A resource that a function makes."""
+
+    def __init__(self, factory: Callable[..., Any], cache: bool = True) -> None:
+        self.factory = factory
+        self.cache = cache
+        self._namespace: dict[str, Any] | None = None
+        self._dependencies: list[ResourceDefinition] | None = None
+
+    @property
+    def name(self) -> str:
+        return getattr(self.factory, "__qualname__", type(self.factory).__qualname__)
+
+    @property
+    def key(self) -> Hashable:
+        return self.factory
+
+    def bind(self, kind: Any, namespace: dict[str, Any] | None) -> None:
+        self._namespace = namespace
+
+    def dependencies(self) -> list[ResourceDefinition]:
+        if self._dependencies is None:
+            self._dependencies = list(_resources_asked_for(self.factory, self._namespace))
+        return self._dependencies
+
+    def make(self, needed: dict[str, Any]) -> Any:
+        return self.factory(**needed)
+
+
+class ConfigResource:
+    """A resource that is read from a JSON file."""
+
+    cache = True
+
+    def __init__(self, config_file: str, path_selector: str | None, label: str | None, description: str | None) -> None:
+        if Path(config_file).suffix != ".json":
+            raise ResourceFileError(f"ResourceConfig: {config_file} is not a .json file; only JSON can be read")
+        self.config_file = config_file
+        self.path_selector = path_selector
+        self.label = label
+        self.description = description
+        self.model: Any = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.config_file}.{self.path_selector}" if self.path_selector else self.config_file
+
+    @property
+    def key(self) -> Hashable:
+        return (self.config_file, self.path_selector, self.model)
+
+    def bind(self, kind: Any, namespace: dict[str, Any] | None) -> None:
+        self.model = kind
+
+    def dependencies(self) -> list[ResourceDefinition]:
+        return []
+
+    def make(self, needed: dict[str, Any]) -> Any:
+        return self.load()
+
+    def load(self) -> Any:
+        """Read and check the file; an error says what is wrong with it."""
+        if not hasattr(self.model, "model_validate"):
+            raise ResourceFileError(f"{self.config_file}: {self.model!r} is not a pydantic model to read it into")
+        try:
+            document = json.loads(Path(self.config_file).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ResourceFileError(f"{self.config_file} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            raise ResourceFileError(f"{self.config_file} is not valid JSON: {error}") from error
+        for part in self.path_selector.split(".") if self.path_selector else ():
+            document = document.get(part) if isinstance(document, dict) else None
+        if not isinstance(document, dict):
+            where = f" at {self.path_selector}" if self.path_selector else ""
+            raise ResourceFileError(f"{self.config_file}{where}: expected a JSON object, found {document!r:.80}")
+        return self.model.model_validate(document)
+
+
+def Resource(factory: Callable[..., Any], cache: bool = True) -> FactoryResource:
+    """Fill a parameter with what the factory makes; use it inside `Annotated`."""
+    return FactoryResource(factory, cache)
+
+
+def ResourceConfig(
+    config_file: str, path_selector: str | None = None, label: str | None = None, description: str | None = None
+) -> ConfigResource:
+    """Fill a parameter with a pydantic model read from a JSON file; use it inside `Annotated`."""
+    return ConfigResource(config_file, path_selector, label, description)
+
+
+def resource_definition(name: str, annotation: Any, namespace: dict[str, Any] | None) -> ResourceDefinition | None:
+    """The resource that a parameter's annotation asks for, if it asks for one."""
+    if get_origin(annotation) is not Annotated:
+        return None
+    kind, *marks = get_args(annotation)
+    for mark in marks:
+        if isinstance(mark, FactoryResource | ConfigResource):
+            mark.bind(kind, namespace)
+            return ResourceDefinition(name=name, resource=mark, type_annotation=kind)
+    return None
+
+
+def _resources_asked_for(factory: Callable[..., Any], namespace: dict[str, Any] | None) -> Iterable[ResourceDefinition]:
+    try:
+        hints = get_type_hints(factory, localns=namespace, include_extras=True)
+    except (NameError, TypeError):
+        return
+    for name, annotation in hints.items():
+        if name != "return" and (found := resource_definition(name, annotation, namespace)):
+            yield found
+
+
+def check_for_cycles(resource: ResourceDescriptor, path: tuple[ResourceDescriptor, ...] = ()) -> None:
+    """Raise a `ResourceCycleError` if making this resource would need the resource itself."""
+    path = (*path, resource)
+    if any(earlier.key == resource.key for earlier in path[:-1]):
+        names = " needs ".join(step.name for step in path)
+        raise ResourceCycleError(f"a resource cannot need itself: {names}")
+    for needed in resource.dependencies():
+        check_for_cycles(needed.resource, path)
+
+
+class ResourceManager:
+    """Keeps the resources of a workflow: each is made when it is first asked for, once, also under concurrency."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, Any] = {}
+        self._made: dict[Hashable, Any] = {}
+        self._names: dict[Hashable, str] = {}
+        self._making: dict[Hashable, asyncio.Lock] = {}
+        self._checked: set[Hashable] = set()
+
+    async def set(self, name: str, val: Any) -> None:
+        """Use this value for the resource of this name, in place of what its factory would make."""
+        self._given[name] = val
+
+    async def get(self, resource: ResourceDescriptor) -> Any:
+        """The resource, made now if it is not there yet."""
+        return await self._get(resource, {})
+
+    async def get_for_call(self, definitions: Iterable[ResourceDefinition]) -> dict[str, Any]:
+        """All resources for one call of a step, by parameter name."""
+        call: dict[Hashable, Any] = {}
+        return {one.name: await self._get(one.resource, call) for one in definitions}
+
+    def get_all(self) -> dict[str, Any]:
+        """What is kept so far, by name."""
+        return {self._names[key]: value for key, value in self._made.items()} | self._given
+
+    async def _get(self, resource: ResourceDescriptor, call: dict[Hashable, Any]) -> Any:
+        if resource.name in self._given:
+            return self._given[resource.name]
+        key = resource.key
+        if key not in self._checked:
+            # Before any lock is taken: two resources that need each other would wait for each other.
+            check_for_cycles(resource)
+            self._checked.add(key)
+        if not resource.cache:
+            if key not in call:
+                call[key] = await self._make(resource, call)
+            return call[key]
+        if key in self._made:
+            return self._made[key]
+        async with self._making.setdefault(key, asyncio.Lock()):
+            try:
+                if key not in self._made:
+                    self._made[key] = await self._make(resource, call)
+                    self._names[key] = resource.name
+            finally:
+                self._making.pop(key, None)
+        return self._made[key]
+
+    async def _make(self, resource: ResourceDescriptor, call: dict[Hashable, Any]) -> Any:
+        needed = {one.name: await self._get(one.resource, call) for one in resource.dependencies()}
+        made = resource.make(needed)
+        return await made if inspect.isawaitable(made) else made
