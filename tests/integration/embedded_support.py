@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from tidemill.store import pgprocess
@@ -52,15 +53,15 @@ for line in sys.stdin:
 class Neighbour:
     """Another process with the same directory, which we tell what to do."""
 
-    def __init__(self, directory: Path, *prefix: str, **options: object) -> None:
-        command = [*prefix, sys.executable, "-c", NEIGHBOUR, str(directory)]
+    def __init__(self, directory: Path, *prefix: str, python: str = sys.executable, **options: object) -> None:
+        command = [*prefix, python, "-c", NEIGHBOUR, str(directory)]
         self._process = subprocess.Popen(  # pyright: ignore[reportCallIssue]
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd="/",
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), sysconfig.get_path("platlib")])},
             **options,  # pyright: ignore[reportArgumentType]
         )
         self._server: Watch | None = None
@@ -125,6 +126,13 @@ def as_seeming_user() -> list[str]:
         return []
     launcher = [sys.executable, "-I", "-S", str(pgprocess.LAUNCHER)]
     return [*launcher, str(os.getpid()), str(int(signal.SIGKILL)), "", str(account)]
+
+
+def python_for_all() -> str | None:
+    """An interpreter of our version that any user may run: our own, or the system's."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    candidates = [sys.executable, *(str(Path(folder) / version) for folder in ("/usr/bin", "/usr/local/bin"))]
+    return next((each for each in candidates if Path(each).exists() and reachable_by_all(each)), None)
 
 
 def reachable_by_all(path: Path | str) -> bool:

@@ -13,13 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import psutil
 import psycopg
 import pytest
 
-from tests.integration.embedded_support import Neighbour, Watch, as_seeming_user, reachable_by_all
+from tests.integration.embedded_support import (
+    Neighbour,
+    Watch,
+    as_seeming_user,
+    python_for_all,
+    reachable_by_all,
+)
 from tidemill.core.errors import StoreError
 from tidemill.store import pglog, pgprocess, pgsocket
 from tidemill.store.embedded import EmbeddedServer, binaries
@@ -86,7 +93,7 @@ def server(directory: Path, open_server: Callable[[Path], EmbeddedServer]) -> Em
 def neighbours(move: object) -> Iterator[Callable[..., Neighbour]]:
     started: list[Neighbour] = []
 
-    def start(directory: Path, *prefix: str, **options: object) -> Neighbour:
+    def start(directory: Path, *prefix: str, **options: Any) -> Neighbour:
         started.append(Neighbour(directory, *prefix, **options))
         return started[-1]
 
@@ -409,10 +416,12 @@ def test_a_normal_user_runs_the_server_as_himself(place: Path, neighbours) -> No
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
 def test_another_user_runs_the_server_as_himself(place: Path, neighbours) -> None:
-    if not reachable_by_all(sys.executable):
-        pytest.skip(f"{os.path.realpath(sys.executable)} is not executable for other users")
+    python = python_for_all()
+    if python is None or not reachable_by_all(binaries()):
+        pytest.skip("no interpreter of this version, or none of its packages, can be used by other users here")
     os.chown(place, NOBODY, NOBODY)
-    answer = neighbours(place / ".tidemill", user=NOBODY, group=NOBODY, extra_groups=[]).ask("ensure")
+    other = neighbours(place / ".tidemill", python=python, user=NOBODY, group=NOBODY, extra_groups=[])
+    answer = other.ask("ensure")
     assert answer["error"] is None
     assert psutil.Process(answer["pid"]).uids().effective == NOBODY
 

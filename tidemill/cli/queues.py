@@ -9,12 +9,12 @@ from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.place import HERE, Place, opened
+from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import out, plain, print_json, rate, short, table
 from tidemill.core.duration import parse_rate
 from tidemill.core.job import check_name
 from tidemill.store.inspect import count_queues
-from tidemill.store.workers import QueueLimit, declare_queues
+from tidemill.store.workers import QueueLimit, set_limit
 
 commands = App(name="queues", help="Count what is in each queue; limit how fast its jobs start.")
 
@@ -51,7 +51,7 @@ def limit(name: str, rate: str, /, *, place: Place = HERE) -> None:
     per_second = None if rate == "none" else parse_rate(rate, what=f"rate of queue {name}")
     burst = None if per_second is None else max(1.0, per_second / 10)
     asyncio.run(_limit(place, QueueLimit(name, per_second, burst)))
-    out().print(f"queue {name}: {'no limit' if per_second is None else f'at most {rate}'}, within five seconds")
+    out().print(f"queue {name}: {'no limit' if per_second is None else f'at most {rate}'}")
 
 
 def queues_table(rows: list[dict[str, Any]]) -> Table:
@@ -76,4 +76,4 @@ async def _count(place: Place) -> list[dict[str, Any]]:
 
 async def _limit(place: Place, wanted: QueueLimit) -> None:
     async with opened(place.settings()) as database:
-        await declare_queues(database, [wanted])
+        await set_limit(database, wanted, by=operator())

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, NamedTuple, Protocol
 
 import structlog
@@ -20,7 +21,7 @@ from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.place import HERE, Place, open_soon, require_database
-from tidemill.core.errors import ConfigError, LeaseLostError
+from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.engine.lifeline import EXIT_FENCED
 from tidemill.engine.load import load_app
 from tidemill.engine.logs import configure_logs
@@ -29,6 +30,7 @@ from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, obey_supervisor
 from tidemill.store.database import Database
+from tidemill.store.workers import expire_lease
 
 try:
     from uvloop import run as run_loop
@@ -244,11 +246,23 @@ async def _live(part: Part, *, patient: bool) -> None:
     await part.role.run()
 
 
+def announcer(database: Database) -> Callable[[int], Awaitable[None]]:
+    """Tells the database of a child's death, so that its jobs need not wait for its lease to lapse."""
+
+    async def announce(pid: int) -> None:
+        try:
+            await expire_lease(database, socket.gethostname(), pid)
+        except StoreError as error:
+            log.warning("a death could not be announced: the lease will lapse by itself", pid=pid, error=str(error))
+
+    return announce
+
+
 async def _supervise(part: Part, spec: ChildSpec) -> int:
     """A worker's parent: holds the embedded server, so that the worker's end is not the database's."""
     try:
         await open_soon(part.database)
-        supervisor = Supervisor([spec], grace=part.settings.grace)
+        supervisor = Supervisor([spec], grace=part.settings.grace, on_death=announcer(part.database))
         hear_signals(supervisor.stop)
         return await supervisor.run()
     finally:

@@ -9,7 +9,7 @@ import sys
 from tidemill.app import App
 from tidemill.cli.footer import Footer, OwnLines
 from tidemill.cli.place import HERE, Place, open_soon
-from tidemill.cli.roles import application, hear_signals, role_command, served_queues, worker_command
+from tidemill.cli.roles import announcer, application, hear_signals, role_command, served_queues, worker_command
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.supervisor import ChildSpec, Supervisor
@@ -64,7 +64,7 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
         if sys.stdout.isatty() and sys.stderr.isatty():
             return await _run_on_terminal(known, database, specs, queues)
         configure_logs(known.settings.log_level, known.settings.log_format)
-        supervisor = Supervisor(specs, grace=known.settings.grace)
+        supervisor = Supervisor(specs, grace=known.settings.grace, on_death=announcer(database))
         hear_signals(supervisor.stop)
         return await supervisor.run()
     finally:
@@ -75,7 +75,9 @@ async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec
     wide = max(len(spec.name) for spec in specs)
     with Footer(known, database, queues, wide=wide) as footer, contextlib.redirect_stderr(OwnLines(footer)):
         configure_logs(known.settings.log_level, "human", colours=True)
-        supervisor = Supervisor(specs, grace=known.settings.grace, on_line=footer.print_line)
+        supervisor = Supervisor(
+            specs, grace=known.settings.grace, on_line=footer.print_line, on_death=announcer(database)
+        )
 
         def stop() -> None:
             footer.say(

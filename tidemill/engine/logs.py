@@ -33,6 +33,14 @@ def configure_logs(level: str = "info", form: str = "auto", *, colours: bool | N
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    # What tasks and libraries log in Python's own way comes out in the same form.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=_for_stdlib(last), foreign_pre_chain=common))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _for_stdlib(last: list[Any]) -> list[Any]:
+    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last]
 
 
 def add_job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

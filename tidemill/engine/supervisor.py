@@ -19,7 +19,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -58,15 +58,24 @@ class ChildSpec(msgspec.Struct, frozen=True):
 
 
 class Supervisor:
-    """Runs children until stopped. `on_line` is given what they print; without it they print where we do."""
+    """Runs children until stopped. `on_line` is given what they print; without it they print where we do.
+
+    `on_death` is told the process id of a child that ended badly, before it is started again.
+    """
 
     def __init__(
-        self, specs: Sequence[ChildSpec], *, grace: float, on_line: Callable[[str, str], None] | None = None
+        self,
+        specs: Sequence[ChildSpec],
+        *,
+        grace: float,
+        on_line: Callable[[str, str], None] | None = None,
+        on_death: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self.stopping = False
         self._specs = specs
         self._grace = grace
         self._on_line = on_line
+        self._on_death = on_death
         self._stop_news = asyncio.Event()
         self._children: dict[str, asyncio.subprocess.Process] = {}
         self._failed = False
@@ -132,7 +141,10 @@ class Supervisor:
         try:
             if self.stopping:
                 _signal(child, signal.SIGTERM)
-            return await child.wait()
+            status = await child.wait()
+            if status != 0 and self._on_death is not None:
+                await self._on_death(child.pid)
+            return status
         finally:
             _kill_group(child.pid)
             del self._children[spec.name]

@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import encode
+from tidemill.core.errors import StoreError
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 
@@ -259,4 +260,7 @@ async def set_limit(database: Database, limit: QueueLimit, *, by: str) -> None:
 
 async def expire_lease(database: Database, host: str, pid: int) -> None:
     """Say that a worker process is dead, as only the one who saw it die can: its jobs need not wait for its lease."""
-    await database.fetch(EXPIRE_LEASE, host, pid)
+    try:
+        await database.fetch(EXPIRE_LEASE, host, pid, patience=5.0)
+    except asyncpg.UndefinedTableError as error:
+        raise StoreError("there is no schema yet") from error
