@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import oban.schema  # pyright: ignore[reportMissingImports]
 from oban import Job, Oban, worker  # pyright: ignore[reportMissingImports]
-from psycopg_pool import AsyncConnectionPool
+from psycopg_pool import AsyncConnectionPool  # pyright: ignore[reportMissingImports]
 
 from benchmarks.peers import contest
 
