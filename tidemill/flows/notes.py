@@ -48,10 +48,22 @@ class Did(msgspec.Struct, frozen=True, tag="did"):
 Note = Sent | Gathered | Asked | Wrote | Did
 
 
+class Narrated(msgspec.Struct, frozen=True, gc=False):
+    """A step has begun or ended an attempt: what a `StepStateChanged` event is made of, if anybody asks."""
+
+    step: str
+    status: str
+    slot: int
+    cause: type
+    output: type | None
+
+
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """How an attempt at a step ended. For a failed one, `retry_in` is what its retry policy decided then."""
 
     events: tuple[Any, ...] = ()
+    listed: bool = False
+    """Whether the step returned a list, which is a batch."""
     sent: tuple[tuple[Any, str | None], ...] = ()
     error: Failure | None = None
     retry_in: float | None = None

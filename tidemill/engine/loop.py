@@ -1,0 +1,66 @@
+"""The control loop: drives one run of a program, from ticks to commands and back.
+
+    post a tick -> drain: reduce all that are there -> journal them -> execute what follows -> wait for the next
+
+The loop knows programs, ticks and commands, and nothing of what a program is about. What surrounds a run (where
+ticks are kept, how work is run, who hears what is published) is an adapter's: in memory, in PostgreSQL, simulated.
+Outcomes of work are taken before ticks from outside, and all that are ready are taken together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tidemill.core.program import Program
+from tidemill.core.ticks import Command, Completed, Noted, Tick
+
+
+class Adapter(Protocol):
+    """What surrounds a run."""
+
+    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+        """Keep these ticks; once they are safe, call `loop.execute(commands)`. In order, never before."""
+        ...
+
+    def execute(self, loop: RunLoop, command: Command) -> None:
+        """Do what a command says."""
+        ...
+
+
+class RunLoop:
+    """One run: its state, the ticks on their way to it, and the adapter around it."""
+
+    def __init__(self, program: Program[Any], adapter: Adapter, state: Any = None) -> None:
+        self.program = program
+        self.state = program.begin() if state is None else state
+        self._adapter = adapter
+        self._outcomes: deque[Tick] = deque()
+        self._outside: deque[Tick] = deque()
+        self._draining = False
+
+    def post(self, tick: Tick) -> None:
+        """Something has happened to the run."""
+        (self._outcomes if type(tick) in (Completed, Noted) else self._outside).append(tick)
+        if not self._draining:
+            self._drain()
+
+    def execute(self, commands: Sequence[Command]) -> None:
+        """Do what follows from ticks that are safe now."""
+        for command in commands:
+            self._adapter.execute(self, command)
+
+    def _drain(self) -> None:
+        self._draining = True
+        try:
+            while self._outcomes or self._outside:
+                ticks: list[Tick] = []
+                commands: list[Command] = []
+                while queue := self._outcomes or self._outside:
+                    tick = queue.popleft()
+                    ticks.append(tick)
+                    commands += self.program.reduce(self.state, tick)
+                self._adapter.journal(self, ticks, commands)
+        finally:
+            self._draining = False

@@ -1,0 +1,203 @@
+"""What a step can do beside returning events, and how the outside looks at a run: `Context`.
+
+    await ctx.store.set("n", 1)                        state that the steps share
+    ctx.send_event(Draft(text="..."))                  to whoever accepts it; `step="review"` for one step
+    ctx.write_event_to_stream(Progress(done=3))        shown to whoever follows the run
+    events = ctx.collect_events(ev, [Draft] * 3)       None until three are there
+    answer = await ctx.wait_for_event(Approved, waiter_event=NeedsApproval())
+    data = await ctx.once("charge", charge_card)       a side effect that is not repeated when the step is
+
+A context has three faces: before its run, inside a step, and outside of a run. What makes no sense for a face raises
+`ContextStateError`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
+from tidemill.flows.events import Event
+from tidemill.flows.notes import Asked, Did, Gathered, Sent, Wrote
+from tidemill.flows.paths import write_path
+from tidemill.flows.retry_policy import RetryInfo
+from tidemill.flows.store import StateCell, StateStore
+from tidemill.flows.validate import find_state_type
+
+if TYPE_CHECKING:
+    from tidemill.flows.runner import FlowRun
+    from tidemill.flows.state import Work
+    from tidemill.flows.workflow import Workflow
+
+S = TypeVar("S")
+E = TypeVar("E", bound=Event)
+
+WAIT_LIMIT = 2000.0
+_step: ContextVar[Context[Any]] = ContextVar("tidemill_step")
+
+
+class Context(Generic[S]):
+    """The face of a run that programs hold. `Context[State]` says what its state is."""
+
+    is_flow_context: ClassVar[bool] = True
+
+    def __init__(
+        self, workflow: Workflow, previous_context: dict[str, Any] | None = None, serializer: Any = None
+    ) -> None:
+        self._workflow = workflow
+        self._run: FlowRun | None = None
+        self._work: Work | None = None
+        self._held: list[tuple[Any, str | None]] | None = None
+        self._to_skip = 0
+        self._cell: Any = StateCell(find_state_type(workflow.steps))
+        if previous_context:
+            raise NotImplementedError
+        self._serializer = serializer
+
+    @classmethod
+    def _of_step(cls, run: FlowRun, work: Work, *, hold: bool) -> Context[Any]:
+        """The context of one attempt. With `hold`, what it sends leaves only when it ends or waits."""
+        made = cls.__new__(cls)
+        made._workflow = run.workflow
+        made._run = run
+        made._work = work
+        made._held = [] if hold else None
+        made._to_skip = work.sent
+        made._cell = run.cell
+        return made
+
+    # -- everywhere -------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> StateStore[S]:
+        """The state that the steps of the run share."""
+        cell = self._cell
+        holder = cell if self._run is None else self._run.loop.state
+        return StateStore(holder, cell.kind, cell.lock, self._write)
+
+    @property
+    def is_running(self) -> bool:
+        return self._run is not None and self._run.is_running
+
+    def send_event(self, message: Event, step: str | None = None) -> None:
+        """Send an event to the steps that accept it, or to one of them."""
+        run = self._running("send_event")
+        run.check_target(message, step)
+        if self._work is None:
+            run.receive(message, step)
+        elif self._to_skip:
+            self._to_skip -= 1  # It left in an earlier life of this step.
+        elif self._held is not None:
+            self._held.append((message, step))
+        else:
+            run.note(self._work, Sent(((message, step),)))
+
+    @staticmethod
+    def get_step_context() -> Context[Any]:
+        """The context of the step that this code runs in."""
+        found = _step.get(None)
+        if found is None:
+            raise WorkflowRuntimeError("get_step_context() was called outside of a step")
+        return found
+
+    # -- inside a step ----------------------------------------------------------------------------
+
+    def write_event_to_stream(self, ev: Any) -> None:
+        """Show something to whoever follows the run, at once."""
+        run, _ = self._stepping("write_event_to_stream")
+        if ev is not None:
+            run.publish(ev)
+
+    def collect_events(self, ev: Event, expected: list[type[Event]], buffer_id: str | None = None) -> list[Any] | None:
+        """Keep this event; one of each expected kind, in that order, once all are there. None until then."""
+        run, work = self._stepping("collect_events")
+        run.note(work, Gathered(buffer_id or "", ev, tuple(expected)))
+        return work.collected
+
+    async def wait_for_event(
+        self,
+        event_type: type[E],
+        waiter_event: Event | None = None,
+        waiter_id: str | None = None,
+        requirements: dict[str, Any] | None = None,
+        timeout: float | None = WAIT_LIMIT,
+    ) -> E:
+        """Wait for an event of this class whose fields fit; `waiter_event` is shown to ask for it."""
+        run, work = self._stepping("wait_for_event")
+        needed = requirements or {}
+        name = f"{event_type.__module__}.{event_type.__qualname__}"
+        question = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"
+        self._let_go(run, work)
+        answer = await run.ask(work, Asked(question, event_type, needed, waiter_event, timeout))
+        if answer is None:
+            raise TimeoutError(f"no {event_type.__name__} came within {timeout:g} seconds")
+        return answer
+
+    async def once(self, name: str, effect: Callable[[], Awaitable[Any] | Any]) -> Any:
+        """The result of a side effect that happens once, however often the step is run."""
+        run, work = self._stepping("once")
+        if name not in work.did:
+            result = effect()
+            run.note(work, Did(name, await result if inspect.isawaitable(result) else result))
+        return work.did[name]
+
+    def retry_info(self) -> RetryInfo:
+        """What is known of this step's earlier attempts."""
+        run, work = self._stepping("retry_info")
+        error = None if work.error is None else work.error.exception
+        failed_at = None if work.failed_at is None else datetime.fromtimestamp(work.failed_at, UTC)
+        elapsed = run.now() - work.began if work.attempt > 1 else 0.0
+        return RetryInfo(work.attempt - 1, elapsed, error, failed_at)
+
+    # -- outside of the run -----------------------------------------------------------------------
+
+    async def running_steps(self) -> list[str]:
+        """The steps that are at work."""
+        run = self._running("running_steps")
+        if self._work is not None:
+            raise ContextStateError("running_steps() is for the outside of a run, not for its steps")
+        return sorted({work.step for work in run.loop.state.works.values() if work.slot >= 0})
+
+    def stream_events(self) -> Any:
+        """What the run shows; the same as the handler's."""
+        run = self._running("stream_events")
+        if self._work is not None:
+            raise ContextStateError("stream_events() is for the outside of a run, not for its steps")
+        return run.stream(expose_internal=False)
+
+    # -- inner parts ------------------------------------------------------------------------------
+
+    def _write(self, path: str, value: Any) -> None:
+        if self._run is None:
+            write_path(self._cell, path, value)
+        elif self._work is None:
+            write_path(self._run.loop.state, path, value)
+        else:
+            self._run.note(self._work, Wrote(path, value))
+
+    def _let_go(self, run: FlowRun, work: Work) -> None:
+        if self._held:
+            held, self._held = tuple(self._held), []
+            run.note(work, Sent(held))
+
+    def _take_held(self) -> tuple[tuple[Any, str | None], ...]:
+        return tuple(self._held) if self._held else ()
+
+    def _running(self, what: str) -> FlowRun:
+        if self._run is None:
+            raise ContextStateError(f"{what}() needs a run: this context has not been run yet")
+        return self._run
+
+    def _stepping(self, what: str) -> tuple[FlowRun, Work]:
+        run = self._running(what)
+        if self._work is None:
+            raise ContextStateError(f"{what}() is for the steps of a run, not for its outside")
+        return run, self._work
+
+
+def enter_step(context: Context[Any]) -> None:
+    """Make this the context of the step that the calling code runs in."""
+    _step.set(context)

@@ -1,0 +1,497 @@
+"""What a run of a workflow decides: from ticks to state and commands. Pure.
+
+A tick costs what it changes: an event is looked up by its class, a collected event goes to the end of a queue, a
+batch counts what is still under way in it. Nothing is copied and no list is walked that grows with the run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemill.core.ticks import (
+    Answer,
+    CancelAsked,
+    Command,
+    Completed,
+    DropTimer,
+    Elapsed,
+    EndRun,
+    Noted,
+    Publish,
+    Received,
+    Resumed,
+    RunWork,
+    SetTimer,
+    Started,
+    StopWork,
+    Tick,
+)
+from tidemill.flows.errors import WorkflowRuntimeError
+from tidemill.flows.events import (
+    CollectionReleaseEvent,
+    InputRequiredEvent,
+    StepFailedEvent,
+    StopEvent,
+    UnhandledEvent,
+    WorkflowCancelledEvent,
+    WorkflowFailedEvent,
+    WorkflowIdleEvent,
+    WorkflowTimedOutEvent,
+)
+from tidemill.flows.exceptions import exception_from
+from tidemill.flows.notes import Asked, Did, Ended, Failure, Gathered, Narrated, Sent, Wrote
+from tidemill.flows.paths import write_path
+from tidemill.flows.signature import StepSpec
+from tidemill.flows.snapshot import decode_state, encode_state
+from tidemill.flows.state import Batch, FlowState, Parcel, StepState, Wait, Work
+from tidemill.flows.topology import Topology, taken_of_batch
+
+RUN_TIMEOUT = "run"
+
+
+class FlowProgram:
+    """A workflow as a program for the control loop."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+
+    @property
+    def version(self) -> str:
+        return self.topology.version
+
+    def begin(self) -> FlowState:
+        return FlowState(steps={name: StepState() for name in self.topology.steps})
+
+    def reduce(self, state: FlowState, tick: Tick) -> list[Command]:
+        """Change the state by one tick; what follows from it."""
+        out: list[Command] = []
+        if state.status != "running":
+            return out
+        kind = type(tick)
+        if kind is Completed:
+            self._completed(state, tick, out)  # pyright: ignore[reportArgumentType]
+        elif kind is Noted:
+            self._noted(state, tick, out)  # pyright: ignore[reportArgumentType]
+        elif kind is Received:
+            self._received(state, tick, out)  # pyright: ignore[reportArgumentType]
+        elif kind is Started:
+            self._started(state, tick, out)  # pyright: ignore[reportArgumentType]
+        elif kind is Elapsed:
+            self._elapsed(state, tick, out)  # pyright: ignore[reportArgumentType]
+        elif kind is CancelAsked:
+            self._end(state, out, "cancelled", event=WorkflowCancelledEvent())
+        elif kind is Resumed:
+            self._resumed(state, tick, out)  # pyright: ignore[reportArgumentType]
+        if state.status == "running":
+            self._watch_idle(state, out)
+        return out
+
+    def snapshot(self, state: FlowState) -> bytes:
+        return encode_state(state)
+
+    def restore(self, data: bytes) -> FlowState:
+        return decode_state(data, self.topology)
+
+    # -- ticks ------------------------------------------------------------------------------------
+
+    def _started(self, state: FlowState, tick: Started, out: list[Command]) -> None:
+        state.started = tick.at
+        if self.topology.timeout is not None:
+            out.append(SetTimer(RUN_TIMEOUT, tick.at + self.topology.timeout))
+        self._route(state, Parcel(tick.input), tick.at, out)
+
+    def _received(self, state: FlowState, tick: Received, out: list[Command]) -> None:
+        answered = self._answer(state, tick.event, out)
+        if not self._deliver(state, Parcel(tick.event), tick.at, out, target=tick.target) and not answered:
+            self._unhandled(state, tick.event, out)
+
+    def _completed(self, state: FlowState, tick: Completed, out: list[Command]) -> None:
+        work = state.works.get(tick.work)
+        if work is None:
+            return
+        ended: Ended = tick.outcome
+        self._leave(state, work)
+        if ended.error is not None:
+            self._narrate(out, work, "not_running", None)
+            self._failed(state, work, ended, tick.at, out)
+            return
+        del state.works[work.id]
+        result = type(ended.events[0]) if ended.events else type(None)
+        self._narrate(out, work, "not_running", result)
+        for event, target in ended.sent:
+            self._send(state, event, target, tick.at, out)
+        if ended.listed:
+            self._open_batch(state, work, ended.events, tick.at, out)
+        else:
+            for event in ended.events:
+                self._route(state, Parcel(event, work.lineage, work.recovered), tick.at, out, returned=True)
+                if state.status != "running":
+                    return
+        self._release_token(state, work.lineage, tick.at, out)
+        self._pump(state, work.step, tick.at, out)
+
+    def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
+        """Undo what the attempt did to the run; then another attempt, a handler, or the end."""
+        self._undo(state, work)
+        work.failed_at, work.error = at, ended.error
+        if ended.retry_in is not None:
+            work.attempt += 1
+            if ended.retry_in > 0:
+                state.pending += 1
+                out.append(SetTimer(f"retry:{work.id}", at + ended.retry_in))
+            else:
+                state.steps[work.step].queue.appendleft(work)
+            self._pump(state, work.step, at, out)
+            return
+        del state.works[work.id]
+        handler = self.topology.handler_of.get(work.step)
+        rescued = dict(work.recovered).get(handler.name, 0) if handler is not None else 0
+        if handler is None or rescued >= handler.catch_error_max_recoveries:
+            event = WorkflowFailedEvent(
+                step_name=work.step,
+                exception=_exception(ended.error),
+                attempts=work.attempt,
+                elapsed_seconds=at - work.began,
+            )
+            self._end(state, out, "failed", error=ended.error, event=event)
+            return
+        failed = StepFailedEvent(
+            step_name=work.step,
+            input_event=_as_event(work.input),
+            exception=_exception(ended.error),
+            attempts=work.attempt,
+            elapsed_seconds=at - work.began,
+            failed_at=datetime.fromtimestamp(at, UTC),
+        )
+        recovered = (*((n, c) for n, c in work.recovered if n != handler.name), (handler.name, rescued + 1))
+        self._enqueue(state, handler, failed, work.lineage, recovered, StepFailedEvent, at, out)
+        self._release_token(state, work.lineage, at, out)
+        self._pump(state, work.step, at, out)
+
+    def _noted(self, state: FlowState, tick: Noted, out: list[Command]) -> None:
+        work = state.works.get(tick.work)
+        if work is None:
+            return
+        note = tick.note
+        kind = type(note)
+        if kind is Gathered:
+            self._gather(state, work, note)
+        elif kind is Wrote:
+            work.undo.append((note.path, write_path(state, note.path, note.value)))
+        elif kind is Sent:
+            work.sent += len(note.events)
+            for event, target in note.events:
+                self._send(state, event, target, tick.at, out)
+        elif kind is Asked:
+            self._ask(state, work, note, tick.at, out)
+        elif kind is Did:
+            work.did[note.name] = note.result
+
+    def _elapsed(self, state: FlowState, tick: Elapsed, out: list[Command]) -> None:
+        what, _, number = tick.timer.partition(":")
+        if what == RUN_TIMEOUT:
+            active = sorted({work.step for work in state.works.values() if work.slot >= 0})
+            event = WorkflowTimedOutEvent(timeout=self.topology.timeout or 0.0, active_steps=active)
+            self._end(state, out, "timed_out", event=event)
+            return
+        if what == "retry":
+            work = state.works.get(int(number))
+            if work is not None:
+                state.pending -= 1
+                state.steps[work.step].queue.append(work)
+                self._pump(state, work.step, tick.at, out)
+            return
+        number, _, question = number.partition(":")
+        work = state.works.get(int(number))
+        if work is not None and question in work.waiting:
+            self._stop_waiting(state, work, question)
+            work.answers[question] = None
+            out.append(Answer(work.id, question, None))
+
+    def _resumed(self, state: FlowState, tick: Resumed, out: list[Command]) -> None:
+        """Work that was under way begins again, with its earlier questions answered as they were."""
+        for work in state.works.values():
+            if work.slot >= 0 or work.waiting:
+                for question in list(work.waiting):
+                    self._stop_waiting(state, work, question)
+                self._undo(state, work)
+                out.append(self._run(work))
+
+    # -- routing ----------------------------------------------------------------------------------
+
+    def _route(
+        self, state: FlowState, parcel: Parcel, at: float, out: list[Command], *, returned: bool = False
+    ) -> None:
+        """An event that a step has returned, or that began the run."""
+        event = parcel.event
+        if returned and isinstance(event, StopEvent):
+            self._end(state, out, "succeeded", result=event, event=event)
+            return
+        shown = returned and isinstance(event, InputRequiredEvent)
+        if shown:
+            out.append(Publish(event))
+        answered = self._answer(state, event, out)
+        if not self._deliver(state, parcel, at, out) and not answered and not shown:
+            self._unhandled(state, event, out)
+
+    def _send(self, state: FlowState, event: Any, target: str | None, at: float, out: list[Command]) -> None:
+        answered = self._answer(state, event, out)
+        if not self._deliver(state, Parcel(event), at, out, target=target) and not answered:
+            self._unhandled(state, event, out)
+
+    def _deliver(
+        self, state: FlowState, parcel: Parcel, at: float, out: list[Command], *, target: str | None = None
+    ) -> bool:
+        """Hand an event to the steps that take it; False if there are none."""
+        kind = type(parcel.event)
+        specs = self.topology.accepting(kind)
+        if target is not None:
+            specs = tuple(spec for spec in specs if spec.name == target)
+        for spec in specs:
+            if spec.collection_param is not None:
+                self._arrive(state, spec, parcel, at, out)
+            elif spec.collect_params:
+                self._pair(state, spec, parcel, at, out)
+            else:
+                self._enqueue(state, spec, parcel.event, parcel.lineage, parcel.recovered, kind, at, out)
+        return bool(specs)
+
+    def _enqueue(
+        self,
+        state: FlowState,
+        spec: StepSpec,
+        given: Any,
+        lineage: tuple[int, ...],
+        recovered: tuple[tuple[str, int], ...],
+        cause: type,
+        at: float,
+        out: list[Command],
+    ) -> None:
+        state.sequence += 1
+        work = Work(state.sequence, spec.name, given, lineage, recovered, cause, at, queue=spec.queue)
+        state.works[work.id] = work
+        for batch in lineage:
+            state.batches[batch].tokens += 1
+        state.steps[spec.name].queue.append(work)
+        self._pump(state, spec.name, at, out)
+
+    def _pump(self, state: FlowState, name: str, at: float, out: list[Command]) -> None:
+        """Start what waits for a free worker of a step."""
+        step = state.steps[name]
+        most = self.topology.steps[name].num_workers
+        while step.queue and len(step.slots) < most:
+            work = step.queue.popleft()
+            work.slot = next(slot for slot in range(most) if slot not in step.slots)
+            step.slots.add(work.slot)
+            state.running += 1
+            self._narrate(out, work, "running", None)
+            out.append(self._run(work))
+
+    def _run(self, work: Work) -> RunWork:
+        return RunWork(work.id, work.step, work.input, work.attempt, work.queue)
+
+    def _leave(self, state: FlowState, work: Work) -> None:
+        """An attempt is over: its worker is free."""
+        for question in list(work.waiting):
+            self._stop_waiting(state, work, question)
+        if work.slot >= 0:
+            state.steps[work.step].slots.discard(work.slot)
+            state.running -= 1
+            work.slot = -1
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def _open_batch(self, state: FlowState, work: Work, events: tuple[Any, ...], at: float, out: list[Command]) -> None:
+        """A step has returned a list: its events travel together until a joining step takes them."""
+        state.sequence += 1
+        batch = Batch(state.sequence, work.step, work.lineage, work.recovered, tokens=1)
+        state.batches[batch.id] = batch
+        for outer in work.lineage:
+            state.batches[outer].tokens += 1
+        for event in events:
+            self._route(state, Parcel(event, (*work.lineage, batch.id), work.recovered), at, out, returned=True)
+            if state.status != "running":
+                return
+        self._release_token(state, (batch.id,), at, out)
+
+    def _arrive(self, state: FlowState, spec: StepSpec, parcel: Parcel, at: float, out: list[Command]) -> None:
+        """An event of a batch has come to a step that joins it."""
+        if not parcel.lineage:
+            return
+        batch = state.batches[parcel.lineage[-1]]
+        arrived = batch.arrived.setdefault(spec.name, [])
+        arrived.append(parcel.event)
+        if len(arrived) == taken_of_batch(spec):
+            self._release_join(state, batch, spec, at, out)
+
+    def _release_join(self, state: FlowState, batch: Batch, spec: StepSpec, at: float, out: list[Command]) -> None:
+        if spec.name not in batch.released:
+            batch.released.add(spec.name)
+            events = list(batch.arrived.get(spec.name, ()))
+            self._enqueue(state, spec, events, batch.lineage, batch.recovered, CollectionReleaseEvent, at, out)
+
+    def _release_token(self, state: FlowState, lineage: tuple[int, ...], at: float, out: list[Command]) -> None:
+        """Something in these batches has ended; a batch in which nothing is left goes to its joins."""
+        for number in reversed(lineage):
+            batch = state.batches.get(number)
+            if batch is None:
+                continue
+            batch.tokens -= 1
+            if batch.tokens == 0:
+                del state.batches[number]
+                for name in self.topology.joins_of_batch.get(batch.step, ()):
+                    self._release_join(state, batch, self.topology.steps[name], at, out)
+                self._release_token(state, batch.lineage, at, out)
+
+    def _pair(self, state: FlowState, spec: StepSpec, parcel: Parcel, at: float, out: list[Command]) -> None:
+        """One of the several events that a step takes together has come."""
+        waiting = state.pairs.setdefault(
+            (spec.name, parcel.lineage), {name: deque() for name, _ in spec.collect_params}
+        )
+        fitting = [name for name, kind in spec.collect_params if _fits(spec, parcel.event, kind)]
+        place = min(fitting, key=lambda name: len(waiting[name]))
+        waiting[place].append(parcel.event)
+        if all(waiting.values()):
+            events = {name: queue.popleft() for name, queue in waiting.items()}
+            kind = type(parcel.event)
+            self._enqueue(state, spec, events, parcel.lineage, parcel.recovered, kind, at, out)
+
+    # -- collecting and waiting -------------------------------------------------------------------
+
+    def _gather(self, state: FlowState, work: Work, note: Gathered) -> None:
+        """Keep an event that a step collects; `work.collected` is the whole set once it is complete."""
+        key = (work.step, note.buffer)
+        buffer = state.buffers.setdefault(key, {})
+        kind = type(note.event)
+        if kind in note.expected:
+            buffer.setdefault(kind, deque()).append(note.event)
+            work.gathered.append((note.buffer, note.event))
+        if sum(map(len, buffer.values())) < len(note.expected):
+            work.collected = None
+            return
+        wanted: dict[type, int] = {}
+        for each in note.expected:
+            wanted[each] = wanted.get(each, 0) + 1
+        if any(len(buffer.get(each, ())) < count for each, count in wanted.items()):
+            work.collected = None
+            return
+        work.collected = [buffer[each].popleft() for each in note.expected]
+        work.taken.append((note.buffer, list(work.collected)))
+
+    def _ask(self, state: FlowState, work: Work, note: Asked, at: float, out: list[Command]) -> None:
+        if note.question in work.answers:
+            out.append(Answer(work.id, note.question, work.answers[note.question]))
+            return
+        first = note.question not in work.waiting
+        work.waiting[note.question] = Wait(note.question, note.kind, note.requirements)
+        state.waits.setdefault(note.kind, {})[work.id, note.question] = work
+        if work.slot >= 0:  # A step that waits holds no worker.
+            state.steps[work.step].slots.discard(work.slot)
+            work.slot = -1
+            state.running -= 1
+            self._pump(state, work.step, at, out)
+        if first and note.show is not None:
+            out.append(Publish(note.show))
+        if note.timeout is not None:
+            out.append(SetTimer(f"wait:{work.id}:{note.question}", at + note.timeout))
+
+    def _answer(self, state: FlowState, event: Any, out: list[Command]) -> bool:
+        """Give an event to every step that waits for it; False if none does."""
+        waits = state.waits.get(type(event))
+        if not waits:
+            return False
+        answered = False
+        for (_, question), work in list(waits.items()):
+            if _meets(event, work.waiting[question].requirements):
+                self._stop_waiting(state, work, question)
+                work.answers[question] = event
+                out.append(DropTimer(f"wait:{work.id}:{question}"))
+                out.append(Answer(work.id, question, event))
+                answered = True
+        return answered
+
+    def _stop_waiting(self, state: FlowState, work: Work, question: str) -> None:
+        wait = work.waiting.pop(question)
+        state.waits[wait.kind].pop((work.id, question), None)
+        if work.slot < 0:
+            step = state.steps[work.step]
+            work.slot = next(slot for slot in range(len(step.slots) + 1) if slot not in step.slots)
+            step.slots.add(work.slot)
+            state.running += 1
+
+    def _undo(self, state: FlowState, work: Work) -> None:
+        """Take back what a failed attempt has written, collected and taken."""
+        for path, before in reversed(work.undo):
+            write_path(state, path, before)
+        for buffer, events in reversed(work.taken):
+            for event in reversed(events):
+                state.buffers[work.step, buffer].setdefault(type(event), deque()).appendleft(event)
+        for buffer, event in reversed(work.gathered):
+            queue = state.buffers[work.step, buffer].get(type(event))
+            if queue is not None:
+                for index, each in enumerate(queue):
+                    if each is event:
+                        del queue[index]
+                        break
+        work.undo, work.taken, work.gathered, work.collected = [], [], [], None
+
+    # -- ends -------------------------------------------------------------------------------------
+
+    def _end(
+        self,
+        state: FlowState,
+        out: list[Command],
+        status: str,
+        *,
+        event: Any,
+        result: Any = None,
+        error: Failure | None = None,
+    ) -> None:
+        state.status, state.result, state.error = status, result, error
+        for number in heapq.nsmallest(len(state.works), state.works):
+            if state.works[number].slot >= 0 or state.works[number].waiting:
+                out.append(StopWork(number))
+        out.append(Publish(event))
+        out.append(EndRun(status, result, error))
+
+    def _unhandled(self, state: FlowState, event: Any, out: list[Command]) -> None:
+        kind = type(event)
+        idle = state.running == 0 and state.pending == 0
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        out.append(Publish(UnhandledEvent(event_type=kind.__name__, qualified_name=name, step_name=None, idle=idle)))
+        state.idle = False
+
+    def _watch_idle(self, state: FlowState, out: list[Command]) -> None:
+        """Say so, once, when nothing is under way any more."""
+        idle = state.running == 0 and state.pending == 0 and not any(step.queue for step in state.steps.values())
+        if idle and not state.idle:
+            out.append(Publish(WorkflowIdleEvent()))
+        state.idle = idle
+
+    def _narrate(self, out: list[Command], work: Work, status: str, output: type | None) -> None:
+        out.append(Publish(Narrated(work.step, status, work.slot, work.cause, output)))
+
+
+def _fits(spec: StepSpec, event: Any, kind: type) -> bool:
+    return isinstance(event, kind) if spec.accept_event_subclasses else type(event) is kind
+
+
+def _meets(event: Any, requirements: dict[str, Any]) -> bool:
+    return all(getattr(event, name, None) == value for name, value in requirements.items())
+
+
+def _as_event(given: Any) -> Any:
+    if isinstance(given, list):
+        return CollectionReleaseEvent(events=given)
+    return next(iter(given.values())) if isinstance(given, dict) else given
+
+
+def _exception(failure: Failure | None) -> Exception:
+    if failure is None:
+        return WorkflowRuntimeError("the step failed")
+    if failure.exception is not None:
+        return failure.exception
+    return exception_from({"exception_type": failure.kind, "exception_message": failure.message})

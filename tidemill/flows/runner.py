@@ -1,0 +1,258 @@
+"""The shell around one run in memory: runs the steps, keeps the timers, hands out what is published.
+
+It decides nothing: what a step did goes to the reducer as a tick, and what follows comes back as commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidemill.core.ticks import (
+    Answer,
+    CancelAsked,
+    Command,
+    Completed,
+    DropTimer,
+    Elapsed,
+    EndRun,
+    Noted,
+    Publish,
+    Received,
+    RunWork,
+    SetTimer,
+    Started,
+    StopWork,
+    Tick,
+)
+from tidemill.engine.loop import RunLoop
+from tidemill.flows.context import Context, enter_step
+from tidemill.flows.errors import (
+    WorkflowCancelledByUser,
+    WorkflowRuntimeError,
+    WorkflowStepDoesNotExistError,
+    WorkflowTimeoutError,
+)
+from tidemill.flows.events import Event, StopEvent
+from tidemill.flows.notes import Asked, Ended, Failure, Note
+from tidemill.flows.reducer import FlowProgram
+from tidemill.flows.retry_policy import next_delay
+from tidemill.flows.signature import StepSpec
+from tidemill.flows.state import Work
+from tidemill.flows.stream import EventStream
+from tidemill.flows.topology import accepts
+
+if TYPE_CHECKING:
+    from tidemill.flows.workflow import Workflow
+
+
+class FlowRun:
+    """One run of a workflow, in this process and nowhere else."""
+
+    def __init__(self, workflow: Workflow, run_id: str, cell: Any) -> None:
+        self.workflow = workflow
+        self.run_id = run_id
+        self.cell = cell
+        self.program = FlowProgram(workflow.topology)
+        self.loop = RunLoop(self.program, self)
+        self.loop.state.store = cell.store
+        self.result: asyncio.Future[StopEvent] = asyncio.get_running_loop().create_future()
+        self.result.add_done_callback(_seen)
+        self.opener: asyncio.Task[None] | None = None
+        self._events = EventStream()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._questions: dict[tuple[int, str], asyncio.Future[Any]] = {}
+
+    @property
+    def is_running(self) -> bool:
+        return not self.result.done()
+
+    def now(self) -> float:
+        return time.time()
+
+    # -- from outside -----------------------------------------------------------------------------
+
+    def start(self, event: Event) -> None:
+        self.loop.post(Started(self.now(), event))
+
+    def receive(self, event: Event, step: str | None = None) -> None:
+        """An event for the run; one that has ended takes no notice."""
+        if self.is_running:
+            self.loop.post(Received(self.now(), event, step))
+
+    def cancel(self) -> None:
+        self.loop.post(CancelAsked(self.now(), "cancelled by its user"))
+
+    def stream(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
+        return self._events.read(expose_internal=expose_internal)
+
+    def check_target(self, event: Event, step: str | None) -> None:
+        """Refuse a step that does not exist, or that does not accept the event."""
+        if not isinstance(event, Event):
+            raise WorkflowRuntimeError(f"only events can be sent, not a {type(event).__name__}")
+        if step is None:
+            return
+        spec = self.workflow.steps.get(step)
+        if spec is None:
+            raise WorkflowStepDoesNotExistError(f"there is no step {step!r} to send an event to")
+        if not accepts(spec, type(event)):
+            raise WorkflowRuntimeError(f"step {step!r} does not accept events of the class {type(event).__name__}")
+
+    # -- from steps -------------------------------------------------------------------------------
+
+    def note(self, work: Work, note: Note) -> None:
+        self.loop.post(Noted(self.now(), work.id, note))
+
+    def publish(self, event: Any) -> None:
+        self._events.put(event)
+
+    async def ask(self, work: Work, question: Asked) -> Any:
+        """The answer to a step's question; None when its time has run out."""
+        if question.question in work.answers:
+            return work.answers[question.question]
+        key = (work.id, question.question)
+        waiting = self._questions[key] = asyncio.get_running_loop().create_future()
+        self.note(work, question)
+        try:
+            return await waiting
+        finally:
+            self._questions.pop(key, None)
+
+    # -- the loop's adapter -----------------------------------------------------------------------
+
+    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+        loop.execute(commands)  # In memory there is nothing safer to wait for.
+
+    def execute(self, loop: RunLoop, command: Command) -> None:
+        kind = type(command)
+        if kind is RunWork:
+            work = loop.state.works[command.work]  # pyright: ignore[reportAttributeAccessIssue]
+            self._tasks[work.id] = asyncio.create_task(self._attempt(work))
+        elif kind is Publish:
+            self._events.put(command.event)  # pyright: ignore[reportAttributeAccessIssue]
+        elif isinstance(command, StopWork):
+            task = self._tasks.get(command.work)
+            if task is not None:
+                task.cancel()
+        elif isinstance(command, Answer):
+            waiting = self._questions.get((command.work, command.question))
+            if waiting is not None and not waiting.done():
+                waiting.set_result(command.event)
+        elif isinstance(command, SetTimer):
+            self._timers[command.timer] = asyncio.get_running_loop().call_later(
+                max(0.0, command.due - self.now()), self._fire, command.timer
+            )
+        elif isinstance(command, DropTimer):
+            timer = self._timers.pop(command.timer, None)
+            if timer is not None:
+                timer.cancel()
+        elif isinstance(command, EndRun):
+            self._finish(command)
+
+    def _fire(self, timer: str) -> None:
+        self._timers.pop(timer, None)
+        self.loop.post(Elapsed(self.now(), timer))
+
+    def _finish(self, end: EndRun) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._events.close()
+        if self.result.done():
+            return
+        if end.state == "succeeded":
+            self.result.set_result(end.result)
+        elif end.state == "failed":
+            self.result.set_exception(end.error.exception or WorkflowRuntimeError(end.error.message))
+        elif end.state == "timed_out":
+            self.result.set_exception(WorkflowTimeoutError(self._timeout_message()))
+        else:
+            self.result.set_exception(WorkflowCancelledByUser("the run was cancelled"))
+
+    def _timeout_message(self) -> str:
+        active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
+        doing = f"these steps were at work: {', '.join(active)}" if active else "no step was at work"
+        return f"the run took longer than its timeout of {self.workflow.timeout:g} seconds; {doing}"
+
+    # -- running steps ----------------------------------------------------------------------------
+
+    async def _attempt(self, work: Work) -> None:
+        """One attempt at a step, from its input to its outcome. Never raises."""
+        spec = self.workflow.steps[work.step]
+        hold = spec.retry_policy is not None or work.step in self.program.topology.handler_of
+        context: Context[Any] = Context._of_step(self, work, hold=hold)
+        enter_step(context)
+        try:
+            result = await self._call(spec, work, context)
+            events, listed = _events_of(spec, result)
+            ended = Ended(events, listed, context._take_held())
+        except asyncio.CancelledError as error:
+            if not self.is_running:
+                return
+            ended = self._failure(spec, work, _as_exception(error))
+        except Exception as error:  # noqa: BLE001 - whatever a step raises becomes its outcome
+            ended = self._failure(spec, work, error)
+        finally:
+            if self._tasks.get(work.id) is asyncio.current_task():
+                del self._tasks[work.id]
+        self.loop.post(Completed(self.now(), work.id, ended))
+
+    async def _call(self, spec: StepSpec, work: Work, context: Context[Any]) -> Any:
+        kwargs = dict(work.input) if isinstance(work.input, dict) else {spec.event_name: work.input}
+        if spec.context_parameter is not None:
+            kwargs[spec.context_parameter] = context
+        if spec.resources:
+            kwargs.update(await self.workflow.resource_manager.get_for_call(spec.resources))
+        args = () if spec.is_free else (self.workflow,)
+        if not spec.is_async:
+            call = asyncio.to_thread(spec.function, *args, **kwargs)
+        else:
+            call = spec.function(*args, **kwargs)
+        if spec.timeout is None:
+            return await call
+        return await asyncio.wait_for(call, spec.timeout)
+
+    def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
+        delay = None
+        if spec.retry_policy is not None:
+            delay = next_delay(
+                spec.retry_policy,
+                elapsed=self.now() - work.began,
+                attempts=work.attempt,
+                error=error,
+                seed=hash((self.run_id, work.id, work.attempt)) & 0xFFFFFFFF,
+            )
+        trace = "".join(traceback.format_exception(error))
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        return Ended(error=Failure(kind, str(error), trace, error), retry_in=delay)
+
+
+def _events_of(spec: StepSpec, result: Any) -> tuple[tuple[Any, ...], bool]:
+    """What a step returned, as events; and whether they are a batch."""
+    if result is None:
+        return (), False
+    if isinstance(result, list) and spec.listed_return_types:
+        for each in result:
+            if not isinstance(each, Event):
+                raise WorkflowRuntimeError(f"step {spec.name} returned a list with a {type(each).__name__} in it")
+        return tuple(result), True
+    if not isinstance(result, Event):
+        raise WorkflowRuntimeError(f"step {spec.name} returned a {type(result).__name__}, which is not an event")
+    if spec.listed_return_types and not spec.bare_return_types:
+        raise WorkflowRuntimeError(f"step {spec.name} returned one event, but is declared to return a list")
+    return (result,), False
+
+
+def _as_exception(error: BaseException) -> Exception:
+    made = WorkflowRuntimeError("the step cancelled itself")
+    made.__cause__ = error
+    return made
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # A run that nobody waits for may fail without a warning.
