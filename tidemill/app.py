@@ -22,33 +22,41 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from tidemill.core.codec import encode
 from tidemill.core.duration import Duration, parse_duration, parse_rate
-from tidemill.core.errors import ConfigError, NotFoundError, PayloadError, TidemillError
+from tidemill.core.errors import ConfigError, NotFoundError, TidemillError, UnknownTaskError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, Origin, check_name
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
+from tidemill.engine.calls import job_of_call, jobs_of_calls
 from tidemill.engine.context import find_current_job
 from tidemill.engine.enqueuer import Enqueuer
 from tidemill.engine.jobview import JobView
 from tidemill.engine.many import ManyJobs
 from tidemill.engine.orchestrator import Orchestrator
 from tidemill.engine.portal import Portal
-from tidemill.engine.roles import run_roles
+from tidemill.engine.roles import Role, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings, load_settings
 from tidemill.engine.task import Periodic, Task, TaskBook, TaskOptions
-from tidemill.engine.wishes import WISHES, WISHES_FOR_MANY, read_wish
 from tidemill.engine.worker import Worker
+from tidemill.flows.events import StartEvent
+from tidemill.flows.handle import RunHandle
+from tidemill.flows.keeper import RunKeeper
+from tidemill.flows.wire import encode_event
+from tidemill.flows.workflow import Workflow
 from tidemill.store.borrowed import insert_async, insert_sync
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_job
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.operate import cancel_jobs
+from tidemill.store.runs import show_run, start_run
 from tidemill.store.schedules import Declared
 from tidemill.store.workers import QueueLimit
 
 P = ParamSpec("P")
 R = TypeVar("R")
+W = TypeVar("W", bound=Workflow)
 
 _WAIT_FIRST, _WAIT_LONGEST = 0.02, 0.5
 
@@ -63,11 +71,13 @@ class App:
         self.tasks = TaskBook()
         self.periodics: dict[str, Periodic] = {}
         self.limits: dict[str, QueueLimit] = {}
+        self.workflows: dict[str, Workflow] = {}
         self.source = sys._getframe(1).f_globals.get("__file__")
         self.acting_as: str | None = None  # whom to name as the origin of jobs, where it is not the application itself
         self._arguments = settings
         self._settings: Settings | None = None
         self._opened: dict[asyncio.AbstractEventLoop, asyncio.Task[tuple[Database, Enqueuer]]] = {}
+        self._keepers: dict[asyncio.AbstractEventLoop, RunKeeper] = {}
         self._portal: Portal | None = None
         self._portal_lock = threading.Lock()
 
@@ -211,6 +221,19 @@ class App:
             raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start")
         self.limits[check_name("queue", name)] = QueueLimit(name, per_second, burst)
 
+    def workflow(self, cls: type[W], /, *, name: str | None = None, **options: Any) -> type[W]:
+        """Declare a workflow whose runs may be durable: `@app.workflow`, or `app.workflow(Article, timeout=None)`.
+
+        `options` are those of the workflow's constructor. Its name, by which runs remember it, is that of its class.
+        """
+        known = check_name("workflow", name or cls.__name__)
+        if known in self.workflows:
+            raise ConfigError(f"two workflows are called {known!r}: give one of them another name=")
+        made = cls(**options)
+        made.validate()
+        self.workflows[known] = made
+        return cls
+
     def declared_schedules(self) -> list[Declared]:
         """The schedules as the database stores them."""
         return [
@@ -290,6 +313,44 @@ class App:
             return insert_sync(self.database(), conn, many.each()) if many.arguments else []
         return self._call(lambda enqueuer: enqueuer.put_many(many))
 
+    async def start(
+        self,
+        workflow: type[Workflow] | str,
+        /,
+        *,
+        start_event: StartEvent | None = None,
+        unique_key: str | None = None,
+        **fields: Any,
+    ) -> RunHandle:
+        """Start a durable run: once this returns, it survives any crash.
+
+        The fields of the start event are given by name. With a `unique_key`, a second start of the same workflow
+        gives the run that has the key: `handle.created` is False.
+        """
+        name, known = self._workflow(workflow)
+        event = known._start_event(start_event, fields)
+        data = encode_event(event)
+        database, _ = await self._open()
+        keeper = self._keepers.get(asyncio.get_running_loop())
+        number, created = await start_run(
+            database,
+            workflow=name,
+            version=known.topology.version,
+            input=data,
+            key=unique_key,
+            origin=encode(self._origin()),
+            owner=keeper.worker_id if keeper else None,
+        )
+        if keeper is not None and created:
+            keeper.adopt(number, known, event)
+        return RunHandle(database, number, created=created)
+
+    async def run(self, number: int) -> RunHandle:
+        """A handle on a run that was started before, by any process."""
+        database, _ = await self._open()
+        await show_run(database, number)
+        return RunHandle(database, number, created=False)
+
     # -- looking and acting -----------------------------------------------------------------------
 
     async def job(self, job: JobRef | int) -> JobView:
@@ -327,14 +388,22 @@ class App:
             print(await app.wait(job))
         """
         async with self.database() as database:
-            orchestrator = Orchestrator(database, self.settings.orchestrator())
-            worker = self.worker(queues, concurrency=concurrency, database=database)
-            scheduler = Scheduler(database, self.name, self.declared_schedules())
-            async with run_roles(orchestrator, worker, scheduler):
-                try:
-                    yield self
-                finally:
-                    await self.close()
+            roles: list[Role] = [Orchestrator(database, self.settings.orchestrator())]
+            if self.tasks or queues is not None:
+                roles.append(self.worker(queues, concurrency=concurrency, database=database))
+            roles.append(Scheduler(database, self.name, self.declared_schedules()))
+            loop, keeper = asyncio.get_running_loop(), self.keeper(database=database)
+            if self.workflows:
+                roles.append(keeper)
+                self._keepers[loop] = keeper
+            try:
+                async with run_roles(*roles):
+                    try:
+                        yield self
+                    finally:
+                        await self.close()
+            finally:
+                self._keepers.pop(loop, None)
 
     def database(self, *, application: str | None = None) -> Database:
         """A new, unopened way to this application's database."""
@@ -351,6 +420,16 @@ class App:
             self.settings.worker(wanted, concurrency),
             limits=self.limits.values(),
             app_path=self.source,
+        )
+
+    def keeper(self, *, database: Database | None = None) -> RunKeeper:
+        """A keeper for the durable runs of this application's workflows."""
+        settings = self.settings
+        return RunKeeper(
+            database or self.database(application=f"tidemill keeper {self.name}"),
+            self.workflows,
+            lease=settings.lease,
+            heartbeat=settings.heartbeat,
         )
 
     async def close(self) -> None:
@@ -378,6 +457,15 @@ class App:
 
     # -- inner parts ------------------------------------------------------------------------------
 
+    def _workflow(self, workflow: type[Workflow] | str) -> tuple[str, Workflow]:
+        for name, known in self.workflows.items():
+            if workflow == name or type(known) is workflow:
+                return name, known
+        known = ", ".join(sorted(self.workflows)) or "none"
+        raise UnknownTaskError(
+            f"{workflow!r} is not a workflow of this application; declare it with @app.workflow (known: {known})"
+        )
+
     def _task(self, task: Task[Any, Any] | str) -> Task[Any, Any]:
         if isinstance(task, str):
             return self.tasks.require(task)
@@ -392,36 +480,12 @@ class App:
         args: Mapping[str, Any] | None,
         more: Mapping[str, Any],
     ) -> NewJob:
-        """A job from one call: what is a wish goes to the job, the rest to the task."""
-        known = self._task(task)
-        wish = {name: value for name, value in more.items() if name in WISHES}
-        kwargs = {name: value for name, value in more.items() if name not in WISHES}
-        if ambiguous := (wish.keys() & set(known.signature.names)) - (args or {}).keys():
-            name = sorted(ambiguous)[0]
-            raise PayloadError(
-                f"task {known.name}: {name!r} is both an argument of the task and an option of enqueue; "
-                f"give the task's in args={{{name!r}: ...}}"
-            )
-        if args is not None:
-            if twice := args.keys() & kwargs.keys():
-                raise PayloadError(f"task {known.name}: {sorted(twice)[0]!r} is given both in args= and by name")
-            kwargs = {**args, **kwargs}
-        return known.new_job(known.signature.bind(positional, kwargs), origin=self._origin(), **read_wish(wish, known))
+        return job_of_call(self._task(task), positional, args, more, origin=self._origin())
 
     def _many(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], wish: Mapping[str, Any]
     ) -> ManyJobs:
-        known = self._task(task)
-        if odd := wish.keys() - WISHES_FOR_MANY:
-            raise ConfigError(f"enqueue_many has no option {sorted(odd)[0]!r}")
-        fields = {"origin": self._origin(), **read_wish(wish, known)}
-        arguments: list[bytes] = []
-        for index, call in enumerate(calls):
-            try:
-                arguments.append(known.signature.pack(call))
-            except PayloadError as error:
-                raise PayloadError(f"call {index}: {error}; nothing was enqueued") from error
-        return ManyJobs(known, fields, arguments)
+        return jobs_of_calls(self._task(task), calls, wish, origin=self._origin())
 
     def _origin(self) -> Origin:
         job = find_current_job()

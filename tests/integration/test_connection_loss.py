@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
@@ -199,14 +199,16 @@ class MuteServer:
     """Stands between a client and the server, and can cut a connection once a statement has been done."""
 
     def __init__(self, url: str) -> None:
-        self._path = dict(part.split("=") for part in url.partition("?")[2].split("&"))
-        self._name = url.partition("://")[2].partition("/")[2].partition("?")[0]
+        self._behind = urlsplit(url)
+        self._options = {name: values[0] for name, values in parse_qs(self._behind.query).items()}
         self._marked: list[bytes] = []
 
     @property
     def url(self) -> str:
         host, port = self._server.sockets[0].getsockname()[:2]
-        return f"postgresql://{self._path.get('user', 'postgres')}@{host}:{port}/{self._name}?sslmode=disable"
+        user = self._behind.username or self._options.get("user", "postgres")
+        password = f":{self._behind.password}" if self._behind.password else ""
+        return f"postgresql://{user}{password}@{host}:{port}{self._behind.path}?sslmode=disable"
 
     def swallow_answers_with(self, *statements: bytes) -> None:
         """Cut the next connections that send these statements, instead of handing their answers on."""
@@ -219,9 +221,15 @@ class MuteServer:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
 
+    async def _reach_server(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self._behind.hostname:
+            return await asyncio.open_connection(self._behind.hostname, self._behind.port or 5432)
+        return await asyncio.open_unix_connection(
+            f"{self._options['host']}/.s.PGSQL.{self._options.get('port', '5432')}"
+        )
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        socket = f"{unquote(self._path['host'])}/.s.PGSQL.{self._path.get('port', '5432')}"
-        from_server, to_server = await asyncio.open_unix_connection(socket)
+        from_server, to_server = await self._reach_server()
         doomed = False
 
         async def ask() -> None:

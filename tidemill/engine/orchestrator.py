@@ -99,6 +99,8 @@ class Orchestrator:
         if expired := await sweeps.expire_jobs(self._database):
             log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
         await sweeps.route_jobs(self._database)
+        if freed := await sweeps.free_runs(self._database):
+            log.warning("runs of owners that have ended wait for another", runs=freed)
 
     async def keep_house(self) -> None:
         """What can wait: partitions, retention, leftovers, orphaned jobs."""

@@ -14,22 +14,24 @@ A context has three faces: before its run, inside a step, and outside of a run. 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
-from tidemill.flows.events import Event
+from tidemill.flows.errors import ContextSerdeError, ContextStateError, WorkflowRuntimeError
+from tidemill.flows.events import Event, StopEvent
 from tidemill.flows.notes import Asked, Did, Gathered, Sent, Wrote
 from tidemill.flows.paths import write_path
 from tidemill.flows.retry_policy import RetryInfo
+from tidemill.flows.saving import VERSION, check_version, default_serializer, load_run, load_store, save_run, save_store
 from tidemill.flows.store import StateCell, StateStore
 from tidemill.flows.validate import find_state_type
 
 if TYPE_CHECKING:
     from tidemill.flows.runner import FlowRun
-    from tidemill.flows.state import Work
+    from tidemill.flows.state import FlowState, Work
     from tidemill.flows.workflow import Workflow
 
 S = TypeVar("S")
@@ -50,12 +52,14 @@ class Context(Generic[S]):
         self._workflow = workflow
         self._run: FlowRun | None = None
         self._work: Work | None = None
-        self._held: list[tuple[Any, str | None]] | None = None
+        self._held: list[tuple[Any, str | None]] = []
+        self._holds = False
         self._to_skip = 0
         self._cell: Any = StateCell(find_state_type(workflow.steps))
+        self._serializer = serializer or workflow.serializer or default_serializer()
+        self._saved: FlowState | None = None
         if previous_context:
-            raise NotImplementedError
-        self._serializer = serializer
+            self._load(previous_context)
 
     @classmethod
     def _of_step(cls, run: FlowRun, work: Work, *, hold: bool) -> Context[Any]:
@@ -64,7 +68,8 @@ class Context(Generic[S]):
         made._workflow = run.workflow
         made._run = run
         made._work = work
-        made._held = [] if hold else None
+        made._held = []
+        made._holds = hold
         made._to_skip = work.sent
         made._cell = run.cell
         return made
@@ -80,7 +85,7 @@ class Context(Generic[S]):
 
     @property
     def is_running(self) -> bool:
-        return self._run is not None and self._run.is_running
+        return self._saved is not None or (self._run is not None and self._run.is_running)
 
     def send_event(self, message: Event, step: str | None = None) -> None:
         """Send an event to the steps that accept it, or to one of them."""
@@ -90,10 +95,10 @@ class Context(Generic[S]):
             run.receive(message, step)
         elif self._to_skip:
             self._to_skip -= 1  # It left in an earlier life of this step.
-        elif self._held is not None:
-            self._held.append((message, step))
         else:
-            run.note(self._work, Sent(((message, step),)))
+            self._held.append((message, step))
+            if not self._holds and len(self._held) == 1:
+                run.soon(self._let_go)  # What a step sends in one go leaves in one go.
 
     @staticmethod
     def get_step_context() -> Context[Any]:
@@ -109,12 +114,12 @@ class Context(Generic[S]):
         """Show something to whoever follows the run, at once."""
         run, _ = self._stepping("write_event_to_stream")
         if ev is not None:
-            run.publish(ev)
+            run.show(ev)
 
     def collect_events(self, ev: Event, expected: list[type[Event]], buffer_id: str | None = None) -> list[Any] | None:
         """Keep this event; one of each expected kind, in that order, once all are there. None until then."""
         run, work = self._stepping("collect_events")
-        run.note(work, Gathered(buffer_id or "", ev, tuple(expected)))
+        run.note_here(work, Gathered(buffer_id or "", ev, tuple(expected)))
         return work.collected
 
     async def wait_for_event(
@@ -130,7 +135,7 @@ class Context(Generic[S]):
         needed = requirements or {}
         name = f"{event_type.__module__}.{event_type.__qualname__}"
         question = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"
-        self._let_go(run, work)
+        self._let_go()
         answer = await run.ask(work, Asked(question, event_type, needed, waiter_event, timeout))
         if answer is None:
             raise TimeoutError(f"no {event_type.__name__} came within {timeout:g} seconds")
@@ -156,17 +161,40 @@ class Context(Generic[S]):
 
     async def running_steps(self) -> list[str]:
         """The steps that are at work."""
-        run = self._running("running_steps")
-        if self._work is not None:
-            raise ContextStateError("running_steps() is for the outside of a run, not for its steps")
+        run = self._outside("running_steps")
         return sorted({work.step for work in run.loop.state.works.values() if work.slot >= 0})
 
     def stream_events(self) -> Any:
         """What the run shows; the same as the handler's."""
-        run = self._running("stream_events")
+        return self._outside("stream_events").stream(expose_internal=False)
+
+    def get_result(self) -> Any:
+        """The result of a run that has ended. An older way: await the handler instead."""
+        run = self._outside("get_result")
+        warnings.warn("get_result() is an older way; await the handler of the run", DeprecationWarning, stacklevel=2)
+        event = run.result.result()
+        return event.result if type(event) is StopEvent else event
+
+    def to_dict(self, serializer: Any = None, *, include_state: bool = True) -> dict[str, Any]:
+        """The context as JSON values, from which `from_dict` makes one that goes on where this one is."""
         if self._work is not None:
-            raise ContextStateError("stream_events() is for the outside of a run, not for its steps")
-        return run.stream(expose_internal=False)
+            raise ContextStateError("to_dict() is for the outside of a run, not for its steps")
+        state = self._saved if self._run is None else self._run.loop.state
+        goes_on = state is not None and state.status in ("running", "cancelled")
+        store = self._cell.store if self._run is None else self._run.loop.state.store
+        saved: dict[str, Any] = {
+            "version": VERSION,
+            "state": save_store(store, serializer or self._serializer) if include_state else {},
+            "is_running": goes_on,
+        }
+        if state is not None and goes_on:
+            saved["run"] = save_run(state)
+        return saved
+
+    @classmethod
+    def from_dict(cls, workflow: Workflow, data: dict[str, Any] | None, serializer: Any = None) -> Context[Any]:
+        """The context that `to_dict` has saved; give it to `run` and the run goes on."""
+        return cls(workflow, previous_context=data, serializer=serializer)
 
     # -- inner parts ------------------------------------------------------------------------------
 
@@ -178,13 +206,43 @@ class Context(Generic[S]):
         else:
             self._run.note(self._work, Wrote(path, value))
 
-    def _let_go(self, run: FlowRun, work: Work) -> None:
-        if self._held:
-            held, self._held = tuple(self._held), []
+    def _let_go(self) -> None:
+        if held := self._take_held():
+            run, work = self._stepping("send_event")
             run.note(work, Sent(held))
 
     def _take_held(self) -> tuple[tuple[Any, str | None], ...]:
-        return tuple(self._held) if self._held else ()
+        if not self._held:
+            return ()
+        held, self._held = tuple(self._held), []
+        return held
+
+    def _begin_run(self, run_id: str, workflow: Workflow) -> FlowRun:
+        """The run that this context is for from now on, with the state that it has."""
+        from tidemill.flows.runner import FlowRun
+
+        if self._run is not None:
+            if self._run.is_running:
+                raise ContextStateError("this context belongs to a run that has not ended: make another for this run")
+            self._cell.store = self._run.loop.state.store
+        state, self._saved = self._saved, None
+        self._run = FlowRun(workflow, run_id, self._cell, state)
+        return self._run
+
+    def _load(self, data: dict[str, Any]) -> None:
+        check_version(data)
+        self._cell.store = load_store(data.get("state"), self._cell.kind, self._serializer)
+        if not data.get("is_running"):
+            return
+        if "run" not in data:
+            raise ContextSerdeError("this context was saved while its run was under way, but says nothing about it")
+        self._saved = load_run(data["run"], self._workflow.topology)
+
+    def _outside(self, what: str) -> FlowRun:
+        run = self._running(what)
+        if self._work is not None:
+            raise ContextStateError(f"{what}() is for the outside of a run, not for its steps")
+        return run
 
     def _running(self, what: str) -> FlowRun:
         if self._run is None:

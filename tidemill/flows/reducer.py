@@ -113,23 +113,24 @@ class FlowProgram:
         if work is None:
             return
         ended: Ended = tick.outcome
-        self._leave(state, work)
         if ended.error is not None:
             self._narrate(out, work, "not_running", None)
+            self._leave(state, work)
             self._failed(state, work, ended, tick.at, out)
             return
-        del state.works[work.id]
         result = type(ended.events[0]) if ended.events else type(None)
         self._narrate(out, work, "not_running", result)
-        for event, target in ended.sent:
-            self._send(state, event, target, tick.at, out)
+        self._leave(state, work)
+        del state.works[work.id]
         if ended.listed:
             self._open_batch(state, work, ended.events, tick.at, out)
         else:
             for event in ended.events:
                 self._route(state, Parcel(event, work.lineage, work.recovered), tick.at, out, returned=True)
-                if state.status != "running":
-                    return
+        if state.status != "running":
+            return
+        for event, target in ended.sent:
+            self._send(state, event, target, tick.at, out)
         self._release_token(state, work.lineage, tick.at, out)
         self._pump(state, work.step, tick.at, out)
 
@@ -207,7 +208,7 @@ class FlowProgram:
         number, _, question = number.partition(":")
         work = state.works.get(int(number))
         if work is not None and question in work.waiting:
-            self._stop_waiting(state, work, question)
+            self._go_on(state, work, question, out)
             work.answers[question] = None
             out.append(Answer(work.id, question, None))
 
@@ -215,8 +216,8 @@ class FlowProgram:
         """Work that was under way begins again, with its earlier questions answered as they were."""
         for work in state.works.values():
             if work.slot >= 0 or work.waiting:
-                for question in list(work.waiting):
-                    self._stop_waiting(state, work, question)
+                # Its questions stay open: an answer that comes before it has asked again is kept for it.
+                self._occupy(state, work)
                 self._undo(state, work)
                 out.append(self._run(work))
 
@@ -230,11 +231,10 @@ class FlowProgram:
         if returned and isinstance(event, StopEvent):
             self._end(state, out, "succeeded", result=event, event=event)
             return
-        shown = returned and isinstance(event, InputRequiredEvent)
-        if shown:
+        if returned and isinstance(event, InputRequiredEvent):
             out.append(Publish(event))
         answered = self._answer(state, event, out)
-        if not self._deliver(state, parcel, at, out) and not answered and not shown:
+        if not self._deliver(state, parcel, at, out) and not answered:
             self._unhandled(state, event, out)
 
     def _send(self, state: FlowState, event: Any, target: str | None, at: float, out: list[Command]) -> None:
@@ -277,6 +277,8 @@ class FlowProgram:
             state.batches[batch].tokens += 1
         state.steps[spec.name].queue.append(work)
         self._pump(state, spec.name, at, out)
+        if work.slot < 0:
+            self._narrate(out, work, "preparing", None)
 
     def _pump(self, state: FlowState, name: str, at: float, out: list[Command]) -> None:
         """Start what waits for a free worker of a step."""
@@ -389,6 +391,7 @@ class FlowProgram:
         work.waiting[note.question] = Wait(note.question, note.kind, note.requirements)
         state.waits.setdefault(note.kind, {})[work.id, note.question] = work
         if work.slot >= 0:  # A step that waits holds no worker.
+            self._narrate(out, work, "not_running", None)
             state.steps[work.step].slots.discard(work.slot)
             work.slot = -1
             state.running -= 1
@@ -406,7 +409,7 @@ class FlowProgram:
         answered = False
         for (_, question), work in list(waits.items()):
             if _meets(event, work.waiting[question].requirements):
-                self._stop_waiting(state, work, question)
+                self._go_on(state, work, question, out)
                 work.answers[question] = event
                 out.append(DropTimer(f"wait:{work.id}:{question}"))
                 out.append(Answer(work.id, question, event))
@@ -416,6 +419,16 @@ class FlowProgram:
     def _stop_waiting(self, state: FlowState, work: Work, question: str) -> None:
         wait = work.waiting.pop(question)
         state.waits[wait.kind].pop((work.id, question), None)
+
+    def _go_on(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
+        """A step has what it waited for."""
+        self._stop_waiting(state, work, question)
+        if work.slot < 0:
+            self._occupy(state, work)
+            self._narrate(out, work, "running", None)
+
+    def _occupy(self, state: FlowState, work: Work) -> None:
+        """A step that does not wait holds a worker."""
         if work.slot < 0:
             step = state.steps[work.step]
             work.slot = next(slot for slot in range(len(step.slots) + 1) if slot not in step.slots)
@@ -458,6 +471,8 @@ class FlowProgram:
         out.append(EndRun(status, result, error))
 
     def _unhandled(self, state: FlowState, event: Any, out: list[Command]) -> None:
+        if isinstance(event, InputRequiredEvent):  # It is for the outside: no step need take it.
+            return
         kind = type(event)
         idle = state.running == 0 and state.pending == 0
         name = f"{kind.__module__}.{kind.__qualname__}"

@@ -6,10 +6,13 @@ It decides nothing: what a step did goes to the reducer as a tick, and what foll
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import traceback
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from pydantic import InstanceOf, TypeAdapter
 
 from tidemill.core.ticks import (
     Answer,
@@ -22,6 +25,7 @@ from tidemill.core.ticks import (
     Noted,
     Publish,
     Received,
+    Resumed,
     RunWork,
     SetTimer,
     Started,
@@ -38,34 +42,45 @@ from tidemill.flows.errors import (
 )
 from tidemill.flows.events import Event, StopEvent
 from tidemill.flows.notes import Asked, Ended, Failure, Note
-from tidemill.flows.reducer import FlowProgram
+from tidemill.flows.reducer import RUN_TIMEOUT, FlowProgram
 from tidemill.flows.retry_policy import next_delay
 from tidemill.flows.signature import StepSpec
-from tidemill.flows.state import Work
-from tidemill.flows.stream import EventStream
+from tidemill.flows.state import FlowState, Work
+from tidemill.flows.stream import EventStream, told_line
 from tidemill.flows.topology import accepts
 
 if TYPE_CHECKING:
     from tidemill.flows.workflow import Workflow
 
+_AN_EVENT: TypeAdapter[Event] = TypeAdapter(InstanceOf[Event])
+
 
 class FlowRun:
     """One run of a workflow, in this process and nowhere else."""
 
-    def __init__(self, workflow: Workflow, run_id: str, cell: Any) -> None:
+    def __init__(self, workflow: Workflow, run_id: str, cell: Any, state: FlowState | None = None) -> None:
         self.workflow = workflow
         self.run_id = run_id
         self.cell = cell
         self.program = FlowProgram(workflow.topology)
-        self.loop = RunLoop(self.program, self)
+        self.loop = RunLoop(self.program, self, state)
         self.loop.state.store = cell.store
         self.result: asyncio.Future[StopEvent] = asyncio.get_running_loop().create_future()
         self.result.add_done_callback(_seen)
         self.opener: asyncio.Task[None] | None = None
+        self._home = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._events = EventStream()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._questions: dict[tuple[int, str], asyncio.Future[Any]] = {}
+
+    #: Whether what a step sends waits for its end, since the step may be run again.
+    holds_sends = False
+
+    def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
+        """An outcome as it can be kept; in memory that is any."""
+        return ended
 
     @property
     def is_running(self) -> bool:
@@ -77,7 +92,20 @@ class FlowRun:
     # -- from outside -----------------------------------------------------------------------------
 
     def start(self, event: Event) -> None:
+        self._tell(f"[tick] add: {event!r}")
         self.loop.post(Started(self.now(), event))
+
+    def resume(self) -> None:
+        """Go on with a run that was saved. Its timers are not: its time begins anew, and its retries are due."""
+        now = self.now()
+        if self.workflow.timeout is not None:
+            self.execute(self.loop, SetTimer(RUN_TIMEOUT, now + self.workflow.timeout))
+        self.loop.post(Resumed(now))
+        state = self.loop.state
+        queued = {work.id for step in state.steps.values() for work in step.queue}
+        for work in list(state.works.values()):
+            if work.slot < 0 and not work.waiting and work.id not in queued:
+                self.loop.post(Elapsed(now, f"retry:{work.id}"))
 
     def receive(self, event: Event, step: str | None = None) -> None:
         """An event for the run; one that has ended takes no notice."""
@@ -93,7 +121,7 @@ class FlowRun:
     def check_target(self, event: Event, step: str | None) -> None:
         """Refuse a step that does not exist, or that does not accept the event."""
         if not isinstance(event, Event):
-            raise WorkflowRuntimeError(f"only events can be sent, not a {type(event).__name__}")
+            _AN_EVENT.validate_python(event)
         if step is None:
             return
         spec = self.workflow.steps.get(step)
@@ -106,6 +134,31 @@ class FlowRun:
 
     def note(self, work: Work, note: Note) -> None:
         self.loop.post(Noted(self.now(), work.id, note))
+
+    def note_here(self, work: Work, note: Note) -> None:
+        """Note something from wherever the step runs; returns when it is noted."""
+        if threading.get_ident() == self._thread:
+            self.note(work, note)
+            return
+
+        async def noting() -> None:
+            self.note(work, note)
+
+        asyncio.run_coroutine_threadsafe(noting(), self._home).result()
+
+    def soon(self, call: Callable[..., None], *args: Any) -> None:
+        """Have something done by the run's event loop, in the order of asking."""
+        if threading.get_ident() == self._thread:
+            self._home.call_soon(call, *args)
+        else:
+            self._home.call_soon_threadsafe(call, *args)
+
+    def show(self, event: Any) -> None:
+        """Publish something, from wherever the step runs."""
+        if threading.get_ident() == self._thread:
+            self.publish(event)
+        else:
+            self._home.call_soon_threadsafe(self.publish, event)
 
     def publish(self, event: Any) -> None:
         self._events.put(event)
@@ -134,6 +187,8 @@ class FlowRun:
             self._tasks[work.id] = asyncio.create_task(self._attempt(work))
         elif kind is Publish:
             self._events.put(command.event)  # pyright: ignore[reportAttributeAccessIssue]
+            if self.workflow.verbose:
+                self._tell(told_line(command.event))  # pyright: ignore[reportAttributeAccessIssue]
         elif isinstance(command, StopWork):
             task = self._tasks.get(command.work)
             if task is not None:
@@ -156,6 +211,10 @@ class FlowRun:
     def _fire(self, timer: str) -> None:
         self._timers.pop(timer, None)
         self.loop.post(Elapsed(self.now(), timer))
+
+    def _tell(self, line: str | None) -> None:
+        if line is not None and self.workflow.verbose:
+            print(line)
 
     def _finish(self, end: EndRun) -> None:
         for timer in self._timers.values():
@@ -183,7 +242,7 @@ class FlowRun:
     async def _attempt(self, work: Work) -> None:
         """One attempt at a step, from its input to its outcome. Never raises."""
         spec = self.workflow.steps[work.step]
-        hold = spec.retry_policy is not None or work.step in self.program.topology.handler_of
+        hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
         context: Context[Any] = Context._of_step(self, work, hold=hold)
         enter_step(context)
         try:
@@ -199,7 +258,7 @@ class FlowRun:
         finally:
             if self._tasks.get(work.id) is asyncio.current_task():
                 del self._tasks[work.id]
-        self.loop.post(Completed(self.now(), work.id, ended))
+        self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
     async def _call(self, spec: StepSpec, work: Work, context: Context[Any]) -> Any:
         kwargs = dict(work.input) if isinstance(work.input, dict) else {spec.event_name: work.input}

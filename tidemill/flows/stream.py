@@ -8,8 +8,10 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.events import InternalDispatchEvent, StepState, StepStateChanged
+from tidemill.flows.events import InternalDispatchEvent, StepState, StepStateChanged, StopEvent
 from tidemill.flows.notes import Narrated
+
+QUEUED = "<enqueued>"
 
 
 class EventStream:
@@ -50,11 +52,11 @@ class EventStream:
 
 def narration(told: Narrated) -> StepStateChanged:
     """The event that tells of a step's beginning or end."""
-    if told.status == "running":
+    if told.status != "not_running":
         return StepStateChanged(
             name=told.step,
-            step_state=StepState.RUNNING,
-            worker_id=str(told.slot),
+            step_state=StepState(told.status),
+            worker_id=str(told.slot) if told.slot >= 0 else QUEUED,
             input_event_name=told.cause.__name__,
         )
     return StepStateChanged(
@@ -64,3 +66,15 @@ def narration(told: Narrated) -> StepStateChanged:
         input_event_name=str(told.cause),
         output_event_name=None if told.output is None else str(told.output),
     )
+
+
+def told_line(event: Any) -> str | None:
+    """What a verbose run prints of an event, if anything."""
+    if type(event) is not Narrated:
+        return f"[result] {event!r}" if isinstance(event, StopEvent) else None
+    if event.status == "running":
+        return f"[{event.step}:{event.slot}] started from {event.cause.__name__}"
+    if event.status == "preparing":
+        return None
+    made = event.output.__name__ if event.output not in (None, type(None)) else "no result"
+    return f"[{event.step}:{event.slot}] complete with {made}"

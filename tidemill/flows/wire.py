@@ -95,9 +95,13 @@ def remember(cls: ModelClass) -> None:
 
 def defined_class(name: str) -> ModelClass:
     """The event class of this qualified name that this process has defined."""
-    if (cls := _defined.get(name)) is None:
-        raise PayloadError(f"event class {name} is not defined in this process; import the module that defines it")
-    return cls
+    if (cls := _defined.get(name)) is not None:
+        return cls
+    # A program's module goes by another name where it is run than where it is imported.
+    namesakes = {id(each): each for each in _defined.values() if each.__qualname__ == name.rpartition(".")[2]}
+    if len(namesakes) == 1:
+        return next(iter(namesakes.values()))
+    raise PayloadError(f"event class {name} is not defined in this process; import the module that defines it")
 
 
 def encode_event(event: DictLikeModel) -> bytes:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from tidemill.flows.context import Context
 from tidemill.flows.decorators import attach_step, steps_of
-from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError, WorkflowValidationError
+from tidemill.flows.errors import WorkflowRuntimeError, WorkflowValidationError
 from tidemill.flows.events import Event, StartEvent, StopEvent
 from tidemill.flows.handler import WorkflowHandler
 from tidemill.flows.resource import ResourceManager
@@ -110,23 +111,22 @@ class Workflow:
     ) -> WorkflowHandler:
         """Start a run in memory. The fields of the start event are given by name, or as the event itself."""
         self._check_once()
-        event = self._start_event(start_event, kwargs)
         context = ctx or Context(self)
-        if context.is_running:
-            raise ContextStateError("this context belongs to a run that has not ended: make another for a second run")
-        run = FlowRun(self, run_id or secrets.token_urlsafe(8)[:10], context._cell)
-        context._run = run
+        saved = context._saved
+        event = self._start_event(start_event, kwargs) if saved is None else None
+        run = context._begin_run(run_id or secrets.token_urlsafe(8)[:10], self)
+        begin = run.resume if event is None else partial(run.start, event)
         if self._room is None:
-            run.start(event)
+            begin()
         else:
-            run.opener = asyncio.create_task(self._start_in_turn(run, event))
+            run.opener = asyncio.create_task(self._begin_in_turn(run, begin))
         return WorkflowHandler(run, context)
 
-    async def _start_in_turn(self, run: FlowRun, event: StartEvent) -> None:
-        """Start a run when there is room for it, and hold its place until it has ended."""
+    async def _begin_in_turn(self, run: FlowRun, begin: Callable[[], None]) -> None:
+        """Begin a run when there is room for it, and hold its place until it has ended."""
         assert self._room is not None  # noqa: S101 - only called where it is
         async with self._room:
-            run.start(event)
+            begin()
             await asyncio.wait([run.result])
 
     def _check_once(self) -> None:

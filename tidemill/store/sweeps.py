@@ -11,6 +11,7 @@ from tidemill.store.claims import finish_jobs, requeue_jobs
 from tidemill.store.database import Database, Executor
 from tidemill.store.history import archive_sql
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
+from tidemill.store.runs import FREE_RUNS
 from tidemill.store.workers import (
     END_LAPSED,
     FIND_LAPSED,
@@ -101,6 +102,12 @@ async def admit_due(database: Database) -> None:
     keys = [row[0] for row in await database.fetch(FIND_GATED, patience=None)]
     if keys:
         await database.fetch(ADMIT_GATED, keys, patience=None)
+
+
+async def free_runs(database: Database) -> int:
+    """Let others take up the runs of owners that have ended; returns how many."""
+    row = await database.fetchrow(FREE_RUNS, patience=None)
+    return row["n"] if row else 0
 
 
 async def route_jobs(database: Database) -> int:

@@ -1,0 +1,173 @@
+"""When a run ends badly: errors of steps, timeouts, cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support.flows import names, shown
+from tidemill.flows import Context, Workflow, step
+from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError, WorkflowTimeoutError
+from tidemill.flows.events import (
+    Event,
+    StartEvent,
+    StopEvent,
+    WorkflowCancelledEvent,
+    WorkflowFailedEvent,
+    WorkflowTimedOutEvent,
+)
+
+
+class Draft(Event):
+    n: int = 0
+
+
+class Broken(Exception):
+    pass
+
+
+class Failing(Workflow):
+    @step
+    async def write(self, ev: StartEvent) -> StopEvent:
+        raise Broken("no ink")
+
+
+class Sleeping(Workflow):
+    @step
+    async def sleep(self, ev: StartEvent) -> StopEvent:
+        await asyncio.sleep(60)
+        return StopEvent()
+
+
+class Idling(Workflow):
+    @step
+    async def nothing(self, ev: StartEvent) -> StopEvent | None:
+        return None
+
+
+async def test_awaiting_a_failed_run_raises_the_steps_own_exception() -> None:
+    handler = Failing().run()
+    with pytest.raises(Broken, match="no ink") as raised:
+        await handler
+    assert handler.is_done()
+    assert handler.exception() is raised.value
+    assert handler.get_stop_event() is None or isinstance(handler.get_stop_event(), WorkflowFailedEvent)
+    assert not handler.cancelled()
+
+
+async def test_the_stream_of_a_failed_run_ends_with_what_happened() -> None:
+    handler = Failing().run()
+    events = await shown(handler)
+    last = events[-1]
+    assert isinstance(last, WorkflowFailedEvent)
+    assert last.step_name == "write"
+    assert isinstance(last.exception, Broken)
+    assert last.attempts == 1
+    assert last.elapsed_seconds is not None
+    assert last.elapsed_seconds >= 0
+
+
+async def test_only_events_may_be_returned() -> None:
+    class Wrong(Workflow):
+        @step
+        async def write(self, ev: StartEvent) -> StopEvent:
+            return 5  # type: ignore[return-value]
+
+    with pytest.raises(WorkflowRuntimeError):
+        await Wrong().run()
+
+
+async def test_a_run_that_takes_too_long_times_out_and_names_the_active_steps() -> None:
+    handler = Sleeping(timeout=0.05).run()
+    events = await shown(handler)
+    assert isinstance(events[-1], WorkflowTimedOutEvent)
+    assert events[-1].timeout == 0.05
+    assert events[-1].active_steps == ["sleep"]
+    with pytest.raises(WorkflowTimeoutError, match=r"0\.05.*sleep"):
+        await handler
+
+
+async def test_a_run_in_which_nothing_is_left_to_do_waits_for_its_timeout() -> None:
+    handler = Idling(timeout=0.05).run()
+    with pytest.raises(WorkflowTimeoutError):
+        await handler
+    events = await shown(handler)
+    assert events[-1].active_steps == []
+
+
+async def test_cancelling_ends_the_run_and_its_steps() -> None:
+    stopped: list[str] = []
+
+    class Long(Workflow):
+        @step
+        async def work(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            ctx.write_event_to_stream(Draft())
+            try:
+                await asyncio.sleep(60)
+            finally:
+                stopped.append("work")
+            return StopEvent()
+
+    handler = Long().run()
+    events: list[Any] = []
+    async for event in handler.stream_events():
+        events.append(event)
+        if isinstance(event, Draft):
+            assert await handler.cancel_run() is None
+    assert isinstance(events[-1], WorkflowCancelledEvent)
+    with pytest.raises(WorkflowCancelledByUser):
+        await handler
+    assert handler.cancelled()
+    assert handler.is_done()
+    assert isinstance(handler.exception(), WorkflowCancelledByUser)
+    await handler.cancel_run()
+    assert stopped == ["work"]
+
+
+async def test_cancelling_the_handler_is_a_cancelled_error() -> None:
+    handler = Sleeping().run()
+    await asyncio.sleep(0)
+    handler.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await handler
+    assert handler.cancelled()
+
+
+async def test_an_event_for_a_finished_run_is_ignored() -> None:
+    class Quick(Workflow):
+        @step
+        async def work(self, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=1)
+
+    handler = Quick().run()
+    await handler
+    await handler.send_event(Draft())
+    assert await handler == 1
+
+
+async def test_an_event_returned_without_being_declared_goes_to_who_takes_it() -> None:
+    class Undeclared(Workflow):
+        @step
+        async def write(self, ev: StartEvent) -> StopEvent:
+            return Draft(n=3)  # type: ignore[return-value]
+
+        @step(skip_graph_checks=["reachability"])
+        async def read(self, ev: Draft) -> StopEvent:
+            return StopEvent(result=ev.n)
+
+    assert await Undeclared(disable_validation=True).run() == 3
+
+
+async def test_a_returned_event_that_nobody_takes_is_told_and_the_run_goes_on() -> None:
+    class Lost(Workflow):
+        @step
+        async def write(self, ev: StartEvent) -> StopEvent:
+            return Draft(n=3)  # type: ignore[return-value]
+
+    handler = Lost(timeout=0.05).run()
+    events = await shown(handler, internal=True)
+    assert "UnhandledEvent" in names(events)
+    with pytest.raises(WorkflowTimeoutError):
+        await handler

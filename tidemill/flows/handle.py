@@ -1,0 +1,93 @@
+"""A durable run, from outside: wait for its result, follow it, send it events, cancel it. From any process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Generator
+from typing import Any
+
+import asyncpg
+
+from tidemill.core.codec import decode
+from tidemill.core.ticks import CancelAsked, Received
+from tidemill.flows.errors import (
+    WorkflowCancelledByUser,
+    WorkflowRuntimeError,
+    WorkflowTimeoutError,
+)
+from tidemill.flows.events import Event, StopEvent
+from tidemill.flows.exceptions import exception_from
+from tidemill.flows.journal import encode_tick
+from tidemill.flows.values import unpack
+from tidemill.store.database import Database
+from tidemill.store.runs import read_published, send_to_run, show_run
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+
+
+class RunHandle:
+    """`await handle` gives the run's result, or raises what it failed with."""
+
+    def __init__(self, database: Database, number: int, *, created: bool = True) -> None:
+        self.id = number
+        self.created = created
+        self._database = database
+
+    def __repr__(self) -> str:
+        return f"<run r{self.id}>"
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.result().__await__()
+
+    async def result(self, *, timeout: float | None = None) -> Any:
+        """The run's result, once it has ended. Raises TimeoutError if that takes too long."""
+        async with asyncio.timeout(timeout):
+            pause = _FIRST_PAUSE
+            while (row := await show_run(self._database, self.id))["state"] in ("running", "parked"):
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return result_of(row)
+
+    async def state(self) -> str:
+        """Where the run stands: running, parked, succeeded, failed, cancelled or timed_out."""
+        return (await show_run(self._database, self.id))["state"]
+
+    async def send_event(self, event: Event, step: str | None = None) -> None:
+        """Give the run an event; it is stored when this returns."""
+        await send_to_run(self._database, self.id, encode_tick(Received(time.time(), event, step)))
+
+    async def cancel(self, reason: str = "cancelled by its user") -> None:
+        """Ask the run to end."""
+        await send_to_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)))
+
+    async def stream_events(self, *, after: int = 0) -> AsyncIterator[Any]:
+        """What the run has shown and will show, from a point on, until it is over."""
+        pause = _FIRST_PAUSE
+        while True:
+            over = await self.state() not in ("running", "parked")
+            rows = await read_published(self._database, self.id, after=after)
+            for row in rows:
+                after = row["seq"]
+                yield unpack(decode(row["data"]))
+            if over and not rows:
+                return
+            if not rows:
+                await asyncio.sleep(pause)
+            pause = _FIRST_PAUSE if rows else min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def result_of(row: asyncpg.Record) -> Any:
+    """What a run that has ended gives: its result, or the exception that it ended with."""
+    match row["state"]:
+        case "succeeded":
+            event = unpack(decode(row["result"]))
+            return event.result if type(event) is StopEvent else event
+        case "failed":
+            error = decode(row["error"])
+            raise exception_from({"exception_type": error["kind"], "exception_message": error["message"]})
+        case "timed_out":
+            raise WorkflowTimeoutError(row["note"] or "the run took longer than its timeout")
+        case "cancelled":
+            raise WorkflowCancelledByUser("the run was cancelled")
+    raise WorkflowRuntimeError(f"run {row['id']} has not ended: it is {row['state']}")

@@ -1,0 +1,143 @@
+"""A flow's ticks as JSON and back: what the journal, the inbox and time travel read and write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import PayloadError
+from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
+from tidemill.flows.exceptions import exception_from
+from tidemill.flows.notes import Asked, Did, Ended, Failure, Gathered, Note, Sent, Wrote
+from tidemill.flows.paths import MISSING
+from tidemill.flows.values import loaded_class, pack, unpack
+from tidemill.flows.wire import decode_event, encode_event, qualified_name
+
+
+class TickRecord(msgspec.Struct, omit_defaults=True):
+    """A tick as it is stored. Which fields are there depends on its kind."""
+
+    kind: str
+    at: float
+    work: int = 0
+    event: msgspec.Raw = msgspec.Raw()
+    target: str | None = None
+    events: list[msgspec.Raw] = []
+    listed: bool = False
+    sent: list[tuple[msgspec.Raw, str | None]] = []
+    error: tuple[str, str, str] | None = None
+    retry_in: float | None = None
+    note: dict[str, Any] | None = None
+    timer: str = ""
+    reason: str = ""
+
+
+def encode_tick(tick: Tick) -> bytes:
+    """A tick's JSON; a `PayloadError` if something in it has none."""
+    if isinstance(tick, Completed):
+        ended: Ended = tick.outcome
+        failure = ended.error
+        return encode(
+            TickRecord(
+                "completed",
+                tick.at,
+                tick.work,
+                events=[_raw(event) for event in ended.events],
+                listed=ended.listed,
+                sent=[(_raw(event), target) for event, target in ended.sent],
+                error=None if failure is None else (failure.kind, failure.message, failure.traceback),
+                retry_in=ended.retry_in,
+            )
+        )
+    if isinstance(tick, Noted):
+        return encode(TickRecord("noted", tick.at, tick.work, note=_pack_note(tick.note)))
+    if isinstance(tick, Started):
+        return encode(TickRecord("started", tick.at, event=_raw(tick.input)))
+    if isinstance(tick, Received):
+        return encode(TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target))
+    if isinstance(tick, Elapsed):
+        return encode(TickRecord("elapsed", tick.at, timer=tick.timer))
+    if isinstance(tick, CancelAsked):
+        return encode(TickRecord("cancel_asked", tick.at, reason=tick.reason))
+    return encode(TickRecord("resumed", tick.at))
+
+
+def decode_tick(data: bytes) -> Tick:
+    """The tick that was encoded."""
+    record: TickRecord = decode(data, TickRecord)
+    match record.kind:
+        case "completed":
+            return Completed(record.at, record.work, _ended(record))
+        case "noted":
+            return Noted(record.at, record.work, _unpack_note(record.note or {}))
+        case "started":
+            return Started(record.at, decode_event(bytes(record.event)))
+        case "received":
+            return Received(record.at, decode_event(bytes(record.event)), record.target)
+        case "elapsed":
+            return Elapsed(record.at, record.timer)
+        case "cancel_asked":
+            return CancelAsked(record.at, record.reason)
+        case "resumed":
+            return Resumed(record.at)
+    raise PayloadError(f"there is no kind of tick called {record.kind!r}: was it written by a newer version?")
+
+
+def _raw(event: Any) -> msgspec.Raw:
+    return msgspec.Raw(encode_event(event))
+
+
+def _ended(record: TickRecord) -> Ended:
+    failure = None
+    if record.error is not None:
+        kind, message, trace = record.error
+        exception = exception_from({"exception_type": kind, "exception_message": message})
+        failure = Failure(kind, message, trace, exception)
+    return Ended(
+        tuple(decode_event(bytes(event)) for event in record.events),
+        record.listed,
+        tuple((decode_event(bytes(event)), target) for event, target in record.sent),
+        failure,
+        record.retry_in,
+    )
+
+
+def _pack_note(note: Note) -> dict[str, Any]:
+    if isinstance(note, Sent):
+        return {"kind": "sent", "events": [[pack(event), target] for event, target in note.events]}
+    if isinstance(note, Gathered):
+        expected = [qualified_name(kind) for kind in note.expected]
+        return {"kind": "gathered", "buffer": note.buffer, "event": pack(note.event), "expected": expected}
+    if isinstance(note, Asked):
+        return {
+            "kind": "asked",
+            "question": note.question,
+            "of": qualified_name(note.kind),
+            "requirements": pack(note.requirements),
+            "show": pack(note.show),
+            "timeout": note.timeout,
+        }
+    if isinstance(note, Wrote):
+        if note.value is MISSING:
+            return {"kind": "wrote", "path": note.path, "missing": True}
+        return {"kind": "wrote", "path": note.path, "value": pack(note.value)}
+    return {"kind": "did", "name": note.name, "result": pack(note.result)}
+
+
+def _unpack_note(data: dict[str, Any]) -> Note:
+    match data["kind"]:
+        case "sent":
+            return Sent(tuple((unpack(event), target) for event, target in data["events"]))
+        case "gathered":
+            expected = tuple(loaded_class(name) for name in data["expected"])
+            return Gathered(data["buffer"], unpack(data["event"]), expected)
+        case "asked":
+            kind = loaded_class(data["of"])
+            return Asked(data["question"], kind, unpack(data["requirements"]), unpack(data["show"]), data["timeout"])
+        case "wrote":
+            return Wrote(data["path"], MISSING if data.get("missing") else unpack(data["value"]))
+        case "did":
+            return Did(data["name"], unpack(data["result"]))
+    raise PayloadError(f"there is no kind of note called {data['kind']!r}: was it written by a newer version?")

@@ -1,0 +1,1 @@
+DROP TABLE tidemill.snapshot, tidemill.published, tidemill.inbox, tidemill.tick, tidemill.run;
