@@ -3,20 +3,22 @@
 import argparse
 import time
 
-from benchmarks import chaos, contenders, jobs, report, server, venv
+from benchmarks import chaos, contenders, flows, jobs, report, server, venv
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     suites = parser.add_subparsers(dest="suite", required=True, metavar="SUITE")
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--quick", action="store_true", help="under 50 s, once the peers are installed")
+    options.add_argument("--quick", action="store_true", help="under a minute, once the peers are installed")
     options.add_argument("--json", action="store_true", help="only JSON lines on stdout")
     suite = suites.add_parser("jobs", parents=[options], help="jobs, beside other engines and the raw limit")
     suite.add_argument("--peers-only", action="store_true", help="leave ours out")
     suite.set_defaults(run=run_jobs)
     suite = suites.add_parser("chaos", parents=[options], help="what is lost and how long recovery takes")
     suite.set_defaults(run=run_chaos)
+    suite = suites.add_parser("flows", parents=[options], help="workflows, durable and in memory, beside other engines")
+    suite.set_defaults(run=run_flows)
     arguments = parser.parse_args()
     began = time.monotonic()
     arguments.run(arguments)
@@ -35,6 +37,15 @@ def run_jobs(arguments: argparse.Namespace) -> None:
 def run_chaos(arguments: argparse.Namespace) -> None:
     rows = chaos.run(chaos.QUICK if arguments.quick else chaos.FULL)
     report.emit("chaos", rows, json_only=arguments.json)
+
+
+def run_flows(arguments: argparse.Namespace) -> None:
+    venv.ensure()
+    plan = flows.QUICK if arguments.quick else flows.FULL
+    deadline = time.monotonic() + plan.budget_s
+    with server.running() as postgres:
+        rows = flows.Run(postgres, plan, deadline=deadline).rows()
+    report.emit("flows", rows, json_only=arguments.json)
 
 
 if __name__ == "__main__":

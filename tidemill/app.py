@@ -17,30 +17,29 @@ import asyncio
 import os
 import socket
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from tidemill.core.codec import encode
 from tidemill.core.duration import Duration, parse_duration, parse_rate
-from tidemill.core.errors import ConfigError, NotFoundError, TidemillError, UnknownTaskError
+from tidemill.core.errors import ConfigError, NotFoundError, UnknownTaskError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, Origin, check_name
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
+from tidemill.engine.access import Access
 from tidemill.engine.calls import job_of_call, jobs_of_calls
 from tidemill.engine.context import find_current_job
-from tidemill.engine.enqueuer import Enqueuer
 from tidemill.engine.jobview import JobView
 from tidemill.engine.many import ManyJobs
 from tidemill.engine.orchestrator import Orchestrator
-from tidemill.engine.portal import Portal
 from tidemill.engine.roles import Role, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings, load_settings
 from tidemill.engine.task import Periodic, Task, TaskBook, TaskOptions
 from tidemill.engine.worker import Worker
-from tidemill.flows.events import StartEvent
+from tidemill.flows.events import Event, StartEvent
+from tidemill.flows.fork import fork
 from tidemill.flows.handle import RunHandle
 from tidemill.flows.keeper import RunKeeper
 from tidemill.flows.wire import encode_event
@@ -48,7 +47,6 @@ from tidemill.flows.workflow import Workflow
 from tidemill.store.borrowed import insert_async, insert_sync
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_job
-from tidemill.store.migrate import wait_for_schema
 from tidemill.store.operate import cancel_jobs
 from tidemill.store.runs import show_run, start_run
 from tidemill.store.schedules import Declared
@@ -76,10 +74,8 @@ class App:
         self.acting_as: str | None = None  # whom to name as the origin of jobs, where it is not the application itself
         self._arguments = settings
         self._settings: Settings | None = None
-        self._opened: dict[asyncio.AbstractEventLoop, asyncio.Task[tuple[Database, Enqueuer]]] = {}
+        self._access = Access(self.database)
         self._keepers: dict[asyncio.AbstractEventLoop, RunKeeper] = {}
-        self._portal: Portal | None = None
-        self._portal_lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.tasks)} tasks, {len(self.periodics)} schedules>"
@@ -231,6 +227,10 @@ class App:
             raise ConfigError(f"two workflows are called {known!r}: give one of them another name=")
         made = cls(**options)
         made.validate()
+        if queued := [spec.name for spec in made.steps.values() if spec.queue is not None]:
+            raise ConfigError(
+                f"workflow {known}: step {queued[0]} names a queue, but steps run only where their run is"
+            )
         self.workflows[known] = made
         return cls
 
@@ -275,7 +275,7 @@ class App:
         job = self._new_job(task, positional, args, more)
         if conn is not None:
             return (await insert_async(self.database(), conn, [job]))[0]
-        return await (await self._open())[1].put(job)
+        return await (await self._access.open()).enqueuer.put(job)
 
     def enqueue_sync(
         self,
@@ -290,7 +290,7 @@ class App:
         job = self._new_job(task, positional, args, more)
         if conn is not None:
             return insert_sync(self.database(), conn, [job])[0]
-        return self._call(lambda enqueuer: enqueuer.put(job))
+        return self._access.call(lambda way: way.enqueuer.put(job))
 
     async def enqueue_many(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
@@ -302,7 +302,7 @@ class App:
         many = self._many(task, calls, wish)
         if conn is not None:
             return await insert_async(self.database(), conn, many.each()) if many.arguments else []
-        return await (await self._open())[1].put_many(many)
+        return await (await self._access.open()).enqueuer.put_many(many)
 
     def enqueue_many_sync(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
@@ -311,7 +311,7 @@ class App:
         many = self._many(task, calls, wish)
         if conn is not None:
             return insert_sync(self.database(), conn, many.each()) if many.arguments else []
-        return self._call(lambda enqueuer: enqueuer.put_many(many))
+        return self._access.call(lambda way: way.enqueuer.put_many(many))
 
     async def start(
         self,
@@ -330,8 +330,10 @@ class App:
         name, known = self._workflow(workflow)
         event = known._start_event(start_event, fields)
         data = encode_event(event)
-        database, _ = await self._open()
+        database, _ = await self._access.open()
         keeper = self._keepers.get(asyncio.get_running_loop())
+        if keeper is not None and keeper.is_stopping:
+            keeper = None
         number, created = await start_run(
             database,
             workflow=name,
@@ -345,9 +347,17 @@ class App:
             keeper.adopt(number, known, event)
         return RunHandle(database, number, created=created)
 
+    async def fork(self, run: RunHandle | int, *, at: int, event: Event | None = None) -> RunHandle:
+        """A new run that begins where another was after tick `at`; with `event`, that tick brought this one instead."""
+        database, _ = await self._access.open()
+        source = run if isinstance(run, int) else run.id
+        _, known = self._workflow((await show_run(database, source))["workflow"])
+        number = await fork(database, known, source, at=at, origin=encode(self._origin()), event=event)
+        return RunHandle(database, number)
+
     async def run(self, number: int) -> RunHandle:
         """A handle on a run that was started before, by any process."""
-        database, _ = await self._open()
+        database, _ = await self._access.open()
         await show_run(database, number)
         return RunHandle(database, number, created=False)
 
@@ -356,7 +366,7 @@ class App:
     async def job(self, job: JobRef | int) -> JobView:
         """A job as it is now, unfinished or finished."""
         job_id = job if isinstance(job, int) else job.id
-        row = await show_job((await self._open())[0], job_id)
+        row = await show_job((await self._access.open()).database, job_id)
         if row is None:
             raise NotFoundError(f"there is no job {job_id}: it never was, or its history has been dropped")
         return JobView.of(dict(row))
@@ -373,7 +383,7 @@ class App:
     async def cancel(self, *jobs: JobRef | int, by: str | None = None) -> None:
         """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
         ids = [job if isinstance(job, int) else job.id for job in jobs]
-        await cancel_jobs((await self._open())[0], ids, by=by or f"app {self.name}")
+        await cancel_jobs((await self._access.open()).database, ids, by=by or f"app {self.name}")
 
     # -- living -----------------------------------------------------------------------------------
 
@@ -434,22 +444,14 @@ class App:
 
     async def close(self) -> None:
         """Close this event loop's connections; the embedded server stops if this process runs it."""
-        opening = self._opened.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            database, enqueuer = await opening
-            await enqueuer.close()
-            await database.close()
+        await self._access.close()
 
     def close_sync(self) -> None:
         """Close what the plain functions have opened."""
-        with self._portal_lock:
-            portal, self._portal = self._portal, None
-        if portal is not None:
-            portal.call(self.close())
-            portal.close()
+        self._access.close_sync()
 
     async def __aenter__(self) -> App:
-        await self._open()
+        await self._access.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -491,40 +493,6 @@ class App:
         job = find_current_job()
         by = self.acting_as or f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
         return Origin(by=by, host=_HOST, pid=os.getpid(), parent=None if job is None else job.id)
-
-    async def _open(self) -> tuple[Database, Enqueuer]:
-        """This event loop's way to the database, opened once however many ask at the same time."""
-        loop = asyncio.get_running_loop()
-        opening = self._opened.get(loop)
-        if opening is None:
-            opening = self._opened[loop] = loop.create_task(self._connect(), name="tidemill-open")
-        try:
-            return await asyncio.shield(opening)
-        except TidemillError:
-            if self._opened.get(loop) is opening:
-                del self._opened[loop]
-            raise
-
-    async def _connect(self) -> tuple[Database, Enqueuer]:
-        database = self.database()
-        await database.open(patience=30.0)
-        try:
-            await wait_for_schema(database, patience=10.0)
-        except BaseException:
-            await database.close()
-            raise
-        return database, Enqueuer(database)
-
-    def _call(self, work: Callable[[Enqueuer], Any]) -> Any:
-        with self._portal_lock:
-            if self._portal is None:
-                self._portal = Portal()
-            portal = self._portal
-
-        async def run() -> Any:
-            return await work((await self._open())[1])
-
-        return portal.call(run())
 
 
 _HOST = socket.gethostname()

@@ -13,6 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: What each example prints; the demo is run by `tidemill up`, in test_demo.py.
 PRINTED = {
+    "article": ["to approve: All about tides.", "tides: published"],
     "receipts": ["{'sent': True, 'order': 7}", "{'prices': 120}"],
     "transactional_enqueue": ["order 1 packed", "rolled back: 1 order, 0 jobs"],
     "failures": [

@@ -19,6 +19,8 @@ class Two(Event):
 class Gather(Workflow):
     """Sends what it is given, in order, and reports every complete set that it collects."""
 
+    expected: list[Any]
+
     @step
     async def begin(self, ctx: Context, ev: StartEvent) -> One | Two | None:
         for event in ev.send:
@@ -27,7 +29,7 @@ class Gather(Workflow):
 
     @step(num_workers=1)
     async def collect(self, ctx: Context, ev: One | Two) -> StopEvent | None:
-        expected = await ctx.store.get("expected")
+        expected = self.expected
         sets = await ctx.store.get("sets", default=[])
         found = ctx.collect_events(ev, expected)
         if found is not None:
@@ -40,8 +42,8 @@ class Gather(Workflow):
 
 async def sets_of(expected: list[type], *events: Any) -> list[list[int]]:
     flow = Gather()
+    flow.expected = expected
     ctx: Context = Context(flow)
-    await ctx.store.set("expected", expected)
     await ctx.store.set("left", len(events))
     return await flow.run(ctx=ctx, send=list(events))
 

@@ -163,3 +163,10 @@ async def test_code_called_by_a_step_can_find_its_context() -> None:
     assert [type(event) async for event in handler.stream_events()] == [Draft, StopEvent]
     with pytest.raises(WorkflowRuntimeError):
         Context.get_step_context()
+
+
+async def test_the_stream_of_a_context_tells_what_goes_on_inside() -> None:
+    handler = Plain().run()
+    seen = [type(event).__name__ async for event in handler.ctx.stream_events()]
+    assert seen == ["StepStateChanged", "StepStateChanged", "StopEvent"]
+    await handler

@@ -122,8 +122,17 @@ async def test_cancelling_ends_the_run_and_its_steps() -> None:
     assert handler.cancelled()
     assert handler.is_done()
     assert isinstance(handler.exception(), WorkflowCancelledByUser)
+    assert isinstance(handler.get_stop_event(), WorkflowCancelledEvent)
     await handler.cancel_run()
     assert stopped == ["work"]
+
+
+async def test_whoever_stops_waiting_for_a_run_cancels_it() -> None:
+    handler = Sleeping().run()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(handler, 0.02)
+    assert handler.is_done()
+    assert handler.cancelled()
 
 
 async def test_cancelling_the_handler_is_a_cancelled_error() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
@@ -11,6 +11,7 @@ from tests.support.flows import names, shown
 from tidemill.flows import Context, Workflow, catch_error, step
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StepFailedEvent, StopEvent
+from tidemill.flows.resource import Resource
 from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed, wait_none
 
 TWICE = retry_policy(wait=wait_none(), stop=stop_after_attempt(2))
@@ -285,3 +286,48 @@ async def test_a_run_in_which_a_step_ignores_its_cancelling_still_ends() -> None
     await handler.cancel_run()
     assert handler.cancelled()
     assert names(await shown(handler))[-1] == "WorkflowCancelledEvent"
+
+
+async def test_a_plain_function_can_send_show_and_collect() -> None:
+    class Blocking(Workflow):
+        @step
+        def work(self, ctx: Context, ev: StartEvent) -> Task | None:
+            ctx.write_event_to_stream(Event(note="working"))
+            for text in (1, 2):
+                ctx.send_event(Task(n=text))
+            return None
+
+        @step
+        def gather(self, ctx: Context, ev: Task) -> StopEvent | None:
+            found = ctx.collect_events(ev, [Task, Task])
+            return StopEvent(result=sorted(one.n for one in found)) if found else None
+
+    handler = Blocking().run()
+    seen = [event async for event in handler.stream_events()]
+    assert seen[0].note == "working"
+    assert await handler == [1, 2]
+
+
+async def test_parallel_steps_make_a_slow_resource_once() -> None:
+    made: list[int] = []
+
+    async def slow() -> object:
+        made.append(1)
+        await asyncio.sleep(0.02)
+        return object()
+
+    class Parallel(Workflow):
+        @step
+        async def split(self, ev: StartEvent) -> list[Task]:
+            return [Task(n=n) for n in range(4)]
+
+        @step
+        async def work(self, ev: Task, client: Annotated[object, Resource(slow)]) -> Done:
+            return Done()
+
+        @step
+        async def join(self, evs: list[Done]) -> StopEvent:
+            return StopEvent(result=len(evs))
+
+    assert await Parallel().run() == 4
+    assert made == [1]

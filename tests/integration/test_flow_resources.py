@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,33 +86,6 @@ async def test_a_resource_without_cache_is_made_for_each_call() -> None:
     assert (await flow.run())[0] is not a
 
 
-async def test_parallel_steps_make_a_resource_once() -> None:
-    async def slow() -> Client:
-        made.append("slow")
-        await asyncio.sleep(0.02)
-        return Client()
-
-    class Parallel(Workflow):
-        @step
-        async def split(self, ev: StartEvent) -> list[Draft]:
-            return [Draft(first=n) for n in range(4)]
-
-        @step
-        async def work(self, ev: Draft, client: Annotated[Client, Resource(slow)]) -> Done:
-            return Done()
-
-        @step
-        async def join(self, evs: list[Done]) -> StopEvent:
-            return StopEvent(result=len(evs))
-
-    assert await Parallel().run() == 4
-    assert made == ["slow"]
-
-
-class Done(Event):
-    pass
-
-
 async def test_a_factory_that_fails_fails_the_step() -> None:
     class Broken(Workflow):
         @step
@@ -145,6 +117,13 @@ async def test_a_config_is_read_from_its_file_and_checked_before_the_run(tmp_pat
             return StopEvent(result=limits.most)
 
     assert await Limited().run() == 3
-    file.write_text(json.dumps({"small": {"most": "many"}}))
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps({"most": "many"}))
+
+    class Unlimited(Workflow):
+        @step
+        async def work(self, ev: StartEvent, limits: Annotated[Limits, ResourceConfig(str(wrong))]) -> StopEvent:
+            return StopEvent(result=limits.most)
+
     with pytest.raises(WorkflowValidationError):
-        Limited().run()
+        Unlimited().run()

@@ -57,7 +57,12 @@ async def test_an_attempt_knows_of_the_earlier_ones() -> None:
     flow, infos = flaky(SOON, failures=1)
     await flow().run()
     first, second = infos
-    assert (first.retry_number, first.elapsed_seconds, first.last_exception, first.last_failed_at) == (0, 0.0, None, None)
+    assert (first.retry_number, first.elapsed_seconds, first.last_exception, first.last_failed_at) == (
+        0,
+        0.0,
+        None,
+        None,
+    )
     assert second.retry_number == 1
     assert second.elapsed_seconds >= 0.009
     assert str(second.last_exception) == "attempt 1"
@@ -101,7 +106,9 @@ async def test_a_seed_is_given_to_those_who_take_one() -> None:
     seeds: list[Any] = []
 
     class Seeded:
-        def next(self, elapsed_time: float, attempts: int, error: Exception, *, seed: int | None = None) -> float | None:
+        def next(
+            self, elapsed_time: float, attempts: int, error: Exception, *, seed: int | None = None
+        ) -> float | None:
             seeds.append(seed)
             return 0.0 if attempts < 3 else None
 

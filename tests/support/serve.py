@@ -1,4 +1,4 @@
-"""A process of a test: `python -m tests.support.serve worker[:QUEUE,...]|scheduler APP`.
+"""A process of a test: `python -m tests.support.serve worker[:QUEUE,...]|keeper|scheduler APP`.
 
 Does what the command line of Tidemill does for one role and nothing more: prints READY and its worker id when it
 works, stops at SIGTERM, and ends with `EXIT_FENCED` when its lease was taken from it.
@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+from typing import NoReturn
 
 from tidemill.core.errors import LeaseLostError
 from tidemill.engine.lifeline import EXIT_FENCED
@@ -21,11 +22,13 @@ from tidemill.engine.scheduler import Scheduler
 PR_SET_PDEATHSIG = 1
 
 
-async def serve(role: str, path: str) -> int:
+async def serve(role: str, path: str) -> NoReturn:
     app = load_app(path)
     kind, _, queues = role.partition(":")
     if kind == "worker":
         living = app.worker(queues.split(",") if queues else None)
+    elif kind == "keeper":
+        living = app.keeper()
     else:
         living = Scheduler(app.database(), app.name, app.declared_schedules())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, living.stop)
@@ -38,13 +41,17 @@ async def serve(role: str, path: str) -> int:
         await life
     except LeaseLostError as error:
         print(error, flush=True)
-        return EXIT_FENCED
-    return 0
+        leave(EXIT_FENCED)
+    leave(0)
+
+
+def leave(status: int) -> NoReturn:
+    """Exit, though a thread or a task may be busy with something that was given back."""
+    sys.stdout.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     configure_logs("info", "human")
-    status = asyncio.run(serve(sys.argv[1], sys.argv[2]))
-    sys.stdout.flush()
-    os._exit(status)  # a thread may still be busy with a job that was given back
+    asyncio.run(serve(sys.argv[1], sys.argv[2]))

@@ -13,6 +13,7 @@ from tidemill.cli.confirm import agreed
 from tidemill.cli.page import job_page, readable
 from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
+from tidemill.cli.runs import cancel_runs, run_number
 from tidemill.cli.why import explain_job
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
@@ -130,7 +131,7 @@ def retry(
 
 
 def cancel(
-    *ids: int,
+    *ids: str,
     state: list[str] | None = None,
     queue: str | None = None,
     task: str | None = None,
@@ -138,12 +139,12 @@ def cancel(
     yes: bool = False,
     place: Place = HERE,
 ) -> int:
-    """Cancel jobs: waiting ones at once, running ones as soon as their task lets them.
+    """Cancel jobs: waiting ones at once, running ones as soon as their task lets them. Runs of workflows as well.
 
     Parameters
     ----------
     ids
-        The jobs; or say with the options which.
+        The jobs (12) and runs (r12); or say with the options which jobs.
     state
         Jobs in this state; say it again for more.
     queue
@@ -163,7 +164,19 @@ def cancel(
     async def act(database: Database, found: list[int]) -> str:
         return told_cancel(await cancel_jobs(database, found, by=operator()))
 
-    return asyncio.run(_operate("cancel", ids, wanted, match, act, yes=yes, place=place))
+    runs = [run_number(each) for each in ids if each.startswith("r")]
+    if runs:
+        asyncio.run(cancel_runs(runs, place))
+    jobs = tuple(_job_number(each) for each in ids if not each.startswith("r"))
+    if runs and not jobs and wanted == JobFilter():
+        return 0
+    return asyncio.run(_operate("cancel", jobs, wanted, match, act, yes=yes, place=place))
+
+
+def _job_number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"{text!r} is neither a job (12) nor a run (r12)")
+    return int(text)
 
 
 def told_retry(outcome: Outcome) -> str:

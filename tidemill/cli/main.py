@@ -15,7 +15,7 @@ import asyncpg
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
-from tidemill.cli import audit, config, db, enqueue, jobs, queues, roles, schedules, up, workers
+from tidemill.cli import audit, config, db, enqueue, jobs, queues, roles, runs, schedules, up, workers
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import is_full
 from tidemill.version import VERSION
@@ -26,13 +26,16 @@ EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
 cli = App(
     name="tidemill",
     version=VERSION,
-    help="A work engine on PostgreSQL: durable jobs and schedules. Start with `tidemill up app.py`.",
+    help="A work engine on PostgreSQL: durable jobs, schedules and workflows. Start with `tidemill up app.py`.",
     default_parameter=Parameter(negative=""),
 )
-RUN, WORK, LOOK = Group("Run", sort_key=1), Group("Jobs", sort_key=2), Group("The rest", sort_key=3)
+RUN, WORK, FLOWS, LOOK = (
+    Group(name, sort_key=number) for number, name in enumerate(("Run", "Jobs", "Workflows", "The rest"), 1)
+)
 for group, commands in (
-    (RUN, (up.up, roles.worker, roles.orchestrator, roles.scheduler)),
+    (RUN, (up.up, roles.worker, roles.orchestrator, roles.scheduler, roles.keeper)),
     (WORK, (enqueue.enqueue, jobs.jobs, jobs.job, jobs.retry, jobs.cancel)),
+    (FLOWS, (runs.runs, runs.run, runs.send, runs.fork)),
     (LOOK, (workers.commands, queues.commands, schedules.commands, audit.audit, db.commands, config.config)),
 ):
     for command in commands:

@@ -138,6 +138,26 @@ def worker(
     return asyncio.run(_supervise(part, spec))
 
 
+def keeper(app: str, /, *, place: Place = HERE) -> int:
+    """Own and drive the durable runs of an application's workflows.
+
+    Parameters
+    ----------
+    app
+        The application: app.py, app.py:name or package.module.
+    """
+
+    def cast() -> Part:
+        known = application(app, place)
+        if not known.workflows:
+            raise ConfigError(f"{known.source} declares no workflow: put @app.workflow above one")
+        require_database(known.settings)
+        database = known.database(application=f"tidemill keeper {known.name}")
+        return Part(known.keeper(database=database), database, known.settings)
+
+    return play(cast)
+
+
 def application(target: str, place: Place) -> App:
     """The application that a command names, with the command's options on top of its own settings."""
     known: App = load_app(target)

@@ -41,17 +41,21 @@ def up(
     if workers < 1:
         raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
     known = application(app, place)
-    queues = served_queues(known, queue, concurrency)
-    return asyncio.run(_run(known, tree(app, queue, concurrency, workers, place), queues))
+    queues = served_queues(known, queue, concurrency) if known.tasks or not known.workflows else ()
+    return asyncio.run(_run(known, tree(known, app, queue, concurrency, workers if queues else 0, place), queues))
 
 
-def tree(app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: Place) -> list[ChildSpec]:
+def tree(
+    known: App, app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: Place
+) -> list[ChildSpec]:
     """The children to keep running."""
+    keepers = [ChildSpec("keeper", role_command("keeper", app, *place.options()))] if known.workflows else []
     names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]
     command = worker_command(app, queue, concurrency, place)
     return [
         ChildSpec("orchestrator", role_command("orchestrator", app, *place.options())),
         *(ChildSpec(name, command) for name in names),
+        *keepers,
         ChildSpec("scheduler", role_command("scheduler", app, *place.options())),
     ]
 

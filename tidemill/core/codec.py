@@ -55,13 +55,13 @@ def encode(value: Any) -> bytes:
         raise PayloadError(f"this value cannot be stored as JSON: {error}") from error
     if _NULL in data:
         # The encoder quietly writes null for a float that JSON does not have.
-        place = _find_no_number(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True), "$")
+        place = find_no_number(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True), "$")
         if place is not None:
             raise PayloadError(f"this value cannot be stored as JSON: NaN or an infinity - at `{place}`")
     return data
 
 
-def _find_no_number(value: Any, place: str) -> str | None:
+def find_no_number(value: Any, place: str) -> str | None:
     """Where in plain data there is a float that is not a number, if anywhere."""
     if isinstance(value, float):
         return None if math.isfinite(value) else place
@@ -70,7 +70,7 @@ def _find_no_number(value: Any, place: str) -> str | None:
         parts = ((f"{place}.{key}", part) for key, part in value.items())
     elif isinstance(value, list | tuple):
         parts = ((f"{place}[{index}]", part) for index, part in enumerate(value))
-    return next((found for at, part in parts if (found := _find_no_number(part, at)) is not None), None)
+    return next((found for at, part in parts if (found := find_no_number(part, at)) is not None), None)
 
 
 def storable(text: str) -> str:

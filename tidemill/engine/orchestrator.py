@@ -20,6 +20,7 @@ from tidemill.engine.outcome import after_loss, record
 from tidemill.store import retention, sweeps
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.migrate import migrate
+from tidemill.store.runs import forget_runs
 
 log = structlog.get_logger("tidemill.orchestrator")
 
@@ -109,6 +110,8 @@ class Orchestrator:
         if dropped := await retention.drop_partitions(self._database, today, keep_days=self.settings.keep_days):
             log.info("history dropped", partitions=dropped)
         await retention.forget_leftovers(self._database)
+        while await forget_runs(self._database, keep_days=self.settings.keep_days):
+            log.info("old runs forgotten", keep_days=self.settings.keep_days)
         await retention.analyze_history(self._database)
         if orphans := await sweeps.reclaim_orphans(self._database, self._lost):
             log.error("jobs of ended workers went back to their queues", jobs=orphans)

@@ -54,7 +54,7 @@ class Context(Generic[S]):
         self._work: Work | None = None
         self._held: list[tuple[Any, str | None]] = []
         self._holds = False
-        self._to_skip = 0
+        self._to_skip = self._writes_to_skip = self._shown_before = self._shown = 0
         self._cell: Any = StateCell(find_state_type(workflow.steps))
         self._serializer = serializer or workflow.serializer or default_serializer()
         self._saved: FlowState | None = None
@@ -70,7 +70,11 @@ class Context(Generic[S]):
         made._work = work
         made._held = []
         made._holds = hold
+        made._saved = None
         made._to_skip = work.sent
+        made._writes_to_skip = work.wrote
+        made._shown_before = work.shown
+        made._shown = 0
         made._cell = run.cell
         return made
 
@@ -114,7 +118,9 @@ class Context(Generic[S]):
         """Show something to whoever follows the run, at once."""
         run, _ = self._stepping("write_event_to_stream")
         if ev is not None:
-            run.show(ev)
+            self._shown += 1
+            if self._shown > self._shown_before:
+                run.show(ev)
 
     def collect_events(self, ev: Event, expected: list[type[Event]], buffer_id: str | None = None) -> list[Any] | None:
         """Keep this event; one of each expected kind, in that order, once all are there. None until then."""
@@ -136,7 +142,7 @@ class Context(Generic[S]):
         name = f"{event_type.__module__}.{event_type.__qualname__}"
         question = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"
         self._let_go()
-        answer = await run.ask(work, Asked(question, event_type, needed, waiter_event, timeout))
+        answer = await run.ask(work, Asked(question, event_type, needed, waiter_event, timeout, self._shown))
         if answer is None:
             raise TimeoutError(f"no {event_type.__name__} came within {timeout:g} seconds")
         return answer
@@ -165,8 +171,8 @@ class Context(Generic[S]):
         return sorted({work.step for work in run.loop.state.works.values() if work.slot >= 0})
 
     def stream_events(self) -> Any:
-        """What the run shows; the same as the handler's."""
-        return self._outside("stream_events").stream(expose_internal=False)
+        """What the run shows, with what goes on inside."""
+        return self._outside("stream_events").stream(expose_internal=True)
 
     def get_result(self) -> Any:
         """The result of a run that has ended. An older way: await the handler instead."""
@@ -203,6 +209,8 @@ class Context(Generic[S]):
             write_path(self._cell, path, value)
         elif self._work is None:
             write_path(self._run.loop.state, path, value)
+        elif self._writes_to_skip:
+            self._writes_to_skip -= 1  # It stands since an earlier life of this step.
         else:
             self._run.note(self._work, Wrote(path, value))
 

@@ -134,6 +134,27 @@ def catch_error(func: Any = None, /, *, for_steps: list[str] | None = None, max_
     return func
 
 
+def make_step_function(
+    func: Any,
+    num_workers: int = 4,
+    retry_policy: RetryPolicy | None = None,
+    localns: dict[str, Any] | None = None,
+    skip_graph_checks: list[str] | None = None,
+    accept_event_subclasses: bool = False,
+) -> Any:
+    """Make any function a step without saying whose; `Workflow.add_step` takes it."""
+    _declare(
+        func,
+        localns,
+        is_free=_is_free(func),
+        num_workers=num_workers,
+        retry_policy=retry_policy,
+        skip_graph_checks=tuple(skip_graph_checks or ()),
+        accept_event_subclasses=accept_event_subclasses,
+    )
+    return func
+
+
 def step_spec(function: Any) -> StepSpec | None:
     """What a function was declared as, if it is a step."""
     spec = getattr(function, SPEC_ATTRIBUTE, None)

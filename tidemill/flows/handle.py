@@ -21,7 +21,7 @@ from tidemill.flows.exceptions import exception_from
 from tidemill.flows.journal import encode_tick
 from tidemill.flows.values import unpack
 from tidemill.store.database import Database
-from tidemill.store.runs import read_published, send_to_run, show_run
+from tidemill.store.runs import cancel_run, read_published, send_to_run, show_run
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
@@ -59,7 +59,7 @@ class RunHandle:
 
     async def cancel(self, reason: str = "cancelled by its user") -> None:
         """Ask the run to end."""
-        await send_to_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)))
+        await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 
     async def stream_events(self, *, after: int = 0) -> AsyncIterator[Any]:
         """What the run has shown and will show, from a point on, until it is over."""

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 from tidemill.flows.context import Context
-from tidemill.flows.events import Event, StopEvent
+from tidemill.flows.errors import WorkflowCancelledByUser
+from tidemill.flows.events import Event, StopEvent, WorkflowCancelledEvent
 from tidemill.flows.runner import FlowRun
 
 
@@ -30,13 +31,21 @@ class WorkflowHandler:
         return event.result if type(event) is StopEvent else event
 
     async def stop_event_result(self) -> StopEvent:
-        """The event that ended the run."""
-        return await asyncio.shield(self._run.result)
+        """The event that ended the run. Whoever is cancelled while waiting for it cancels the run."""
+        try:
+            return await asyncio.shield(self._run.result)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
 
     def get_stop_event(self) -> StopEvent | None:
-        """The event that ended the run, if it has ended well."""
+        """The event that ended the run, if it has ended and has not failed."""
         result = self._run.result
-        return result.result() if result.done() and not result.cancelled() and result.exception() is None else None
+        if not result.done() or result.cancelled():
+            return None
+        if (error := result.exception()) is not None:
+            return WorkflowCancelledEvent() if isinstance(error, WorkflowCancelledByUser) else None
+        return result.result()
 
     def is_done(self) -> bool:
         return self._run.result.done()
@@ -45,11 +54,9 @@ class WorkflowHandler:
 
     def exception(self) -> BaseException | None:
         """What the run failed with; asyncio.InvalidStateError while it runs."""
-        return self._run.result.exception()
+        return None if self._run.result.cancelled() else self._run.result.exception()
 
     def cancelled(self) -> bool:
-        from tidemill.flows.errors import WorkflowCancelledByUser
-
         result = self._run.result
         if not result.done():
             return False
@@ -77,3 +84,4 @@ class WorkflowHandler:
         """Give the run an event."""
         self._run.check_target(event, step)
         self._run.receive(event, step)
+        await asyncio.sleep(0)  # So that who sends in a loop leaves time for what follows.

@@ -15,6 +15,10 @@ from tidemill.flows.paths import MISSING
 from tidemill.flows.values import loaded_class, pack, unpack
 from tidemill.flows.wire import decode_event, encode_event, qualified_name
 
+#: Pieces of work, and the step of each.
+Begun = list[tuple[int, str]]
+_NOTHING: Begun = []
+
 
 class TickRecord(msgspec.Struct, omit_defaults=True):
     """A tick as it is stored. Which fields are there depends on its kind."""
@@ -32,9 +36,11 @@ class TickRecord(msgspec.Struct, omit_defaults=True):
     note: dict[str, Any] | None = None
     timer: str = ""
     reason: str = ""
+    begun: Begun = []
+    """The work that began with it, which tells whether the workflow is still the one that the run was begun with."""
 
 
-def encode_tick(tick: Tick) -> bytes:
+def encode_tick(tick: Tick, begun: Begun = _NOTHING) -> bytes:
     """A tick's JSON; a `PayloadError` if something in it has none."""
     if isinstance(tick, Completed):
         ended: Ended = tick.outcome
@@ -49,24 +55,34 @@ def encode_tick(tick: Tick) -> bytes:
                 sent=[(_raw(event), target) for event, target in ended.sent],
                 error=None if failure is None else (failure.kind, failure.message, failure.traceback),
                 retry_in=ended.retry_in,
+                begun=begun,
             )
         )
     if isinstance(tick, Noted):
-        return encode(TickRecord("noted", tick.at, tick.work, note=_pack_note(tick.note)))
+        return encode(TickRecord("noted", tick.at, tick.work, note=_pack_note(tick.note), begun=begun))
     if isinstance(tick, Started):
-        return encode(TickRecord("started", tick.at, event=_raw(tick.input)))
+        return encode(TickRecord("started", tick.at, event=_raw(tick.input), begun=begun))
     if isinstance(tick, Received):
-        return encode(TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target))
+        return encode(TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target, begun=begun))
     if isinstance(tick, Elapsed):
-        return encode(TickRecord("elapsed", tick.at, timer=tick.timer))
+        return encode(TickRecord("elapsed", tick.at, timer=tick.timer, begun=begun))
     if isinstance(tick, CancelAsked):
         return encode(TickRecord("cancel_asked", tick.at, reason=tick.reason))
-    return encode(TickRecord("resumed", tick.at))
+    return encode(TickRecord("resumed", tick.at, begun=begun))
 
 
 def decode_tick(data: bytes) -> Tick:
     """The tick that was encoded."""
-    record: TickRecord = decode(data, TickRecord)
+    return tick_of(read_record(data))
+
+
+def read_record(data: bytes) -> TickRecord:
+    """A tick as it is stored."""
+    return decode(data, TickRecord)
+
+
+def tick_of(record: TickRecord) -> Tick:
+    """The tick that a record stands for."""
     match record.kind:
         case "completed":
             return Completed(record.at, record.work, _ended(record))
@@ -118,6 +134,7 @@ def _pack_note(note: Note) -> dict[str, Any]:
             "requirements": pack(note.requirements),
             "show": pack(note.show),
             "timeout": note.timeout,
+            "shown": note.shown,
         }
     if isinstance(note, Wrote):
         if note.value is MISSING:
@@ -135,7 +152,8 @@ def _unpack_note(data: dict[str, Any]) -> Note:
             return Gathered(data["buffer"], unpack(data["event"]), expected)
         case "asked":
             kind = loaded_class(data["of"])
-            return Asked(data["question"], kind, unpack(data["requirements"]), unpack(data["show"]), data["timeout"])
+            needed, show = unpack(data["requirements"]), unpack(data["show"])
+            return Asked(data["question"], kind, needed, show, data["timeout"], data["shown"])
         case "wrote":
             return Wrote(data["path"], MISSING if data.get("missing") else unpack(data["value"]))
         case "did":

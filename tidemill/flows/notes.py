@@ -29,6 +29,8 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
     requirements: dict[str, Any]
     show: Any = None
     timeout: float | None = None
+    shown: int = 0
+    """How many events the step has shown so far: they are not shown again when it is run again."""
 
 
 class Wrote(msgspec.Struct, frozen=True, tag="wrote"):

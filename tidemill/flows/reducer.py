@@ -137,6 +137,7 @@ class FlowProgram:
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
         """Undo what the attempt did to the run; then another attempt, a handler, or the end."""
         self._undo(state, work)
+        work.shown = 0
         work.failed_at, work.error = at, ended.error
         if ended.retry_in is not None:
             work.attempt += 1
@@ -218,7 +219,7 @@ class FlowProgram:
             if work.slot >= 0 or work.waiting:
                 # Its questions stay open: an answer that comes before it has asked again is kept for it.
                 self._occupy(state, work)
-                self._undo(state, work)
+                self._undo(state, work, since=work.wrote)
                 out.append(self._run(work))
 
     # -- routing ----------------------------------------------------------------------------------
@@ -384,11 +385,16 @@ class FlowProgram:
         work.taken.append((note.buffer, list(work.collected)))
 
     def _ask(self, state: FlowState, work: Work, note: Asked, at: float, out: list[Command]) -> None:
+        # Others have seen what it has written and shown: when it is run again, that stands and is not done twice.
+        work.wrote, work.shown = len(work.undo), note.shown
         if note.question in work.answers:
             out.append(Answer(work.id, note.question, work.answers[note.question]))
             return
-        first = note.question not in work.waiting
-        work.waiting[note.question] = Wait(note.question, note.kind, note.requirements)
+        asked = work.waiting.get(note.question)
+        first = asked is None
+        if asked is None:
+            due = None if note.timeout is None else at + note.timeout
+            asked = work.waiting[note.question] = Wait(note.question, note.kind, note.requirements, due)
         state.waits.setdefault(note.kind, {})[work.id, note.question] = work
         if work.slot >= 0:  # A step that waits holds no worker.
             self._narrate(out, work, "not_running", None)
@@ -398,8 +404,8 @@ class FlowProgram:
             self._pump(state, work.step, at, out)
         if first and note.show is not None:
             out.append(Publish(note.show))
-        if note.timeout is not None:
-            out.append(SetTimer(f"wait:{work.id}:{note.question}", at + note.timeout))
+        if asked.due is not None:
+            out.append(SetTimer(f"wait:{work.id}:{note.question}", asked.due))
 
     def _answer(self, state: FlowState, event: Any, out: list[Command]) -> bool:
         """Give an event to every step that waits for it; False if none does."""
@@ -435,9 +441,9 @@ class FlowProgram:
             step.slots.add(work.slot)
             state.running += 1
 
-    def _undo(self, state: FlowState, work: Work) -> None:
-        """Take back what a failed attempt has written, collected and taken."""
-        for path, before in reversed(work.undo):
+    def _undo(self, state: FlowState, work: Work, *, since: int = 0) -> None:
+        """Take back what an attempt has written (from its nth write on), collected and taken."""
+        for path, before in reversed(work.undo[since:]):
             write_path(state, path, before)
         for buffer, events in reversed(work.taken):
             for event in reversed(events):
@@ -449,7 +455,8 @@ class FlowProgram:
                     if each is event:
                         del queue[index]
                         break
-        work.undo, work.taken, work.gathered, work.collected = [], [], [], None
+        work.undo, work.taken, work.gathered, work.collected = work.undo[:since], [], [], None
+        work.wrote = since
 
     # -- ends -------------------------------------------------------------------------------------
 
@@ -487,6 +494,8 @@ class FlowProgram:
         state.idle = idle
 
     def _narrate(self, out: list[Command], work: Work, status: str, output: type | None) -> None:
+        if work.slot < 0 and status == "not_running":
+            return  # It was told when the step began to wait.
         out.append(Publish(Narrated(work.step, status, work.slot, work.cause, output)))
 
 

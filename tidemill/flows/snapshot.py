@@ -101,10 +101,17 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         _restore_work(state, _unpack_work(packed))
     for name, ids in snap.queues.items():
         _step(state, name).queue.extend(state.works[number] for number in ids)
+    for batch in state.batches.values():
+        for name in (batch.step, *batch.arrived):
+            _step(state, name)
     for name, lineage, waiting in snap.pairs:
+        _step(state, name)
         state.pairs[name, tuple(lineage)] = {param: deque(unpack(events)) for param, events in waiting.items()}
     for step, buffer, kinds in snap.buffers:
+        _step(state, step)
         state.buffers[step, buffer] = {loaded_class(name): deque(unpack(events)) for name, events in kinds}
+    for work in state.works.values():
+        _find_gathered(state, work)
     return state
 
 
@@ -115,6 +122,19 @@ def _restore_work(state: FlowState, work: Work) -> None:
         step.slots.add(work.slot)
     for question, wait in work.waiting.items():
         state.waits.setdefault(wait.kind, {})[work.id, question] = work
+
+
+def _find_gathered(state: FlowState, work: Work) -> None:
+    """What a step has collected is in a buffer or was taken from it: one object in both places, as it was before."""
+    used: set[int] = set()
+    for index, (buffer, event) in enumerate(work.gathered):
+        queue = state.buffers.get((work.step, buffer), {}).get(type(event), ())
+        taken = (each for name, events in work.taken if name == buffer for each in events)
+        for same in (*queue, *taken):
+            if id(same) not in used and same == event:
+                used.add(id(same))
+                work.gathered[index] = (buffer, same)
+                break
 
 
 def _step(state: FlowState, name: str) -> StepState:
@@ -138,7 +158,7 @@ def _pack_work(work: Work) -> dict[str, Any]:
         "queue": work.queue,
         "failed_at": work.failed_at,
         "error": _pack_failure(work.error),
-        "waiting": [[w.question, qualified_name(w.kind), pack(w.requirements)] for w in work.waiting.values()],
+        "waiting": [[w.question, qualified_name(w.kind), pack(w.requirements), w.due] for w in work.waiting.values()],
         "answers": pack(work.answers),
         "did": pack(work.did),
         "collected": pack(work.collected),
@@ -146,6 +166,8 @@ def _pack_work(work: Work) -> dict[str, Any]:
         "taken": [[buffer, pack(events)] for buffer, events in work.taken],
         "undo": [[path, before is MISSING, None if before is MISSING else pack(before)] for path, before in work.undo],
         "sent": work.sent,
+        "wrote": work.wrote,
+        "shown": work.shown,
     }
 
 
@@ -163,7 +185,7 @@ def _unpack_work(data: dict[str, Any]) -> Work:
         queue=data["queue"],
         failed_at=data["failed_at"],
         error=_unpack_failure(data["error"]),
-        waiting={q: Wait(q, loaded_class(kind), unpack(needed)) for q, kind, needed in data["waiting"]},
+        waiting={q: Wait(q, loaded_class(kind), unpack(needed), due) for q, kind, needed, due in data["waiting"]},
         answers=unpack(data["answers"]),
         did=unpack(data["did"]),
         collected=unpack(data["collected"]),
@@ -171,6 +193,8 @@ def _unpack_work(data: dict[str, Any]) -> Work:
         taken=[(buffer, unpack(events)) for buffer, events in data["taken"]],
         undo=[(path, MISSING if missing else unpack(before)) for path, missing, before in data["undo"]],
         sent=data["sent"],
+        wrote=data["wrote"],
+        shown=data["shown"],
     )
 
 

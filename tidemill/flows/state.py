@@ -25,6 +25,8 @@ class Wait(msgspec.Struct):
     question: str
     kind: type
     requirements: dict[str, Any]
+    due: float | None = None
+    """When the waiting ends without an answer: set by the first asking, whoever asks again."""
 
 
 class Work(msgspec.Struct):
@@ -51,6 +53,10 @@ class Work(msgspec.Struct):
     undo: list[tuple[str, Any]] = []
     sent: int = 0
     """How many of the events that it sends have left already: a step that is run again does not send them twice."""
+    wrote: int = 0
+    """How many of its writes, those before its last question, stand when it is run again. They are first in `undo`."""
+    shown: int = 0
+    """How many of the events that it shows had been shown when it last asked."""
 
 
 class StepState(msgspec.Struct):

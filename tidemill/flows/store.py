@@ -14,10 +14,11 @@ import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tidemill.flows.dictlike import DictLikeModel
-from tidemill.flows.paths import MISSING, read_path
+from tidemill.flows.paths import MISSING, read_path, write_path
 
 S = TypeVar("S")
 
@@ -29,9 +30,9 @@ class DictState(DictLikeModel):
 class StateCell:
     """Where a run's state is, before and after there is a run."""
 
-    def __init__(self, kind: Any = None) -> None:
+    def __init__(self, kind: Any = None, store: Any = None) -> None:
         self.kind = DictState if kind in (None, dict) else kind
-        self.store = self.kind()
+        self.store = self.kind() if store is None else store
         self.lock = asyncio.Lock()
 
 
@@ -83,3 +84,11 @@ class StateStore(Generic[S]):
             edited = copy.deepcopy(self._cell.store)
             yield edited
             self._write("", edited)
+
+
+class InMemoryStateStore(StateStore[S]):
+    """A store of its own, without a run: for tests, and for helpers that take a store."""
+
+    def __init__(self, initial_state: S) -> None:
+        cell = StateCell(type(initial_state), initial_state)
+        super().__init__(cell, cell.kind, cell.lock, partial(write_path, cell))

@@ -20,6 +20,7 @@ import msgspec
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from tidemill.core.codec import find_no_number
 from tidemill.core.errors import PayloadError
 from tidemill.flows.dictlike import DictLikeModel
 
@@ -93,6 +94,11 @@ def remember(cls: ModelClass) -> None:
     _defined[name] = cls
 
 
+def defined_elsewhere() -> list[ModelClass]:
+    """The event classes that this process has defined and Tidemill has not: those of the application."""
+    return [cls for cls in _defined.values() if not cls.__module__.startswith("tidemill.")]
+
+
 def defined_class(name: str) -> ModelClass:
     """The event class of this qualified name that this process has defined."""
     if (cls := _defined.get(name)) is not None:
@@ -114,7 +120,18 @@ def encode_event(event: DictLikeModel) -> bytes:
             value = value[:-1] + comma + to_json(name) + b":" + to_json(hidden) + b"}"
     except (PydanticSerializationError, RecursionError, ValueError) as error:
         raise PayloadError(f"event {qualified_name(cls)} cannot be stored as JSON: {error}") from error
+    if b"NaN" in value or b"Infinity" in value or b"null" in value:
+        _refuse_no_number(event)
     return cls._wire_prefix + value + b"}"
+
+
+def _refuse_no_number(event: DictLikeModel) -> None:
+    """NaN would be written as null, or as something that is no JSON."""
+    name = qualified_name(type(event))
+    plain = type(event).__pydantic_serializer__.to_python(event, warnings="none")
+    place = find_no_number(plain, "$") or find_no_number(event_document(event)["value"], "$")
+    if place is not None:
+        raise PayloadError(f"event {name} cannot be stored as JSON: NaN or an infinity - at `{place}`")
 
 
 def event_document(event: DictLikeModel) -> dict[str, Any]:

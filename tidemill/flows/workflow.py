@@ -15,7 +15,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemill.flows.context import Context
 from tidemill.flows.decorators import attach_step, steps_of
@@ -37,6 +37,8 @@ from tidemill.flows.validate import (
 )
 
 DEFAULT_TIMEOUT = 45.0
+
+StopEventT = TypeVar("StopEventT", bound=StopEvent)
 
 
 class Workflow:

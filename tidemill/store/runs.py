@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
 from tidemill.store.database import Connection, Database, columns
 
@@ -32,12 +33,23 @@ SELECT id, false, 0 FROM tidemill.run WHERE workflow = $1 AND key = $3 AND NOT E
 
 #: Take runs that have something to do and no owner.
 CLAIM_RUNS = """
-UPDATE tidemill.run SET owner = $1 WHERE id = ANY (ARRAY(
+UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run
     WHERE state = 'running' AND owner IS NULL AND awake AND workflow = ANY ($2) ORDER BY id LIMIT $3
     FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
 RETURNING id, workflow, version, seq, input
+"""
+
+#: Runs that are this owner's without being in its hands: the answer to a claim or a start was lost on the way.
+OWN_RUNS = """
+SELECT id, workflow, version, seq, input FROM tidemill.run
+WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
+"""
+
+#: Runs that did not fit the code when they were last looked at are looked at again.
+UNPARK_RUNS = """
+UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'parked' AND workflow = ANY ($1)
 """
 
 #: What claimed runs are resumed from.
@@ -53,62 +65,82 @@ DUE_INBOX = """
 SELECT id, run_id, timer, data FROM tidemill.inbox WHERE run_id = ANY ($1) AND due_at <= now() ORDER BY id LIMIT 5000
 """
 
-#: Seconds until the next timer of these runs.
-NEXT_TIMER = "SELECT extract(epoch FROM min(due_at) - now())::float8 FROM tidemill.inbox WHERE run_id = ANY ($1)"
-
-#: Runs that sleep while something is due for them wake up.
+#: Runs that sleep while something is due for them wake up; what came for a run after its end goes. Also says in how
+#: many seconds the next timer is due.
 WAKE_RUNS = """
-WITH due AS (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now()),
+WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now()),
 woken AS (
-    UPDATE tidemill.run SET awake = true
-    WHERE id IN (SELECT run_id FROM due) AND state = 'running' AND owner IS NULL AND NOT awake RETURNING id)
-SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END FROM woken
+    UPDATE tidemill.run SET awake = true WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE id IN (SELECT run_id FROM due) AND state = 'running' AND owner IS NULL AND NOT awake
+        ORDER BY id FOR UPDATE SKIP LOCKED))
+    RETURNING id),
+gone AS (
+    DELETE FROM tidemill.inbox WHERE run_id IN (
+        SELECT id FROM tidemill.run
+        WHERE id IN (SELECT run_id FROM due) AND state NOT IN ('running', 'parked')))
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
+       (SELECT extract(epoch FROM min(due_at) - now())::float8 FROM tidemill.inbox WHERE due_at > now()) AS next
+FROM woken
 """
 
 #: One turn of an owner over all its runs: ticks, what they publish, timers set and dropped, inbox rows used up,
-#: runs ended, snapshots taken, idle runs let go. Returns the runs that were still its own.
+#: runs ended, snapshots taken, runs let go. Returns the runs that were still its own. A turn has a number, `$26`, and
+#: is not written twice. A run that is let go while something comes for it may fall asleep over it: the snapshot is
+#: older than the lock. `WAKE_RUNS` has to follow.
 COMMIT_TURN = """
 WITH mine AS MATERIALIZED (
-    SELECT r.id, w.seq AS last, w.state, w.result, w.error, w.note, w.release
-    FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::json[], $6::json[], $7::text[], $8::boolean[], $9::bigint[])
-        AS w(run_id, seq, state, result, error, note, release, before)
+    SELECT r.id, w.seq AS last, w.state, w.result, w.error, w.note, w.release, w.awake
+    FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::json[], $6::json[], $7::text[], $8::boolean[],
+                $9::boolean[], $10::bigint[])
+        AS w(run_id, seq, state, result, error, note, release, awake, before)
     CROSS JOIN LATERAL (
-        SELECT id FROM tidemill.run WHERE id = w.run_id AND owner = $1 AND seq = w.before FOR UPDATE) AS r),
+        SELECT id FROM tidemill.run
+        WHERE id = w.run_id AND owner = $1 AND seq = w.before AND turn < $26 FOR UPDATE) AS r),
 ticks AS (
     INSERT INTO tidemill.tick (run_id, seq, data)
-    SELECT * FROM unnest($10::bigint[], $11::bigint[], $12::json[]) AS t(run_id, seq, data)
+    SELECT * FROM unnest($11::bigint[], $12::bigint[], $13::json[]) AS t(run_id, seq, data)
     WHERE (run_id IN (SELECT id FROM mine)) IS TRUE),
 shown AS (
     INSERT INTO tidemill.published (run_id, data)
-    SELECT * FROM unnest($13::bigint[], $14::json[]) AS p(run_id, data)
+    SELECT * FROM unnest($14::bigint[], $15::json[]) AS p(run_id, data)
     WHERE (run_id IN (SELECT id FROM mine)) IS TRUE),
 used AS (
-    DELETE FROM tidemill.inbox AS i USING unnest($15::bigint[], $16::bigint[]) AS u(run_id, id)
+    DELETE FROM tidemill.inbox AS i USING unnest($16::bigint[], $17::bigint[]) AS u(run_id, id)
     WHERE i.id = u.id AND u.run_id IN (SELECT id FROM mine)),
 dropped AS (
-    DELETE FROM tidemill.inbox AS i USING unnest($17::bigint[], $18::text[]) AS d(run_id, timer)
+    DELETE FROM tidemill.inbox AS i USING unnest($18::bigint[], $19::text[]) AS d(run_id, timer)
     WHERE i.run_id = d.run_id AND i.timer = d.timer AND d.run_id IN (SELECT id FROM mine)),
+ended AS (
+    DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM mine WHERE state IS NOT NULL AND state <> 'parked')),
 timers AS (
     INSERT INTO tidemill.inbox (run_id, timer, due_at)
     SELECT run_id, timer, to_timestamp(due)
-    FROM unnest($19::bigint[], $20::text[], $21::float8[]) AS t(run_id, timer, due)
+    FROM unnest($20::bigint[], $21::text[], $22::float8[]) AS t(run_id, timer, due)
     WHERE (run_id IN (SELECT id FROM mine)) IS TRUE
     ON CONFLICT (run_id, timer) WHERE timer IS NOT NULL DO UPDATE SET due_at = excluded.due_at),
 snaps AS (
     INSERT INTO tidemill.snapshot (run_id, seq, data)
-    SELECT * FROM unnest($22::bigint[], $23::bigint[], $24::json[]) AS s(run_id, seq, data)
+    SELECT * FROM unnest($23::bigint[], $24::bigint[], $25::json[]) AS s(run_id, seq, data)
     WHERE (run_id IN (SELECT id FROM mine)) IS TRUE
     ON CONFLICT (run_id) DO UPDATE SET seq = excluded.seq, data = excluded.data)
 UPDATE tidemill.run AS r
-SET seq = mine.last, state = coalesce(mine.state, r.state), result = coalesce(mine.result, r.result),
+SET seq = mine.last, turn = $26, state = coalesce(mine.state, r.state), result = coalesce(mine.result, r.result),
     error = coalesce(mine.error, r.error), note = coalesce(mine.note, r.note),
     ended_at = CASE WHEN mine.state IS NULL OR mine.state = 'parked' THEN r.ended_at ELSE now() END,
     owner = CASE WHEN mine.release OR mine.state IS NOT NULL THEN NULL ELSE r.owner END,
-    awake = CASE WHEN mine.release THEN EXISTS (
-        SELECT FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ($16::bigint[]))
+    awake = CASE WHEN mine.release THEN mine.awake OR EXISTS (
+        SELECT FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ($17::bigint[]))
         ELSE r.awake END
 FROM mine WHERE r.id = mine.id
 RETURNING r.id
+"""
+
+#: After a lost answer: which of these runs had been written in this turn. One that ended or was let go has no owner.
+WRITTEN_RUNS = """
+SELECT r.id FROM unnest($3::bigint[], $4::bigint[]) AS w(run_id, seq)
+JOIN tidemill.run AS r ON r.id = w.run_id AND r.seq = w.seq
+WHERE r.turn = $2 AND (r.owner = $1 OR r.owner IS NULL)
 """
 
 #: Something for a run from outside; wakes it if it sleeps.
@@ -119,14 +151,58 @@ put AS (INSERT INTO tidemill.inbox (run_id, data) SELECT id, $2::json FROM targe
 SELECT run_id, pg_notify('tidemill_runs', '') FROM put
 """
 
+#: A parked run has no owner who could end it.
+CANCEL_PARKED = """
+WITH ended AS (
+    UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'parked'
+    RETURNING id),
+gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM ended))
+SELECT id FROM ended
+"""
+
 #: Runs of owners that have ended go to whoever comes.
 FREE_RUNS = """
 WITH freed AS (
-    UPDATE tidemill.run SET owner = NULL, awake = true
-    WHERE owner IS NOT NULL AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))
+    UPDATE tidemill.run SET owner = NULL, awake = true WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE owner IS NOT NULL AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))
+        ORDER BY id FOR UPDATE SKIP LOCKED))
     RETURNING id)
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END FROM freed
 """
+
+#: Runs that ended long ago, with everything that was kept of them; some at a time.
+FORGET_RUNS = """
+WITH old AS MATERIALIZED (
+    SELECT id FROM tidemill.run WHERE ended_at < now() - make_interval(days => $1) ORDER BY ended_at LIMIT 500
+    FOR UPDATE SKIP LOCKED),
+ticks AS (DELETE FROM tidemill.tick WHERE run_id IN (SELECT id FROM old)),
+shown AS (DELETE FROM tidemill.published WHERE run_id IN (SELECT id FROM old)),
+waiting AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM old)),
+snaps AS (DELETE FROM tidemill.snapshot WHERE run_id IN (SELECT id FROM old))
+DELETE FROM tidemill.run WHERE id IN (SELECT id FROM old) RETURNING id
+"""
+
+#: A new run that begins where another was after tick `$2`, asleep until its timers are set.
+FORK_RUN = """
+WITH made AS (
+    INSERT INTO tidemill.run (workflow, version, input, seq, origin, forked_from, awake)
+    SELECT workflow, $3, input, $2 + cardinality($5::json[]), $4, id, false FROM tidemill.run WHERE id = $1
+    RETURNING id),
+ticks AS (
+    INSERT INTO tidemill.tick (run_id, seq, data)
+    SELECT made.id, t.seq, t.data FROM made, tidemill.tick AS t WHERE t.run_id = $1 AND t.seq <= $2),
+more AS (
+    INSERT INTO tidemill.tick (run_id, seq, data)
+    SELECT made.id, $2 + e.ord, e.data FROM made, unnest($5::json[]) WITH ORDINALITY AS e(data, ord)),
+timers AS (
+    INSERT INTO tidemill.inbox (run_id, timer, due_at)
+    SELECT made.id, w.timer, to_timestamp(w.due) FROM made, unnest($6::text[], $7::float8[]) AS w(timer, due))
+SELECT id FROM made
+"""
+
+#: A run that has just been made is ready to be taken up.
+WAKE_RUN = "UPDATE tidemill.run SET awake = true WHERE id = $1 RETURNING pg_notify('tidemill_runs', '')"
 
 LIST_RUNS = """
 SELECT id, workflow, state, key, seq, owner, awake, note, created_at, ended_at FROM tidemill.run
@@ -159,6 +235,8 @@ class RunTurn(msgspec.Struct):
     note: str | None = None
     snapshot: bytes | None = None
     release: bool = False
+    awake: bool = False
+    """Whether a run that is let go has work to do, whatever the inbox says."""
 
 
 async def start_run(
@@ -180,23 +258,62 @@ async def start_run(
     return rows[0]["id"], rows[0]["created"]
 
 
-async def commit_turn(database: Database, connection: Connection, owner: int, turns: Sequence[RunTurn]) -> set[int]:
-    """Write down one turn of many runs; returns those that were still the owner's."""
-    heads = [(t.run_id, t.last, t.state, t.result, t.error, t.note, t.release, t.before) for t in turns]
+async def commit_turn(
+    database: Database, connection: Connection, owner: int, number: int, turns: Sequence[RunTurn]
+) -> set[int]:
+    """Write down one turn of many runs, by its number; returns those that were still the owner's."""
+    heads = [(t.run_id, t.last, t.state, t.result, t.error, t.note, t.release, t.awake, t.before) for t in turns]
     ticks = [(t.run_id, t.before + n, data) for t in turns for n, data in enumerate(t.ticks, 1)]
     set_timers = [(t.run_id, name, due) for t in turns for name, due in t.timers.items() if due is not None]
     rows = await connection.fetch(
         database.sql(COMMIT_TURN),
         owner,
-        *columns(heads, 8),
+        *columns(heads, 9),
         *columns(ticks, 3),
         *columns([(t.run_id, data) for t in turns for data in t.shown], 2),
-        *columns([(t.run_id, number) for t in turns for number in t.used], 2),
+        *columns([(t.run_id, inbox_id) for t in turns for inbox_id in t.used], 2),
         *columns([(t.run_id, name) for t in turns for name, due in t.timers.items() if due is None], 2),
         *columns(set_timers, 3),
         *columns([(t.run_id, t.last, t.snapshot) for t in turns if t.snapshot is not None], 3),
+        number,
     )
     return {row[0] for row in rows}
+
+
+async def written_runs(
+    database: Database, connection: Connection, owner: int, number: int, turns: Sequence[RunTurn]
+) -> set[int]:
+    """Those of a turn's runs that an earlier try at this turn has written, though its answer was lost."""
+    numbers, lasts = [turn.run_id for turn in turns], [turn.last for turn in turns]
+    rows = await connection.fetch(database.sql(WRITTEN_RUNS), owner, number, numbers, lasts)
+    return {row[0] for row in rows}
+
+
+async def fork_run(
+    database: Database,
+    source: int,
+    *,
+    at: int,
+    version: str,
+    origin: bytes,
+    more: Sequence[bytes] = (),
+    timers: dict[str, float] | None = None,
+) -> int:
+    """A new run with another's first `at` ticks, and `more` after them; returns its id."""
+    waiting = timers or {}
+    async with database.transaction(patience=30.0) as connection:
+        number = await connection.fetchval(
+            database.sql(FORK_RUN), source, at, version, origin, list(more), list(waiting), list(waiting.values())
+        )
+        if number is None:
+            raise NotFoundError(f"there is no run {source}: `tidemill runs` lists them")
+        await connection.fetch(database.sql(WAKE_RUN), number)
+    return number
+
+
+async def forget_runs(database: Database, *, keep_days: int) -> int:
+    """Remove runs that ended more than so many days ago; returns how many. Some at a time: call it again."""
+    return len(await database.fetch(FORGET_RUNS, keep_days, patience=None))
 
 
 async def send_to_run(database: Database, run_id: int, tick: bytes) -> None:
@@ -204,6 +321,12 @@ async def send_to_run(database: Database, run_id: int, tick: bytes) -> None:
     if not await database.fetch(SEND, run_id, tick):
         row = await show_run(database, run_id)
         raise NotFoundError(f"run {run_id} has ended ({row['state']}): it takes nothing more")
+
+
+async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: str) -> None:
+    """Ask a run to end; one that is parked has ended when this returns."""
+    await send_to_run(database, run_id, tick)
+    await database.fetch(CANCEL_PARKED, run_id, storable(reason))
 
 
 async def show_run(database: Database, run_id: int) -> asyncpg.Record:

@@ -1,0 +1,156 @@
+"""Tidemill's flows in the contest: one process that starts, owns and drives its runs, through the public API.
+
+`python -m benchmarks.flows_ours --dsn URL --scenario durable_steps`.
+"""
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import tidemill.flows
+from benchmarks.ours import install_schema
+from benchmarks.peers import flow_contest
+from benchmarks.peers.flow_contest import STEPS, Options, Tally
+from tidemill import App
+from tidemill.core.program import fold
+from tidemill.core.ticks import Completed, RunWork, Started, Tick
+from tidemill.engine.logs import configure_logs
+from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.durable import restore
+from tidemill.flows.journal import decode_tick, encode_tick
+from tidemill.flows.notes import Ended
+from tidemill.flows.reducer import FlowProgram
+
+CHAINED = Tally()
+PROGRAMS = flow_contest.programs(tidemill.flows, CHAINED)
+LATENCY_WARMUPS = 20
+REPLAYED_STEPS = 5_000
+RELEASE_WARMUPS = 2_000
+AT_ONCE = 100
+RELEASE_TIMEOUT_S = 60.0
+COUNT_HELD = "SELECT count(*) FROM tidemill.run WHERE state = 'running' AND (owner IS NOT NULL OR awake)"
+
+
+class Tock(Event):
+    n: int
+
+
+class Clocked(Workflow):
+    """Notes when each of its steps begins."""
+
+    begun: list[float]
+
+    @step
+    async def first(self, ev: StartEvent) -> Tock:
+        self.begun = []
+        return Tock(n=ev.steps)
+
+    @step
+    async def tock(self, ev: Tock) -> Tock | StopEvent:
+        self.begun.append(time.perf_counter())
+        return Tock(n=ev.n - 1) if ev.n else StopEvent()
+
+
+@asynccontextmanager
+async def running_app(options: Options) -> AsyncIterator[App]:
+    """An application with the programs of the contest, and everything that it needs, in this process."""
+    configure_logs("error")
+    await install_schema(options.dsn)
+    app = App("bench", database_url=options.dsn)
+    for workflow in (PROGRAMS.chain, PROGRAMS.ask, Clocked):
+        app.workflow(workflow, timeout=None)
+    async with app.running():
+        yield app
+
+
+async def durable_steps(options: Options) -> float:
+    """Steps/s of whole runs: started by one call, their results awaited."""
+    async with running_app(options) as app:
+
+        async def chain() -> None:
+            await (await app.start(PROGRAMS.chain, steps=STEPS))
+
+        return await flow_contest.crowded_rate(chain, CHAINED, options)
+
+
+async def step_p50(options: Options) -> float:
+    """Milliseconds from the first line of a step to that of the next, with one run in the process."""
+    async with running_app(options) as app:
+        await (await app.start(Clocked, steps=LATENCY_WARMUPS + options.samples))
+        clocked = next(flow for flow in app.workflows.values() if isinstance(flow, Clocked))
+        gaps = [after - before for before, after in itertools.pairwise(clocked.begun)]
+        return statistics.median(gaps[LATENCY_WARMUPS:]) * 1_000
+
+
+async def waiting_bytes(options: Options) -> float:
+    """After all of them were written down and left memory; at least 1, so that there is a ratio.
+
+    Up to some thousand are in memory before the first are released, which the process keeps as free heap and uses
+    again. The warm-up goes through that; what is counted is what stays for each run.
+    """
+    async with running_app(options) as app:
+        await _wait_with(app, RELEASE_WARMUPS)
+        before = flow_contest.resident_bytes()
+        await _wait_with(app, options.runs)
+        return max(1.0, (flow_contest.resident_bytes() - before) / options.runs)
+
+
+async def _wait_with(app: App, count: int) -> None:
+    for begin in range(0, count, AT_ONCE):
+        await asyncio.gather(*(app.start(PROGRAMS.ask) for _ in range(min(AT_ONCE, count - begin))))
+    async with asyncio.timeout(RELEASE_TIMEOUT_S), app.database() as database:
+        while (await database.fetch(COUNT_HELD))[0][0]:
+            await asyncio.sleep(0.1)
+
+
+async def replay(options: Options) -> float:
+    """Ticks/s from the journal's bytes to the state of the run."""
+    journal, workflow = _journal()
+
+    async def once() -> None:
+        restore(workflow, None, journal)
+
+    return len(journal) * await flow_contest.steady_rate(once, options.seconds)
+
+
+async def replay_fold(options: Options) -> float:
+    """Ticks/s from ticks that are in memory already."""
+    journal, workflow = _journal()
+    ticks = [decode_tick(data) for data in journal]
+    program = FlowProgram(workflow.topology)
+
+    async def once() -> None:
+        fold(program, ticks)
+
+    return len(journal) * await flow_contest.steady_rate(once, options.seconds)
+
+
+def _journal() -> tuple[list[bytes], Workflow]:
+    """What a long run of `Clocked` would have written."""
+    workflow = Clocked(timeout=None)
+    program = FlowProgram(workflow.topology)
+    state = program.begin()
+    ticks: list[Tick] = [Started(0.0, StartEvent(steps=REPLAYED_STEPS))]
+    commands = program.reduce(state, ticks[0])
+    for n in range(REPLAYED_STEPS, 0, -1):
+        work = next(command.work for command in commands if isinstance(command, RunWork))
+        tick = Completed(float(n), work, Ended((Tock(n=n),), False, ()))
+        ticks.append(tick)
+        commands = program.reduce(state, tick)
+    return [encode_tick(tick) for tick in ticks], workflow
+
+
+if __name__ == "__main__":
+    flow_contest.main(
+        {
+            **flow_contest.in_memory(PROGRAMS),
+            "durable_steps": durable_steps,
+            "step_p50": step_p50,
+            "waiting_bytes": waiting_bytes,
+            "replay": replay,
+            "replay_fold": replay_fold,
+        }
+    )

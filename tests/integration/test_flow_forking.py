@@ -1,0 +1,125 @@
+"""Time travel: what a run was at any tick, and new runs that begin there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.rows import value
+from tests.support.waiting import eventually
+from tidemill import App
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.fork import relive
+from tidemill.flows.handle import RunHandle
+from tidemill.flows.journal import decode_tick
+from tidemill.store.database import Database
+from tidemill.store.runs import forget_runs, read_ticks, show_run
+
+
+class Doubled(Event):
+    n: int
+
+
+class Ask(Workflow):
+    @step
+    async def double(self, ctx: Context, ev: StartEvent) -> Doubled:
+        await ctx.store.set("asked", ev.n)
+        return Doubled(n=ev.n * 2)
+
+    @step
+    async def ask(self, ctx: Context, ev: Doubled) -> StopEvent:
+        answer = await ctx.wait_for_event(HumanResponseEvent, waiter_event=InputRequiredEvent(), timeout=3600)
+        return StopEvent(result=[await ctx.store.get("asked"), ev.n, answer.word])
+
+
+@pytest.fixture
+def asking(app: App) -> App:
+    app.workflow(Ask, timeout=7200)
+    return app
+
+
+async def asks(database: Database, run: RunHandle) -> None:
+    await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.published WHERE run_id = $1", run.id))
+
+
+async def answered(app: App, database: Database, word: str) -> RunHandle:
+    run = await app.start(Ask, n=1)
+    await asks(database, run)
+    await run.send_event(HumanResponseEvent(word=word))
+    assert await run.result(timeout=10) == [1, 2, word]
+    return run
+
+
+async def test_the_state_after_any_tick_can_be_seen(asking: App, database: Database) -> None:
+    async with asking.running():
+        run = await answered(asking, database, "yes")
+    ticks = [decode_tick(row["data"]) for row in await read_ticks(database, run.id)]
+    workflow = asking.workflows["Ask"]
+    seen = [relive(workflow, ticks[:count])[0] for count in range(len(ticks) + 1)]
+    assert [state.status for state in seen] == ["running"] * len(ticks) + ["succeeded"]
+    assert dict(seen[0].store.items()) == {}
+    assert dict(seen[2].store.items()) == {"asked": 1}
+    assert set(relive(workflow, ticks[:4])[1]) == {"run", f"wait:2:{next(iter(seen[4].works[2].waiting))}"}
+
+
+async def test_a_fork_goes_on_from_a_tick_and_leaves_the_other_run_alone(asking: App, database: Database) -> None:
+    async with asking.running():
+        run = await answered(asking, database, "yes")
+        before = dict(await show_run(database, run.id))
+        fork = await asking.fork(run, at=4)
+        await fork.send_event(HumanResponseEvent(word="no"))
+        assert await fork.result(timeout=10) == [1, 2, "no"]
+        assert dict(await show_run(database, run.id)) == before
+        assert (await show_run(database, fork.id))["forked_from"] == run.id
+
+
+async def test_a_fork_may_begin_with_another_event(asking: App, database: Database) -> None:
+    async with asking.running():
+        run = await answered(asking, database, "yes")
+        fork = await asking.fork(run, at=1, event=StartEvent(n=10))
+        await asks(database, fork)
+        await fork.send_event(HumanResponseEvent(word="so"))
+        assert await fork.result(timeout=10) == [10, 20, "so"]
+
+
+async def test_the_timers_of_a_run_are_the_timers_of_its_fork(asking: App, database: Database) -> None:
+    async with asking.running():
+        run = await answered(asking, database, "yes")
+        fork = await asking.fork(run, at=4)
+        timers = await database.fetch("SELECT timer FROM tidemill.inbox WHERE run_id = $1", fork.id)
+        assert {row["timer"].partition(":")[0] for row in timers} == {"run", "wait"}
+        await fork.cancel()
+
+
+async def test_a_fork_that_makes_no_sense_is_refused(asking: App, database: Database) -> None:
+    async with asking.running():
+        run = await answered(asking, database, "yes")
+        last = len(await read_ticks(database, run.id))
+        for at, message in ((0, "no tick 0"), (last + 1, f"no tick {last + 1}"), (last, "had ended by tick")):
+            with pytest.raises(ConfigError, match=message):
+                await asking.fork(run, at=at)
+        with pytest.raises(ConfigError, match="brought no event from outside"):
+            await asking.fork(run, at=2, event=StartEvent(n=3))
+        with pytest.raises(NotFoundError, match="there is no run 999"):
+            await asking.fork(999, at=1)
+
+
+async def test_runs_that_ended_long_ago_are_forgotten_and_no_others(asking: App, database: Database) -> None:
+    async with asking.running():
+        old, new = await answered(asking, database, "a"), await answered(asking, database, "b")
+    await database.fetch("UPDATE tidemill.run SET ended_at = now() - interval '40 days' WHERE id = $1", old.id)
+    assert await forget_runs(database, keep_days=30) == 1
+    assert await forget_runs(database, keep_days=30) == 0
+    for table in ("run WHERE id", "tick WHERE run_id", "published WHERE run_id"):
+        assert await value(database, f"SELECT count(*) FROM tidemill.{table} = $1", old.id) == 0
+        assert await value(database, f"SELECT count(*) FROM tidemill.{table} = $1", new.id) > 0
+
+
+async def test_a_step_on_a_queue_is_refused_when_the_workflow_is_declared(app: App) -> None:
+    class Queued(Workflow):
+        @step(queue="gpu")
+        async def far(self, ev: StartEvent) -> StopEvent:
+            return StopEvent()
+
+    with pytest.raises(ConfigError, match="step far names a queue"):
+        app.workflow(Queued)

@@ -1,0 +1,212 @@
+"""A durable run survives: whoever owned it, wherever it was, its result is that of a run that nothing happened to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support import durable as flows
+from tests.support import eventually, keeper_process, running_orchestrator, value
+from tests.support.durable import Chain, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
+from tidemill import App
+from tidemill.engine.lifeline import EXIT_FENCED
+from tidemill.flows.events import StartEvent
+from tidemill.flows.handle import RunHandle
+from tidemill.flows.wire import encode_event
+from tidemill.store.database import Database
+from tidemill.store.runs import start_run
+
+SHORT: dict[str, Any] = {"lease": 1.0, "heartbeat": 0.2}
+UNDISTURBED = ["begin", "work", "ask", "effect", "aside", "finish", "finish"]
+
+
+@pytest.fixture
+async def app(app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch) -> App:
+    app.configure(**SHORT)
+    monkeypatch.setenv("TIDEMILL_DATABASE_URL", database_url)
+    for each in (Tour, Chain, flows.Ask, Stubborn):
+        app.workflow(each, timeout=None)
+    await flows.make_tables(database)
+    return app
+
+
+async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
+    app: App, database: Database, database_url: str
+) -> None:
+    async with running_orchestrator(app):
+        async with keeper_process(database_url, **SHORT) as victim:
+            runs = {
+                tag: await app.start(Tour, tag=tag) for tag in ("calm", "at work", "committing", "waiting", "asleep")
+            }
+            runs |= {tag: await app.start(Tour, tag=tag) for tag in ("retrying", "over")}
+            others = ["calm work", "committing work", "waiting work", "asleep work", "retrying work", "over work"]
+            await eventually(lambda: all_did(database, runs, "work"))
+            await open_gates(database, *(name for name in others if not name.startswith("committing")))
+            for tag in ("calm", "over", "retrying"):
+                await answer(database, runs[tag], tag)
+            assert await runs["calm"].result(timeout=20) == ["calm", 1, 1]
+            assert [what for what, _ in await deeds(database, "calm")] == UNDISTURBED
+            assert await runs["over"].result(timeout=20) == ["over", 1, 1]
+            await eventually(lambda: has_note(database, runs["waiting"], "asked"))
+            await eventually(lambda: owner_of(database, runs["asleep"], None))
+            unborn = await stored_for(database, victim.worker_id, "unborn")
+            async with database.transaction() as held:
+                await held.execute("SELECT FROM tidemill.run WHERE id = $1 FOR UPDATE", runs["committing"].id)
+                late = await app.start(Tour, tag="late")
+                await eventually(lambda: did(database, "late", "work"))
+                await open_gates(database, "late work")
+                await answer(database, late, "late")
+                await eventually(lambda: timer_of(database, late))
+                await open_gates(database, "committing work")
+                await eventually(lambda: blocked_commit(database))
+                victim.kill()
+        over = await ticks_of(database, runs["over"].id)
+        runs |= {"unborn": unborn, "late": late}
+        async with keeper_process(database_url, **SHORT) as heir:
+            await eventually(lambda: all_did(database, runs, "work"))
+            await open_gates(database, "at work work", "unborn work")
+            for tag in runs.keys() - {"calm", "over", "retrying", "late"}:
+                await answer(database, runs[tag], tag)
+            for tag, run in runs.items():
+                assert await run.result(timeout=20) == [tag, 1, 1], tag
+    for tag, run in runs.items():
+        assert await completed_once(database, run.id) == 5, tag
+        done = await deeds(database, tag)
+        assert [what for what, _ in done].count("effect") == 1, (tag, done)
+        assert {what for what, _ in done} == set(UNDISTURBED)
+        for pid in (victim.pid, heir.pid):
+            by_one = [what for what, each in done if each == pid and what != "finish"]
+            assert len(by_one) == len(set(by_one)), f"{tag}: one owner ran a step twice: {done}"
+    assert await ticks_of(database, runs["over"].id) == over
+    assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0
+
+
+async def test_an_owner_that_wakes_after_its_lease_is_fenced_and_changes_nothing(
+    app: App, database: Database, database_url: str
+) -> None:
+    async with running_orchestrator(app), keeper_process(database_url, **SHORT) as stale:
+        run = await app.start(Tour, tag="t")
+        await eventually(lambda: did(database, "t", "work"))
+        stale.freeze()
+        async with keeper_process(database_url, **SHORT) as heir:
+            await eventually(lambda: owner_of(database, run, heir.worker_id))
+            await open_gates(database, "t work")
+            await answer(database, run, "w")
+            assert await run.result(timeout=20) == ["w", 1, 1]
+            journal = await ticks_of(database, run.id)
+
+            stale.thaw()
+
+            assert await stale.ends() == EXIT_FENCED
+            assert "its runs have gone to others" in stale.said
+            assert heir.exit_status is None
+    assert await ticks_of(database, run.id) == journal
+    assert await completed_once(database, run.id) == 5
+
+
+async def test_a_stopped_keeper_lets_go_at_once_even_of_a_step_that_will_not_end(
+    app: App, database: Database, database_url: str
+) -> None:
+    """Without an orchestrator: nobody has to wait for a lease to lapse."""
+    async with keeper_process(database_url, lease=60) as first, keeper_process(database_url, lease=60) as second:
+        runs = [await app.start(Stubborn, tag="s"), await app.start(Tour, tag="t")]
+        await eventually(lambda: all_did(database, {"s": 1, "t": 1}, ""))
+        owners = {await value(database, "SELECT owner FROM tidemill.run WHERE id = $1", run.id) for run in runs}
+        leaver, heir = (first, second) if first.worker_id in owners else (second, first)
+        leaver.terminate()
+        assert await leaver.ends() == 0
+        for run in runs:
+            await eventually(lambda run=run: owner_of(database, run, heir.worker_id))
+        await open_gates(database, "s", "t work")
+        await answer(database, runs[1], "w")
+        assert await runs[0].result(timeout=20) == "s"
+        assert await runs[1].result(timeout=20) == ["w", 1, 1]
+    for run in runs:
+        await completed_once(database, run.id)
+
+
+async def test_a_lost_connection_stops_nothing_and_doubles_nothing(
+    app: App, database: Database, database_url: str
+) -> None:
+    """Backends are killed under load: before, during and after their commits."""
+    async with flows.running_keeper(app, lease=30.0):
+        over = asyncio.Event()
+        killing = asyncio.create_task(kill_backends(database, over))
+        runs = [await app.start(Chain, unique_key=str(number)) for number in range(300)]
+        results = await asyncio.gather(*(run.result(timeout=40) for run in runs))
+        over.set()
+        assert await killing > 5
+    assert results == [45] * len(runs)
+    for run in runs:
+        assert await completed_once(database, run.id) == 11
+    doubled = (
+        "SELECT count(*) FROM tidemill.published WHERE data::text LIKE '%Count%' GROUP BY run_id HAVING count(*) <> 10"
+    )
+    assert await database.fetch(doubled) == []
+    assert await value(database, "SELECT count(*) FROM tidemill.run") == len(runs)
+
+
+async def test_a_claim_or_start_whose_answer_was_lost_is_found_again(app: App, database: Database) -> None:
+    async with flows.running_keeper(app, lease=30.0) as keeper:
+        run = await stored_for(database, keeper.worker_id, "x", workflow="Chain")
+        assert await run.result(timeout=20) == 45
+
+
+async def answer(database: Database, run: RunHandle, word: str) -> None:
+    """Give a run what it waits for, once it does."""
+    await eventually(lambda: has_note(database, run, "asked"))
+    await run.send_event(Go(word=word))
+
+
+# -- looking --------------------------------------------------------------------------------------
+
+
+async def kill_backends(database: Database, over: asyncio.Event) -> int:
+    """End the keeper's connections again and again; returns how many."""
+    killed = 0
+    while not over.is_set():
+        rows = await database.fetch(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test keeper'"
+            " AND datname = current_database() AND query LIKE '%AS MATERIALIZED%'"
+        )
+        killed += len(rows)
+        await asyncio.sleep(0.03)
+    return killed
+
+
+async def stored_for(database: Database, owner: int, tag: str, workflow: str = "Tour") -> RunHandle:
+    """A run that an owner has stored and not yet begun."""
+    event = encode_event(StartEvent(tag=tag))
+    number, _ = await start_run(database, workflow=workflow, version="", input=event, owner=owner)
+    return RunHandle(database, number)
+
+
+async def did(database: Database, tag: str, what: str) -> bool:
+    return what in [each for each, _ in await deeds(database, tag)]
+
+
+async def all_did(database: Database, tags: Any, what: str) -> bool:
+    rows = await database.fetch("SELECT DISTINCT tag FROM deed WHERE $1 IN (what, '')", what)
+    return {row["tag"] for row in rows} >= set(tags)
+
+
+async def has_note(database: Database, run: RunHandle, kind: str) -> bool:
+    return any((tick.get("note") or {}).get("kind") == kind for tick in await ticks_of(database, run.id))
+
+
+async def owner_of(database: Database, run: RunHandle, owner: int | None) -> bool:
+    return await value(database, "SELECT owner IS NOT DISTINCT FROM $2 FROM tidemill.run WHERE id = $1", run.id, owner)
+
+
+async def timer_of(database: Database, run: RunHandle) -> bool:
+    return await value(
+        database, "SELECT count(*) > 0 FROM tidemill.inbox WHERE run_id = $1 AND timer LIKE 'retry:%'", run.id
+    )
+
+
+async def blocked_commit(database: Database) -> bool:
+    return await value(
+        database, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%unnest%'"
+    )

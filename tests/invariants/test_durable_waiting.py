@@ -1,0 +1,292 @@
+"""A run that waits costs nothing and misses nothing: events, timers and time-outs are rows, in memory or not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.support import eventually, value
+from tests.support.durable import Ask, Chain, Go, completed_once, running_keeper, ticks_of
+from tidemill import App
+from tidemill.core.errors import NotFoundError, PayloadError
+from tidemill.core.ticks import Received
+from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.errors import WorkflowTimeoutError
+from tidemill.flows.handle import RunHandle
+from tidemill.flows.journal import encode_tick
+from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
+from tidemill.store.database import Database
+from tidemill.store.runs import send_to_run
+
+effects: list[str] = []
+
+
+class Note(Event):
+    n: int
+
+
+class Approved(Event):
+    by: str
+
+
+class TwoWaits(Workflow):
+    """Two questions in one step, with writes, sends, effects and shown events around them."""
+
+    @step
+    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent | Note:
+        effects.append("entered")
+        await add(ctx, "asked")
+        ctx.send_event(Note(n=1))
+        ctx.write_event_to_stream(Note(n=10))
+        await ctx.once("charge", lambda: effects.append("charged"))
+        first = await ctx.wait_for_event(Go)
+        await add(ctx, "asked")
+        ctx.send_event(Note(n=2))
+        ctx.write_event_to_stream(Note(n=20))
+        second = await ctx.wait_for_event(Approved)
+        state = await ctx.store.get_state()
+        return StopEvent(result=[first.word, second.by, state.asked, state.noted])
+
+    @step
+    async def noting(self, ctx: Context, ev: Note) -> None:
+        await add(ctx, "noted")
+
+
+class TwoWaiters(Workflow):
+    """Two steps wait for one type of event; each takes what is meant for it."""
+
+    @step
+    async def split(self, ctx: Context, ev: StartEvent) -> list[Note]:
+        return [Note(n=1), Note(n=2)]
+
+    @step(num_workers=2)
+    async def ask(self, ctx: Context, ev: Note) -> Approved:
+        answer = await ctx.wait_for_event(HumanResponseEvent, requirements={"n": ev.n})
+        return Approved(by=f"{ev.n}{answer.text}")
+
+    @step
+    async def join(self, evs: list[Approved]) -> StopEvent:
+        return StopEvent(result=sorted(ev.by for ev in evs))
+
+
+class Impatient(Workflow):
+    """Waits for a while only."""
+
+    @step
+    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        effects.append("entered")
+        try:
+            await ctx.wait_for_event(Go, timeout=ev.seconds)
+        except TimeoutError:
+            return StopEvent(result="nobody came")
+        return StopEvent(result="somebody came")
+
+
+class SecondTry(Workflow):
+    """Fails once, and is tried again after a while."""
+
+    @step(retry_policy=retry_policy(wait=wait_fixed(1.2), stop=stop_after_attempt(2)))
+    async def once_more(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        if ctx.retry_info().retry_number == 0:
+            raise RuntimeError("once")
+        return StopEvent(result=ctx.retry_info().retry_number)
+
+
+@pytest.fixture
+def app(app: App) -> App:
+    effects.clear()
+    for each in (Ask, Chain, TwoWaits, TwoWaiters, Impatient, SecondTry):
+        app.workflow(each, timeout=None)
+    app.workflow(Ask, name="Hurried", timeout=1.2)
+    return app
+
+
+async def test_a_run_that_only_waits_leaves_memory_and_is_back_in_a_moment(app: App, database: Database) -> None:
+    async with running_keeper(app) as keeper:
+        run = await app.start(Ask)
+        await eventually(lambda: is_asleep(database, run))
+        assert keeper.runs == {}
+        began = time.monotonic()
+        await run.send_event(Go(word="hello"))
+        assert await run.result(timeout=10) == "hello"
+        assert time.monotonic() - began < 0.7
+        assert await completed_once(database, run.id) == 1
+
+
+async def test_a_step_that_is_run_again_has_its_waits_answered_and_doubles_nothing(
+    app: App, database: Database
+) -> None:
+    async with running_keeper(app):
+        run = await app.start(TwoWaits)
+        await eventually(lambda: is_asleep(database, run))
+        await run.send_event(Go(word="a"))
+        await eventually(lambda: is_asleep(database, run, notes=6))
+        await run.send_event(Approved(by="b"))
+        assert await run.result(timeout=10) == ["a", "b", 2, 2]
+        shown = [event.n async for event in run.stream_events() if isinstance(event, Note)]
+    assert effects == ["entered", "charged", "entered", "entered"]
+    assert shown == [10, 20]
+
+
+async def test_two_waiters_of_one_type_do_not_steal_from_each_other(app: App, database: Database) -> None:
+    async with running_keeper(app):
+        run = await app.start(TwoWaiters)
+        await eventually(lambda: is_asleep(database, run))
+        await run.send_event(HumanResponseEvent(n=2, text="b"))
+        await eventually(lambda: is_asleep(database, run, received=1))
+        await run.send_event(HumanResponseEvent(n=1, text="a"))
+        assert await run.result(timeout=10) == ["1a", "2b"]
+        assert await completed_once(database, run.id) == 4
+
+
+async def test_a_wait_ends_at_its_time_though_the_run_was_released_or_its_owner_stopped(
+    app: App, database: Database
+) -> None:
+    async with running_keeper(app):
+        runs = [await app.start(Impatient, seconds=1.6), await app.start(Impatient, seconds=600.0)]
+        began = time.monotonic()
+        await eventually(lambda: is_asleep(database, runs[0]))
+    due = await timer_due(database, runs[0])
+    async with running_keeper(app):
+        # A visitor that means nothing to it wakes the run: the question is asked again, and its time stays.
+        await runs[0].send_event(Approved(by="nobody"))
+        await eventually(lambda: effects.count("entered") >= 3)
+        assert await timer_due(database, runs[0]) == due
+        assert await runs[0].result(timeout=10) == "nobody came"
+        assert 1.6 <= time.monotonic() - began < 3.0
+        await runs[1].send_event(Go(word="now"))
+        assert await runs[1].result(timeout=10) == "somebody came"
+        assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0, "its timer goes with the run"
+
+
+async def test_the_time_out_of_a_run_and_the_delay_of_a_retry_survive_a_change_of_owner(
+    app: App, database: Database
+) -> None:
+    async with running_keeper(app):
+        began = time.monotonic()
+        hurried, retried = await app.start("Hurried"), await app.start(SecondTry)
+        await eventually(lambda: timer_due(database, retried))
+        await eventually(lambda: is_asleep(database, hurried))
+    async with running_keeper(app):
+        with pytest.raises(WorkflowTimeoutError):
+            await hurried.result(timeout=10)
+        assert await retried.result(timeout=10) == 1
+        assert 1.2 <= time.monotonic() - began < 3.0
+
+
+async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
+    app: App, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several hundred runs fall asleep all the time, and each is sent its event at about that moment."""
+    monkeypatch.setattr("tidemill.flows.keeper.IDLE_BEFORE_RELEASE", 0.0)
+    monkeypatch.setattr("tidemill.flows.keeper.SAFETY_POLL", 600.0)
+
+    async def one(number: int) -> str:
+        async with room:
+            run = await app.start(Ask)
+            await eventually(lambda: has_asked(database, run), interval=0.001)
+            await asyncio.sleep((number % 8) * 0.0015)
+            await run.send_event(Go(word=str(number)))
+            return await run.result(timeout=20)
+
+    room = asyncio.Semaphore(6)
+    async with running_keeper(app, lease=60.0):
+        results = await asyncio.gather(*(one(number) for number in range(400)))
+    assert results == [str(number) for number in range(400)]
+
+
+async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(app: App, database: Database) -> None:
+    """The release has taken its snapshot, waits for the row, and then cannot see what has come meanwhile."""
+    async with running_keeper(app, lease=60.0):
+        run = await app.start(Ask)
+        await eventually(lambda: has_asked(database, run))
+        async with database.transaction() as sender:
+            await sender.execute("UPDATE tidemill.run SET awake = true WHERE id = $1", run.id)
+            await eventually(lambda: is_blocked(database))
+            tick = encode_tick(Received(time.time(), Go(word="in between")))
+            await sender.execute("INSERT INTO tidemill.inbox (run_id, data) VALUES ($1, $2)", run.id, tick)
+        assert await run.result(timeout=0.9) == "in between"
+
+
+async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: App, database: Database) -> None:
+    """The inbox is read again and again while the turn that uses an event up is being written."""
+    async with running_keeper(app, lease=60.0) as keeper:
+        run = await app.start(Ask)
+        await eventually(lambda: has_asked(database, run))
+        async with database.transaction() as holder:
+            await holder.execute("SELECT FROM tidemill.tick LIMIT 0")
+            await holder.execute("LOCK TABLE tidemill.tick IN SHARE MODE")
+            await run.send_event(Go(word="once"))
+            await eventually(lambda: is_blocked(database))
+            for _ in range(5):
+                keeper._news.set()
+                await asyncio.sleep(0.02)
+        assert await run.result(timeout=10) == "once"
+    assert [tick["kind"] for tick in await ticks_of(database, run.id)].count("received") == 1
+
+
+async def test_an_event_for_a_run_that_is_over_or_never_was_is_a_clear_error(app: App, database: Database) -> None:
+    async with running_keeper(app):
+        run = await app.start(Chain)
+        await run.result(timeout=10)
+        with pytest.raises(NotFoundError, match=r"has ended \(succeeded\)"):
+            await run.send_event(Go(word="late"))
+        with pytest.raises(NotFoundError, match="there is no run 404"):
+            await RunHandle(database, 404).send_event(Go(word="?"))
+        with pytest.raises(NotFoundError, match="there is no run 404"):
+            await app.run(404)
+        with pytest.raises(PayloadError, match="cannot be stored"):
+            await run.send_event(HumanResponseEvent(what=object()))
+    assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0
+
+
+async def test_an_event_that_nobody_can_read_is_told_and_does_no_damage(app: App, database: Database) -> None:
+    async with running_keeper(app):
+        run = await app.start(Ask)
+        unknown = b'{"kind":"received","at":1.0,"event":{"type":"elsewhere.Unheard","value":{}}}'
+        await send_to_run(database, run.id, unknown)
+        await send_to_run(database, run.id, b'{"kind":"from the future","at":1.0}')
+        await send_to_run(database, run.id, b'["nonsense"]')
+        await eventually(lambda: has_asked(database, run))
+        await run.send_event(Go(word="fine"))
+        assert await run.result(timeout=10) == "fine"
+    note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id)
+    assert note == "something that was sent to it could not be read: Expected `object`, got `array`"
+    assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0
+
+
+# -- looking --------------------------------------------------------------------------------------
+
+
+async def add(ctx: Context, name: str) -> None:
+    async with ctx.store.edit_state() as state:
+        state[name] = state.get(name, 0) + 1
+
+
+async def is_asleep(database: Database, run: RunHandle, *, notes: int = 0, received: int = 0) -> bool:
+    """Whether nobody owns the run, after so many notes and events from outside."""
+    row = await database.fetchrow("SELECT owner, awake, seq FROM tidemill.run WHERE id = $1", run.id)
+    assert row is not None
+    if row["owner"] is not None or row["awake"] or row["seq"] == 0:
+        return False
+    kinds = [tick["kind"] for tick in await ticks_of(database, run.id)]
+    return kinds.count("noted") >= notes and kinds.count("received") >= received
+
+
+async def has_asked(database: Database, run: RunHandle) -> bool:
+    rows = await database.fetch("SELECT data FROM tidemill.tick WHERE run_id = $1", run.id)
+    return any(b'"asked"' in row["data"] for row in rows)
+
+
+async def timer_due(database: Database, run: RunHandle) -> Mapping[str, Any] | None:
+    return await value(database, "SELECT due_at FROM tidemill.inbox WHERE run_id = $1 AND timer IS NOT NULL", run.id)
+
+
+async def is_blocked(database: Database) -> bool:
+    return await value(
+        database, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%unnest%'"
+    )

@@ -1,0 +1,218 @@
+"""Workflows for keepers in real processes. Their steps note every execution in the table `deed`.
+
+`deed` has a row per time that a step was really entered, whatever the journal says; a step that waits at a gate goes on
+once its name is in `gate`. Both are made by `make_tables`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tests.support.waiting import PATIENCE
+from tidemill import App
+from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.keeper import RunKeeper
+from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
+from tidemill.store.database import Database
+
+TABLES = """
+CREATE TABLE deed (id bigserial, tag text NOT NULL, what text NOT NULL, pid integer NOT NULL);
+CREATE TABLE gate (name text PRIMARY KEY);
+"""
+
+_pools: dict[asyncio.AbstractEventLoop, asyncpg.Pool] = {}
+
+
+class Began(Event):
+    tag: str
+
+
+class Passed(Event):
+    tag: str
+
+
+class Go(Event):
+    word: str
+
+
+class Seen(Event):
+    tag: str
+    word: str
+
+
+class Side(Event):
+    tag: str
+
+
+class Tour(Workflow):
+    """Every phase that a run can be in: at work, waiting, about to retry."""
+
+    @step
+    async def begin(self, ev: StartEvent) -> Began:
+        await note(ev.tag, "begin")
+        return Began(tag=ev.tag)
+
+    @step
+    async def work(self, ev: Began) -> Passed:
+        await note(ev.tag, "work")
+        await pass_gate(f"{ev.tag} work")
+        return Passed(tag=ev.tag)
+
+    @step
+    async def ask(self, ctx: Context, ev: Passed) -> Seen | Side:
+        await note(ev.tag, "ask")
+        async with ctx.store.edit_state() as state:
+            state.asked = state.get("asked", 0) + 1
+        ctx.send_event(Side(tag=ev.tag))
+        await ctx.once("effect", lambda: note(ev.tag, "effect"))
+        go = await ctx.wait_for_event(Go)
+        return Seen(tag=ev.tag, word=go.word)
+
+    @step
+    async def aside(self, ctx: Context, ev: Side) -> None:
+        await note(ev.tag, "aside")
+        async with ctx.store.edit_state() as state:
+            state.sides = state.get("sides", 0) + 1
+
+    @step(retry_policy=retry_policy(wait=wait_fixed(0.6), stop=stop_after_attempt(3)))
+    async def finish(self, ctx: Context, ev: Seen) -> StopEvent:
+        await note(ev.tag, "finish")
+        if ctx.retry_info().retry_number == 0:
+            raise RuntimeError("not the first time")
+        state = await ctx.store.get_state()
+        return StopEvent(result=[ev.word, state.asked, state.sides])
+
+
+class Count(Event):
+    n: int
+
+
+class Chain(Workflow):
+    """Many small steps, one after the other."""
+
+    @step
+    async def begin(self, ev: StartEvent) -> Count:
+        return Count(n=0)
+
+    @step
+    async def count(self, ctx: Context, ev: Count) -> Count | StopEvent:
+        ctx.write_event_to_stream(Count(n=ev.n))
+        await ctx.store.set("sum", await ctx.store.get("sum", default=0) + ev.n)
+        if ev.n < 9:
+            return Count(n=ev.n + 1)
+        return StopEvent(result=await ctx.store.get("sum"))
+
+
+class Ask(Workflow):
+    """Waits for one word and ends with it."""
+
+    @step
+    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        go = await ctx.wait_for_event(Go)
+        return StopEvent(result=go.word)
+
+
+class Stubborn(Workflow):
+    """A step that takes no notice when it is cancelled."""
+
+    @step
+    async def stay(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        await note(ev.tag, "stay")
+        while True:
+            try:
+                await pass_gate(ev.tag)
+                return StopEvent(result=ev.tag)
+            except asyncio.CancelledError:
+                continue
+
+
+app = App("durable")
+for each in (Tour, Chain, Ask, Stubborn):
+    app.workflow(each, timeout=None)
+
+
+# -- for steps ------------------------------------------------------------------------------------
+
+
+async def note(tag: str, what: str) -> None:
+    """Note that this is being done, by this process."""
+    await (await _pool()).execute("INSERT INTO deed (tag, what, pid) VALUES ($1, $2, $3)", tag, what, os.getpid())
+
+
+async def pass_gate(name: str) -> None:
+    """Go on when the test opens the gate."""
+    while not await (await _pool()).fetchval("SELECT count(*) FROM gate WHERE name IN ($1, '*')", name):
+        await asyncio.sleep(0.02)
+
+
+async def _pool() -> asyncpg.Pool:
+    loop = asyncio.get_running_loop()
+    if loop not in _pools:
+        pool = await asyncpg.create_pool(os.environ["TIDEMILL_DATABASE_URL"], min_size=0, max_size=4)
+        if loop in _pools:
+            await pool.close()
+        _pools.setdefault(loop, pool)
+    return _pools[loop]
+
+
+# -- for tests ------------------------------------------------------------------------------------
+
+
+async def make_tables(database: Database) -> None:
+    await database.run(lambda connection: connection.execute(TABLES))
+
+
+async def deeds(database: Database, tag: str) -> list[tuple[str, int]]:
+    """What was done for a tag, and by which process."""
+    rows = await database.fetch("SELECT what, pid FROM deed WHERE tag = $1 ORDER BY id", tag)
+    return [(row["what"], row["pid"]) for row in rows]
+
+
+async def open_gates(database: Database, *names: str) -> None:
+    await database.fetch("INSERT INTO gate SELECT * FROM unnest($1::text[])", list(names))
+
+
+async def ticks_of(database: Database, run_id: int) -> list[dict[str, Any]]:
+    """A run's journal as JSON, after a look at its numbering: from 1, without a gap."""
+    rows = await database.fetch("SELECT seq, data FROM tidemill.tick WHERE run_id = $1 ORDER BY seq", run_id)
+    assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
+    return [msgspec.json.decode(row["data"]) for row in rows]
+
+
+async def completed_once(database: Database, run_id: int) -> int:
+    """How many pieces of work ended well; asserts that the journal says so once for each."""
+    ended = [tick["work"] for tick in await ticks_of(database, run_id) if is_success(tick)]
+    assert len(ended) == len(set(ended)), f"run {run_id} has counted a result twice: {ended}"
+    return len(ended)
+
+
+def is_success(tick: Mapping[str, Any]) -> bool:
+    return tick["kind"] == "completed" and "error" not in tick
+
+
+@asynccontextmanager
+async def running_keeper(app: App, **options: Any) -> AsyncIterator[RunKeeper]:
+    """A keeper in this process, stopped as SIGTERM would stop it."""
+    database = app.database(application="test keeper")
+    keeper = RunKeeper(database, app.workflows, **{"lease": 1.5, "heartbeat": 0.3, **options})
+    life = asyncio.create_task(keeper.run())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.wait([life, asyncio.create_task(keeper.wait_ready())], return_when=asyncio.FIRST_COMPLETED)
+        if life.done():
+            life.result()
+        yield keeper
+        keeper.stop()
+        async with asyncio.timeout(PATIENCE):
+            await life
+    finally:
+        life.cancel()
+        await asyncio.gather(life, return_exceptions=True)
+        await database.close()

@@ -1,0 +1,284 @@
+"""`tidemill runs`, `tidemill run ID`, `tidemill send`: durable runs of workflows, their journals, events for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+from rich.text import Text
+
+from tidemill.cli.place import HERE, Place, opened, operator
+from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
+from tidemill.cli.roles import application
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.flows.compat import run_program
+from tidemill.flows.events import HumanResponseEvent
+from tidemill.flows.fork import relive
+from tidemill.flows.journal import TickRecord, decode_tick
+from tidemill.flows.snapshot import encode_state
+from tidemill.flows.wire import EventRegistry, defined_elsewhere, encode_event
+from tidemill.store.runs import list_runs, read_ticks, send_to_run, show_run
+
+_ENDED = ("succeeded", "failed", "cancelled", "timed_out")
+
+
+def runs(
+    *,
+    state: str | None = None,
+    workflow: str | None = None,
+    limit: int = 25,
+    before: str | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> None:
+    """List durable runs of workflows, the newest first.
+
+    Parameters
+    ----------
+    state
+        Only runs in this state: running, parked, succeeded, failed, cancelled, timed_out.
+    workflow
+        Only runs of this workflow.
+    limit
+        How many to show.
+    before
+        Only runs older than the one with this id: the next page.
+    json
+        Print one JSON document.
+    """
+    if state is not None and state not in ("running", "parked", *_ENDED):
+        raise ConfigError(f"there is no run state {state!r}; the states are running, parked, {', '.join(_ENDED)}")
+
+    async def look() -> list[dict[str, Any]]:
+        async with opened(place.settings()) as database:
+            older = None if before is None else run_number(before)
+            found = await list_runs(database, state=state, workflow=workflow, before=older, limit=limit)
+            return [dict(row) for row in found]
+
+    rows = asyncio.run(look())
+    if json:
+        return print_json([plain(row) for row in rows])
+    if not rows:
+        return out().print("no runs: start one with `await app.start(Workflow, ...)`", style="dim")
+    return out().print(_runs_table(rows, datetime.now(UTC)))
+
+
+def run(
+    id: str | None = None,
+    /,
+    *arguments: str,
+    at: int | None = None,
+    app: str | None = None,
+    as_workflows: str | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> None:
+    """Show one run: where it stands and why, and everything that happened to it.
+
+    Parameters
+    ----------
+    id
+        The run, as `tidemill runs` shows it: r12.
+    arguments
+        With --as-workflows: what the program is given.
+    at
+        Show the state after this tick instead; needs --app.
+    app
+        The application that declares the workflow: app.py.
+    as_workflows
+        Instead, run this unmodified program that imports `workflows`, with Tidemill in its place.
+    json
+        Print one JSON document.
+    """
+    if as_workflows is not None:
+        return run_program(as_workflows, [each for each in (id, *arguments) if each is not None])
+    if id is None or arguments:
+        raise ConfigError("say one run, as `tidemill runs` shows it: `tidemill run r12`")
+    wanted = run_number(id)
+
+    async def look() -> tuple[dict[str, Any], list[Any]]:
+        async with opened(place.settings()) as database:
+            return dict(await show_run(database, wanted)), await read_ticks(database, wanted)
+
+    row, ticks = asyncio.run(look())
+    if at is not None:
+        return _print_state_at(row, ticks, at, app, place)
+    if json:
+        told = [{"seq": tick["seq"], **decode(tick["data"], dict[str, Any])} for tick in ticks]
+        return print_json({**plain(row), "ticks": told})
+    return _print_page(row, ticks)
+
+
+def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, place: Place = HERE) -> None:
+    """Send an event to a run: it is stored when this returns, and wakes the run if it sleeps.
+
+    Parameters
+    ----------
+    id
+        The run, as `tidemill runs` shows it: r12.
+    event
+        The name of the event's class.
+    fields
+        The event's fields as a JSON object.
+    app
+        The application that declares the workflow; with it, the event is checked before it is sent.
+    """
+    values = _object(fields)
+
+    async def put() -> None:
+        async with opened(place.settings()) as database:
+            row = await show_run(database, run_number(id))
+            data = _event_of(row["workflow"], event, values, app, place)
+            record = TickRecord("received", time.time(), event=msgspec.Raw(data))
+            await send_to_run(database, row["id"], encode(record))
+
+    asyncio.run(put())
+    out().print(f"{event} sent to run r{run_number(id)}")
+
+
+def fork(id: str, /, *, at: int, app: str, place: Place = HERE) -> None:
+    """Start a new run where another was after one of its ticks.
+
+    Parameters
+    ----------
+    id
+        The run, as `tidemill runs` shows it: r12.
+    at
+        The last tick that the new run shares with it.
+    app
+        The application that declares the workflow: app.py.
+    """
+    known = application(app, place)
+    known.acting_as = operator()
+
+    async def begin() -> int:
+        try:
+            return (await known.fork(run_number(id), at=at)).id
+        finally:
+            await known.close()
+
+    out().print(f"run r{asyncio.run(begin())} goes on from tick {at} of run r{run_number(id)}")
+
+
+async def cancel_runs(numbers: list[int], place: Place) -> None:
+    """Ask runs to end; each is told by itself."""
+    async with opened(place.settings()) as database:
+        for number in numbers:
+            record = TickRecord("cancel_asked", time.time(), reason=f"cancelled by {operator()}")
+            await send_to_run(database, number, encode(record))
+            out().print(f"run r{number} was asked to end")
+
+
+def run_number(id: str) -> int:
+    """The number of a run from how people write it: r12, or 12."""
+    text = id.removeprefix("r")
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"{id!r} is not a run: write it as `tidemill runs` shows it, such as r12")
+    return int(text)
+
+
+def why_run(row: Mapping[str, Any]) -> str:
+    """Where a run stands, in a sentence."""
+    if row["state"] in _ENDED:
+        return str(row["note"] or f"It has ended: {row['state']}.")
+    if row["state"] == "parked":
+        return str(row["note"])
+    if row["owner"] is not None:
+        return f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."
+    if row["awake"]:
+        return (
+            "It waits for a process that keeps its workflow's runs: `tidemill up app.py` or `tidemill keeper app.py`."
+        )
+    return "It waits for an event or a timer, and costs nothing meanwhile."
+
+
+def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Any:
+    made = table("id", "state", "workflow", "ticks", "started", "took", "note", numbers=("ticks",))
+    for row in rows:
+        took = "" if row["ended_at"] is None else short((row["ended_at"] - row["created_at"]).total_seconds())
+        made.add_row(
+            f"r{row['id']}", state(row["state"]), row["workflow"], f"{row['seq']:,}", ago(row["created_at"], now), took,
+            cut(row["note"] or ("" if row["owner"] or row["ended_at"] or row["awake"] else "waiting"), 60),
+        )  # fmt: skip
+    return made
+
+
+def _print_page(row: dict[str, Any], ticks: list[Any]) -> None:
+    console = out()
+    console.print(Text.assemble((f"run r{row['id']}  ", "bold"), state(row["state"]), f"  {row['workflow']}"))
+    console.print(f"  input    {bytes(row['input']).decode()}")
+    if row["result"] is not None:
+        console.print(f"  result   {bytes(row['result']).decode()}")
+    console.print("\nwhy", style="bold")
+    console.print(f"  {why_run(row)}")
+    console.print("\nticks", style="bold")
+    began: float | None = None
+    for tick in ticks:
+        record: TickRecord = decode(tick["data"], TickRecord)
+        began = record.at if began is None else began
+        console.print(f"  {tick['seq']:>5}  +{short(record.at - began):<7} {_told(record)}")
+
+
+def _told(record: TickRecord) -> str:
+    match record.kind:
+        case "started" | "received":
+            kind = decode(bytes(record.event), dict[str, Any])["type"].rpartition(".")[2]
+            return f"{record.kind} {kind}" + (f" for {record.target}" if record.target else "")
+        case "completed" if record.error is not None:
+            again = "" if record.retry_in is None else f"; trying again in {short(record.retry_in)}"
+            return f"work {record.work} failed: {record.error[0].rpartition('.')[2]}: {record.error[1]}{again}"
+        case "completed":
+            kinds = [decode(bytes(event), dict[str, Any])["type"].rpartition(".")[2] for event in record.events]
+            return f"work {record.work} ended with {', '.join(kinds) or 'nothing'}"
+        case "noted":
+            note = record.note or {}
+            about = note.get("question") or note.get("path") or note.get("name") or note.get("buffer") or ""
+            return f"work {record.work} {note.get('kind')} {about}".rstrip()
+        case "elapsed":
+            return f"timer {record.timer} went off"
+        case "cancel_asked":
+            return f"cancel asked: {record.reason}"
+    return "taken up by an owner"
+
+
+def _print_state_at(row: dict[str, Any], ticks: list[Any], at: int, app: str | None, place: Place) -> None:
+    if app is None:
+        raise ConfigError("--at folds the run's ticks and needs its code: say --app app.py")
+    if not 0 <= at <= len(ticks):
+        raise ConfigError(f"run r{row['id']} has ticks 1 to {len(ticks)}; there is no tick {at}")
+    workflow = application(app, place).workflows.get(row["workflow"])
+    if workflow is None:
+        raise ConfigError(f"{app} declares no workflow {row['workflow']!r}")
+    folded, timers = relive(workflow, [decode_tick(tick["data"]) for tick in ticks[:at]])
+    print_json({**decode(encode_state(folded)), "timers": timers})
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        values = decode(text)
+    except PayloadError as error:
+        raise ConfigError(f"the event's fields are not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError('the event\'s fields must be a JSON object, such as {"ok": true}')
+    return values
+
+
+def _event_of(workflow: str, event: str, values: dict[str, Any], app: str | None, place: Place) -> bytes:
+    if app is None:
+        return encode({"type": event, "value": values})
+    known = application(app, place).workflows.get(workflow)
+    if known is None:
+        raise ConfigError(f"{app} declares no workflow {workflow!r}")
+    try:
+        # What steps wait for is named in their bodies only: any event class of the application may be meant.
+        classes = EventRegistry([*known.events, HumanResponseEvent, *defined_elsewhere()])
+        return encode_event(classes.find(event)(**values))
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ConfigError(f"{event} cannot be made from these fields: {wrong}") from error

@@ -1,0 +1,195 @@
+"""Run programs that are written for LlamaIndex Workflows, unmodified, on Tidemill.
+
+    python -m tidemill.flows.compat program.py arguments...
+
+`install()` makes the public module names of `workflows` resolve to Tidemill's own: call it before the program imports
+them. Names that Tidemill has none for are not there, and importing them says so.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tidemill.core.errors import ConfigError
+from tidemill.flows import (
+    collect,
+    context,
+    decorators,
+    errors,
+    events,
+    handler,
+    representation,
+    resource,
+    saving,
+    serializers,
+    signature,
+    store,
+    testing,
+    workflow,
+)
+from tidemill.flows.retry_policy import RetryPolicy
+from tidemill.flows.wire import qualified_name
+
+_MARK = "__tidemill__"
+
+
+class BasicRuntime:
+    """Stands for the runtime that a workflow could be given; Tidemill's runs need none."""
+
+
+def get_steps_from_class(workflow_class: type) -> dict[str, Callable[..., Any]]:
+    """The functions that are the steps of a workflow class, by name."""
+    return {name: spec.function for name, spec in decorators.steps_of(workflow_class).items()}
+
+
+def get_steps_from_instance(flow: Any) -> dict[str, Callable[..., Any]]:
+    """The steps of a workflow, bound to it."""
+    steps = decorators.steps_of(type(flow)).items()
+    return {name: spec.function if spec.is_free else spec.function.__get__(flow) for name, spec in steps}
+
+
+def validate_step_signature(spec: signature.StepSignature) -> None:
+    """Nothing is left to check: what makes no step is refused when its signature is read."""
+
+
+def import_module_from_qualified_name(name: str) -> Any:
+    """The class of this name in a module that is loaded."""
+    return serializers.JsonSerializer().resolve_class(name)
+
+
+def get_qualified_name(value: Any) -> str:
+    return qualified_name(value if isinstance(value, type) else type(value))
+
+
+def modules() -> dict[str, dict[str, Any]]:
+    """The names that each module of `workflows` has here."""
+    contexts = {"Context": context.Context}
+    writing = _named(serializers, "BaseSerializer", "JsonSerializer", "PickleSerializer")
+    runtime = BasicRuntime()
+    graph = _public(representation, "Workflow") | _named(representation, "get_workflow_representation")
+    return {
+        "workflows": {
+            "Context": context.Context,
+            "Workflow": workflow.Workflow,
+            "catch_error": decorators.catch_error,
+            "step": decorators.step,
+        },
+        "workflows.events": {name: getattr(events, name) for name in events.__all__},
+        "workflows.errors": _public(errors, "Workflow") | _public(errors, "Context"),
+        "workflows.decorators": {
+            "step": decorators.step,
+            "catch_error": decorators.catch_error,
+            "make_step_function": decorators.make_step_function,
+            "StepConfig": signature.StepSpec,
+            "StepFunction": Callable[..., Any],
+            "CatchErrorHandler": Callable[..., Any],
+        },
+        "workflows.collect": _named(collect, "Cardinality", "All", "Take", "Collect"),
+        "workflows.context": contexts | writing,
+        "workflows.context.context": contexts,
+        "workflows.context.serializers": writing | {"JsonPickleSerializer": serializers.JsonPickleSerializer},
+        "workflows.context.state_store": {
+            **_named(store, "DictState", "InMemoryStateStore", "StateStore"),
+            "UnserializableKeyWarning": saving.UnserializableKeyWarning,
+        },
+        "workflows.context.utils": {
+            "get_qualified_name": get_qualified_name,
+            "import_module_from_qualified_name": import_module_from_qualified_name,
+        },
+        "workflows.handler": {"WorkflowHandler": handler.WorkflowHandler},
+        "workflows.workflow": {"Workflow": workflow.Workflow, "WorkflowMeta": type(workflow.Workflow)},
+        "workflows.types": {"StopEventT": workflow.StopEventT},
+        "workflows.utils": {
+            "StepSignatureSpec": signature.StepSignature,
+            "inspect_signature": signature.read_signature,
+            "validate_step_signature": validate_step_signature,
+            "get_steps_from_class": get_steps_from_class,
+            "get_steps_from_instance": get_steps_from_instance,
+            "is_free_function": lambda qualname: "." not in qualname.rpartition("<locals>.")[2],
+        },
+        "workflows.retry_policy": _defined_in(sys.modules[RetryPolicy.__module__]),
+        "workflows.resource": {
+            **_named(resource, "Resource", "ResourceConfig"),
+            **_named(resource, "ResourceDefinition", "ResourceDescriptor", "ResourceManager"),
+        },
+        "workflows.testing": {"WorkflowTestRunner": testing.WorkflowTestRunner},
+        "workflows.testing.runner": _named(testing, "WorkflowTestRunner", "WorkflowTestResult"),
+        "workflows.plugins": {
+            "BasicRuntime": BasicRuntime,
+            "basic_runtime": runtime,
+            "get_current_runtime": lambda: runtime,
+        },
+        "workflows.representation": graph,
+        "workflows.representation.types": graph,
+        "workflows.representation.build": _named(representation, "get_workflow_representation"),
+    }
+
+
+def install() -> None:
+    """Let `import workflows` give Tidemill's own. Does nothing the second time."""
+    known = sys.modules.get("workflows")
+    if known is not None and not hasattr(known, _MARK):
+        raise ConfigError(
+            "the package `workflows` is imported already; call tidemill.flows.compat.install() before anything "
+            "imports it"
+        )
+    if known is not None:
+        return
+    for name, members in modules().items():
+        sys.modules[name] = _module(name, members)
+    for name in modules():
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, sys.modules[name])
+
+
+def run_program(path: str | Path, argv: Sequence[str] = ()) -> None:
+    """Run a program file as the main one, with these arguments and with `workflows` being Tidemill's."""
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"there is no program {file}")
+    install()
+    before = sys.argv, sys.path[:]
+    sys.argv = [str(file), *argv]
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = before
+
+
+def _module(name: str, members: Mapping[str, Any]) -> ModuleType:
+    made = ModuleType(name, "Tidemill's part of what `workflows` offers.")
+    made.__path__ = []  # type: ignore[attr-defined]  # packages and plain modules alike: submodules are those above
+    vars(made).update(members)
+    vars(made)["__all__"] = list(members)
+    setattr(made, _MARK, True)
+    return made
+
+
+def _named(module: ModuleType, *names: str) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in names}
+
+
+def _public(module: ModuleType, prefix: str) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name.startswith(prefix)}
+
+
+def _defined_in(module: ModuleType) -> dict[str, Any]:
+    """What a module defines for its users: public names that it did not import."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    }
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: python -m tidemill.flows.compat program.py [arguments...]")
+    run_program(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,46 @@
+"""Run a workflow in a test and look at everything that it showed.
+
+result = await WorkflowTestRunner(Article()).run(StartEvent(topic="tides"))
+assert result.result == "on tides"
+assert result.event_types[Progress] == 3
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from tidemill.flows.context import Context
+from tidemill.flows.events import Event, StartEvent
+from tidemill.flows.workflow import Workflow
+
+
+@dataclass
+class WorkflowTestResult:
+    """What a run has shown, how many events of each class that was, and what it gave."""
+
+    collected: list[Any]
+    event_types: dict[type, int]
+    result: Any
+    ctx: Context[Any] | None = None
+
+
+class WorkflowTestRunner:
+    """Runs a workflow to its end and keeps its stream."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._workflow = workflow
+
+    async def run(
+        self,
+        start_event: StartEvent | None = None,
+        ctx: Context[Any] | None = None,
+        expose_internal: bool = True,
+        exclude_events: list[type[Event]] | None = None,
+    ) -> WorkflowTestResult:
+        """Run it from this event; the classes in `exclude_events` are left out of what is kept."""
+        handler = self._workflow.run(ctx=ctx, start_event=start_event or StartEvent())
+        left_out = set(exclude_events or ())
+        shown = [event async for event in handler.stream_events(expose_internal) if type(event) not in left_out]
+        return WorkflowTestResult(shown, dict(Counter(map(type, shown))), await handler, handler.ctx)
