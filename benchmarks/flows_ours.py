@@ -86,7 +86,7 @@ async def step_p50(options: Options) -> float:
 
 
 async def waiting_bytes(options: Options) -> float:
-    """After all of them were written down and left memory; at least 1, so that there is a ratio.
+    """After all of them were written down and left memory.
 
     Up to some thousand are in memory before the first are released, which the process keeps as free heap and uses
     again. The warm-up goes through that; what is counted is what stays for each run.
@@ -95,7 +95,7 @@ async def waiting_bytes(options: Options) -> float:
         await _wait_with(app, RELEASE_WARMUPS)
         before = flow_contest.resident_bytes()
         await _wait_with(app, options.runs)
-        return max(1.0, (flow_contest.resident_bytes() - before) / options.runs)
+        return max(0, flow_contest.resident_bytes() - before) / options.runs
 
 
 async def _wait_with(app: App, count: int) -> None:

@@ -343,9 +343,8 @@ class App:
             origin=encode(self._origin()),
             owner=keeper.worker_id if keeper else None,
         )
-        if keeper is not None and created:
-            keeper.adopt(number, known, event)
-        return RunHandle(database, number, created=created)
+        run = keeper.adopt(number, known, event) if keeper is not None and created else None
+        return RunHandle(database, number, created=created, near=None if run is None else run.result)
 
     async def fork(self, run: RunHandle | int, *, at: int, event: Event | None = None) -> RunHandle:
         """A new run that begins where another was after tick `at`; with `event`, that tick brought this one instead."""

@@ -27,6 +27,7 @@ effects: list[str] = []
 
 class Note(Event):
     n: int
+    remark: str | None = None
 
 
 class Approved(Event):
@@ -96,10 +97,31 @@ class SecondTry(Workflow):
         return StopEvent(result=ctx.retry_info().retry_number)
 
 
+class Pairs(Workflow):
+    """Collects by twos, and waits in between."""
+
+    @step
+    async def begin(self, ctx: Context, ev: StartEvent) -> Note | None:
+        for n in (1, 2):
+            ctx.send_event(Note(n=n))
+
+    @step(num_workers=1)
+    async def collect(self, ctx: Context, ev: Note) -> Note | StopEvent | None:
+        pair = ctx.collect_events(ev, [Note, Note])
+        if pair is None:
+            return None
+        if ev.n > 2:
+            return StopEvent(result=[each.n for each in pair])
+        await ctx.wait_for_event(Go)
+        for n in (3, 4):
+            ctx.send_event(Note(n=n))
+        return None
+
+
 @pytest.fixture
 def app(app: App) -> App:
     effects.clear()
-    for each in (Ask, Chain, TwoWaits, TwoWaiters, Impatient, SecondTry):
+    for each in (Ask, Chain, Pairs, TwoWaits, TwoWaiters, Impatient, SecondTry):
         app.workflow(each, timeout=None)
     app.workflow(Ask, name="Hurried", timeout=1.2)
     return app
@@ -130,6 +152,14 @@ async def test_a_step_that_is_run_again_has_its_waits_answered_and_doubles_nothi
         shown = [event.n async for event in run.stream_events() if isinstance(event, Note)]
     assert effects == ["entered", "charged", "entered", "entered"]
     assert shown == [10, 20]
+
+
+async def test_what_a_step_had_collected_before_it_waited_is_collected_once(app: App, database: Database) -> None:
+    async with running_keeper(app):
+        run = await app.start(Pairs, nothing=None)
+        await eventually(lambda: is_asleep(database, run))
+        await run.send_event(Go(word="on"))
+        assert await run.result(timeout=10) == [3, 4]
 
 
 async def test_two_waiters_of_one_type_do_not_steal_from_each_other(app: App, database: Database) -> None:

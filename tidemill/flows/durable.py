@@ -155,6 +155,10 @@ class DurableRun(FlowRun):
         turn.used.append(inbox_id)
         turn.note = storable(why)
 
+    def unwritten_inbox(self) -> list[int]:
+        """What it has taken from the inbox and will not write down any more: it is there for the next owner."""
+        return [] if self._turn is None else self._turn.used
+
     def drop(self) -> None:
         """The run leaves memory: over, written down and released, or lost to another owner."""
         self.let_go = True

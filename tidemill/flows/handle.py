@@ -29,10 +29,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 class RunHandle:
     """`await handle` gives the run's result, or raises what it failed with."""
 
-    def __init__(self, database: Database, number: int, *, created: bool = True) -> None:
+    def __init__(
+        self, database: Database, number: int, *, created: bool = True, near: asyncio.Future[StopEvent] | None = None
+    ) -> None:
         self.id = number
         self.created = created
         self._database = database
+        self._near = near
 
     def __repr__(self) -> str:
         return f"<run r{self.id}>"
@@ -43,11 +46,18 @@ class RunHandle:
     async def result(self, *, timeout: float | None = None) -> Any:
         """The run's result, once it has ended. Raises TimeoutError if that takes too long."""
         async with asyncio.timeout(timeout):
+            await self._wait_near()
             pause = _FIRST_PAUSE
             while (row := await show_run(self._database, self.id))["state"] in ("running", "parked"):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
         return result_of(row)
+
+    async def _wait_near(self) -> None:
+        """Wait while the run is driven in this process: no need to ask the database."""
+        if self._near is not None:
+            await asyncio.wait([self._near])
+            self._near = None
 
     async def state(self) -> str:
         """Where the run stands: running, parked, succeeded, failed, cancelled or timed_out."""

@@ -18,6 +18,7 @@ from tidemill.flows.wire import decode_event, encode_event, qualified_name
 #: Pieces of work, and the step of each.
 Begun = list[tuple[int, str]]
 _NOTHING: Begun = []
+_encoder = msgspec.json.Encoder()
 
 
 class TickRecord(msgspec.Struct, omit_defaults=True):
@@ -45,7 +46,7 @@ def encode_tick(tick: Tick, begun: Begun = _NOTHING) -> bytes:
     if isinstance(tick, Completed):
         ended: Ended = tick.outcome
         failure = ended.error
-        return encode(
+        return _encode(
             TickRecord(
                 "completed",
                 tick.at,
@@ -61,14 +62,14 @@ def encode_tick(tick: Tick, begun: Begun = _NOTHING) -> bytes:
     if isinstance(tick, Noted):
         return encode(TickRecord("noted", tick.at, tick.work, note=_pack_note(tick.note), begun=begun))
     if isinstance(tick, Started):
-        return encode(TickRecord("started", tick.at, event=_raw(tick.input), begun=begun))
+        return _encode(TickRecord("started", tick.at, event=_raw(tick.input), begun=begun))
     if isinstance(tick, Received):
-        return encode(TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target, begun=begun))
+        return _encode(TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target, begun=begun))
     if isinstance(tick, Elapsed):
-        return encode(TickRecord("elapsed", tick.at, timer=tick.timer, begun=begun))
+        return _encode(TickRecord("elapsed", tick.at, timer=tick.timer, begun=begun))
     if isinstance(tick, CancelAsked):
-        return encode(TickRecord("cancel_asked", tick.at, reason=tick.reason))
-    return encode(TickRecord("resumed", tick.at, begun=begun))
+        return _encode(TickRecord("cancel_asked", tick.at, reason=tick.reason))
+    return _encode(TickRecord("resumed", tick.at, begun=begun))
 
 
 def decode_tick(data: bytes) -> Tick:
@@ -99,6 +100,14 @@ def tick_of(record: TickRecord) -> Tick:
         case "resumed":
             return Resumed(record.at)
     raise PayloadError(f"there is no kind of tick called {record.kind!r}: was it written by a newer version?")
+
+
+def _encode(record: TickRecord) -> bytes:
+    """The JSON of a record whose events are JSON already, and have been looked through."""
+    try:
+        return _encoder.encode(record)
+    except (TypeError, ValueError) as error:
+        raise PayloadError(f"this tick cannot be stored as JSON: {error}") from error
 
 
 def _raw(event: Any) -> msgspec.Raw:

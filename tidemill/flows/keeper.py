@@ -41,6 +41,7 @@ from tidemill.store.runs import (
     LOAD_TICKS,
     OWN_RUNS,
     RUNS_CHANNEL,
+    TELL_OWNERS,
     UNPARK_RUNS,
     WAKE_RUNS,
     RunTurn,
@@ -165,6 +166,7 @@ class RunKeeper:
             raise LeaseLostError(f"the keeper of runs {self._fenced}; its runs have gone to others")
         await self._database.fetch(END_WORKER, self.worker_id, "stopped", patience=5.0)
         await self._database.fetch(FREE_RUNS, patience=5.0)  # What was started in its name as it stopped.
+        await self._database.fetch(TELL_OWNERS, patience=5.0)
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -247,6 +249,7 @@ class RunKeeper:
             del self.runs[run.number]
             self._idle_since.pop(run.number, None)
         self._dirty.pop(run, None)
+        self._taken.difference_update(run.unwritten_inbox())
         run.drop()
 
     # -- taking up and letting go -----------------------------------------------------------------
@@ -281,9 +284,11 @@ class RunKeeper:
         """Every now and then: wake runs for which something is due. Returns how long until the next time."""
         now = asyncio.get_running_loop().time()
         if now >= self._wake_at:
+            self._wake_at = now + SAFETY_POLL
             row = await self._database.fetchrow(WAKE_RUNS, patience=None)
-            next_due = SAFETY_POLL if row is None or row["next"] is None else row["next"] + 0.002
-            self._wake_at = now + min(next_due, SAFETY_POLL)
+            if row is not None and row["next"] is not None:
+                # Not later than what a release may have said meanwhile.
+                self._wake_at = min(self._wake_at, now + row["next"] + 0.002)
         return max(0.0, self._wake_at - now)
 
     async def _claim(self) -> int:

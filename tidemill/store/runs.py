@@ -204,6 +204,9 @@ SELECT id FROM made
 #: A run that has just been made is ready to be taken up.
 WAKE_RUN = "UPDATE tidemill.run SET awake = true WHERE id = $1 RETURNING pg_notify('tidemill_runs', '')"
 
+#: There are runs to take up.
+TELL_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
+
 LIST_RUNS = """
 SELECT id, workflow, state, key, seq, owner, awake, note, created_at, ended_at FROM tidemill.run
 WHERE ($1::text IS NULL OR state = $1) AND ($2::text IS NULL OR workflow = $2) AND ($3::bigint IS NULL OR id < $3)
