@@ -186,7 +186,7 @@ def test_a_disk_too_small_for_a_database_is_said_in_one_message(small_disk: Path
 
 def test_a_disk_that_fills_up_later_is_said_in_one_message(small_disk: Path) -> None:
     ok(small_disk, "db", "migrate")
-    fill(small_disk, leave=300_000)
+    fill(small_disk, leave=2_000_000)
     text = "x" * 100_000
     done = run(small_disk, "enqueue", "app.py", "broken", f'{{"text": "{text}"}}', "--count", "200")
     assert_one_message(done, "No space left on device")

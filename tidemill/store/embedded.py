@@ -138,10 +138,15 @@ class EmbeddedServer:
         atexit.register(self.stop)
         while not self._answers():
             if postmaster.wait(PAUSE):
-                raise StoreError(
-                    f"the embedded PostgreSQL under {self._directory} did not start (exit "
-                    f"{postmaster.exit_code}); the end of its log:\n{self._log.tail(20, since=logged)}"
-                )
+                raise self._no_start(postmaster.exit_code, self._log.tail(20, since=logged))
+
+    def _no_start(self, status: int | None, told: str) -> StoreError:
+        """Why the server did not start: in a sentence where its log leaves no doubt, else the log itself."""
+        where = f"the embedded PostgreSQL under {self._directory} did not start"
+        full = os.strerror(errno.ENOSPC)
+        if full in told:
+            return StoreError(f"{where}: {full}")
+        return StoreError(f"{where} (exit {status}); the end of its log:\n{told}")
 
     def _settle_account(self) -> Account:
         """As whom to run, with the directory's files made reachable for that account."""
