@@ -8,14 +8,15 @@ belongs to one of them is not told to the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import asyncpg
 
 from tidemill.core.errors import StoreError
 from tidemill.core.job import JobRef, NewJob
 from tidemill.engine.many import ManyJobs
-from tidemill.store.database import Database, Executor, is_away
+from tidemill.store.database import Connection, Database, Executor, is_away
 from tidemill.store.jobs import insert_alike, insert_jobs
 from tidemill.store.wake import Bell
 
@@ -32,6 +33,7 @@ class Enqueuer:
         self._waiting: list[tuple[NewJob, asyncio.Future[JobRef]]] = []
         self._sender: asyncio.Task[None] | None = None
         self._alone = False
+        self._connection: Connection | None = None
 
     async def put(self, job: NewJob) -> JobRef:
         """Store one job; returns when it is committed."""
@@ -69,6 +71,24 @@ class Enqueuer:
         if self._sender is not None:
             await self._sender
         await self._bell.close()
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    @asynccontextmanager
+    async def _line(self) -> AsyncIterator[Connection]:
+        """The connection for single jobs, kept open: only one call at a time goes through here."""
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            connection = self._connection = await self._database.connect(patience=30.0)
+        try:
+            yield connection
+        except BaseException as error:
+            # After anything but a plain refusal its state is uncertain.
+            if not isinstance(error, asyncpg.PostgresError) or is_away(error):
+                connection.terminate()
+                self._connection = None
+            raise
 
     def _send_waiting(self) -> None:
         if self._waiting and self._sender is None:
@@ -104,7 +124,7 @@ class Enqueuer:
         inside = self._bell.may_ring_inside()
         keyed = any(job.keyed for job in jobs)
         try:
-            async with self._database.acquire(patience=30.0) as connection:
+            async with self._line() as connection:
                 if keyed:
                     async with connection.transaction():
                         refs = await insert_jobs(self._database, connection, jobs, notify=inside)
