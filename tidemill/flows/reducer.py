@@ -42,6 +42,7 @@ from tidemill.flows.events import (
     WorkflowTimedOutEvent,
 )
 from tidemill.flows.exceptions import exception_from
+from tidemill.flows.gathering import gather, undo
 from tidemill.flows.notes import Asked, Did, Ended, Failure, Gathered, Narrated, Sent, Wrote
 from tidemill.flows.paths import write_path
 from tidemill.flows.signature import StepSpec
@@ -136,7 +137,7 @@ class FlowProgram:
 
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
         """Undo what the attempt did to the run; then another attempt, a handler, or the end."""
-        self._undo(state, work)
+        undo(state, work)
         work.shown = 0
         work.failed_at, work.error = at, ended.error
         if ended.retry_in is not None:
@@ -180,7 +181,7 @@ class FlowProgram:
         note = tick.note
         kind = type(note)
         if kind is Gathered:
-            self._gather(state, work, note)
+            gather(state, work, note)
         elif kind is Wrote:
             work.undo.append((note.path, write_path(state, note.path, note.value)))
         elif kind is Sent:
@@ -219,7 +220,7 @@ class FlowProgram:
             if work.slot >= 0 or work.waiting:
                 # Its questions stay open: an answer that comes before it has asked again is kept for it.
                 self._occupy(state, work)
-                self._undo(state, work, since=work.wrote)
+                undo(state, work, since=work.wrote)
                 out.append(self._run(work))
 
     # -- routing ----------------------------------------------------------------------------------
@@ -364,26 +365,6 @@ class FlowProgram:
 
     # -- collecting and waiting -------------------------------------------------------------------
 
-    def _gather(self, state: FlowState, work: Work, note: Gathered) -> None:
-        """Keep an event that a step collects; `work.collected` is the whole set once it is complete."""
-        key = (work.step, note.buffer)
-        buffer = state.buffers.setdefault(key, {})
-        kind = type(note.event)
-        if kind in note.expected:
-            buffer.setdefault(kind, deque()).append(note.event)
-            work.gathered.append((note.buffer, note.event))
-        if sum(map(len, buffer.values())) < len(note.expected):
-            work.collected = None
-            return
-        wanted: dict[type, int] = {}
-        for each in note.expected:
-            wanted[each] = wanted.get(each, 0) + 1
-        if any(len(buffer.get(each, ())) < count for each, count in wanted.items()):
-            work.collected = None
-            return
-        work.collected = [buffer[each].popleft() for each in note.expected]
-        work.taken.append((note.buffer, list(work.collected)))
-
     def _ask(self, state: FlowState, work: Work, note: Asked, at: float, out: list[Command]) -> None:
         # Others have seen what it has written and shown: when it is run again, that stands and is not done twice.
         work.wrote, work.shown = len(work.undo), note.shown
@@ -440,23 +421,6 @@ class FlowProgram:
             work.slot = next(slot for slot in range(len(step.slots) + 1) if slot not in step.slots)
             step.slots.add(work.slot)
             state.running += 1
-
-    def _undo(self, state: FlowState, work: Work, *, since: int = 0) -> None:
-        """Take back what an attempt has written (from its nth write on), collected and taken."""
-        for path, before in reversed(work.undo[since:]):
-            write_path(state, path, before)
-        for buffer, events in reversed(work.taken):
-            for event in reversed(events):
-                state.buffers[work.step, buffer].setdefault(type(event), deque()).appendleft(event)
-        for buffer, event in reversed(work.gathered):
-            queue = state.buffers[work.step, buffer].get(type(event))
-            if queue is not None:
-                for index, each in enumerate(queue):
-                    if each is event:
-                        del queue[index]
-                        break
-        work.undo, work.taken, work.gathered, work.collected = work.undo[:since], [], [], None
-        work.wrote = since
 
     # -- ends -------------------------------------------------------------------------------------
 

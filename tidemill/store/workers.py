@@ -17,7 +17,6 @@ from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 
 Mode = Literal["run", "pause", "drain", "stop"]
-MODES: tuple[Mode, ...] = ("run", "pause", "drain", "stop")
 
 #: News for workers: an operator's wish or a cancel request has been written.
 CONTROL_CHANNEL = "control"
