@@ -61,6 +61,20 @@ async def test_all_jobs_finish_although_every_connection_is_cut_again_and_again(
     assert set(runs) == set(range(600))
 
 
+async def test_a_connection_cut_while_idle_costs_the_next_enqueue_nothing(app: App, cutter) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    refs = [await app.enqueue(work)]
+    for pause in (False, True) * 15:
+        await cutter.fetchval(CUT_ALL)
+        if pause:
+            await asyncio.sleep(0)  # The server's last words may or may not have been read.
+        refs.append(await app.enqueue(work))
+    stored = await cutter.fetch("SELECT id FROM tidemill.job")
+    assert sorted(row["id"] for row in stored) == sorted(ref.id for ref in refs)
+
+
 async def no_job_left(cutter: asyncpg.Connection) -> Any:
     return await cutter.fetchval("SELECT NOT EXISTS (SELECT FROM tidemill.job)")
 

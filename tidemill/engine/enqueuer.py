@@ -16,12 +16,13 @@ import asyncpg
 from tidemill.core.errors import StoreError
 from tidemill.core.job import JobRef, NewJob
 from tidemill.engine.many import ManyJobs
-from tidemill.store.database import Connection, Database, Executor, is_away
+from tidemill.store.database import Connection, Database, Executor, is_away, left_nothing
 from tidemill.store.jobs import insert_alike, insert_jobs
 from tidemill.store.wake import Bell
 
 MOST_TOGETHER = 500
 MANY_CHUNK = 10_000
+_TRIES = 3
 
 
 class Enqueuer:
@@ -122,25 +123,28 @@ class Enqueuer:
 
     async def _store(self, jobs: Sequence[NewJob]) -> list[JobRef]:
         inside = self._bell.may_ring_inside()
-        keyed = any(job.keyed for job in jobs)
-        try:
-            async with self._line() as connection:
-                if keyed:
-                    async with connection.transaction():
-                        refs = await insert_jobs(self._database, connection, jobs, notify=inside)
-                elif len(jobs) == 1:
-                    refs = await insert_alike(self._database, connection, jobs[0], [bytes(jobs[0].args)], notify=inside)
-                else:
-                    refs = await insert_jobs(self._database, connection, jobs, notify=inside)
-        except asyncpg.PostgresError as error:
-            raise _explained(error) from error
-        except Exception as error:
-            if is_away(error):
-                raise _explained(error) from error
-            raise
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                refs = await self._insert(jobs, notify=inside)
+                break
+            except Exception as error:
+                if tries_left and left_nothing(error):
+                    continue  # The kept connection was cut while nobody used it.
+                if isinstance(error, asyncpg.PostgresError) or is_away(error):
+                    raise _explained(error) from error
+                raise
         if not inside:
             self._bell.ring_soon({job.queue for job in jobs})
         return refs
+
+    async def _insert(self, jobs: Sequence[NewJob], *, notify: bool) -> list[JobRef]:
+        async with self._line() as connection:
+            if any(job.keyed for job in jobs):
+                async with connection.transaction():
+                    return await insert_jobs(self._database, connection, jobs, notify=notify)
+            if len(jobs) == 1:
+                return await insert_alike(self._database, connection, jobs[0], [bytes(jobs[0].args)], notify=notify)
+            return await insert_jobs(self._database, connection, jobs, notify=notify)
 
 
 def _give(answer: asyncio.Future[JobRef], what: JobRef | BaseException) -> None:

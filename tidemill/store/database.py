@@ -293,6 +293,16 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, _AWAY)
 
 
+def left_nothing(error: BaseException) -> bool:
+    """Whether the connection broke in a way that proves that nothing was stored: it is safe to do it again.
+
+    Either the driver refused to send the statement, or the server ended the session instead of answering it.
+    """
+    if isinstance(error, asyncpg.InternalClientError):
+        return is_away(error)
+    return isinstance(error, asyncpg.AdminShutdownError) or isinstance(error.__cause__, asyncpg.AdminShutdownError)
+
+
 def is_full(error: BaseException) -> bool:
     """Whether the server is there but cannot store anything now."""
     return isinstance(error, _FULL)
