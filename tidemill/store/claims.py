@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
-from tidemill.store.history import archive_sql
+from tidemill.store.history import TOLD, archive_sql
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,15 +72,19 @@ _SUCCEEDED = """
     SELECT owned.*, d.result FROM unnest($7::bigint[], $8::int[], $9::json[]) AS d(id, attempt, result)
 """
 
-_ARCHIVE = archive_sql(
-    "owned",
-    state="final",
-    note="coalesce(last_note, note)",
-    result="result",
-    failures="failures + (final = 'failed' AND NOT lost)::int",
-    losses="losses + lost::int",
-    errors="tidemill.with_error(errors, error)",
-)
+def _archive_ended(where: str) -> str:
+    return archive_sql(
+        "owned",
+        where=where,
+        state="final",
+        note="coalesce(last_note, note)",
+        result="result",
+        error="error",
+        failures="failures + (final = 'failed' AND NOT lost)::int",
+        losses="losses + lost::int",
+        errors="tidemill.with_error(errors, error)",
+    )
+
 
 #: Claim up to `room` due jobs of each queue.
 CLAIM_JOBS = _CLAIM
@@ -95,9 +99,13 @@ WITH locked AS MATERIALIZED (
 owned AS MATERIALIZED ({_ENDED.format("$1", "$2", "$3", "$4", "$5", "$6", "$7")}{_OWNED.format(worker="$8")}),
 gone AS (
     DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
-archived AS ({_ARCHIVE} WHERE id IN (SELECT id FROM gone) RETURNING id, concurrency_key)
-SELECT id, concurrency_key FROM archived
+{_archive_ended("id IN (SELECT id FROM gone)")}
+SELECT id, concurrency_key, {TOLD} FROM archived
 """
+
+
+# IS TRUE keeps the planner from a join whose size it would guess wrongly.
+_GONE = "(id IN (SELECT id FROM gone)) IS TRUE"
 
 
 def _finish_and_claim(owned: str, archive: str) -> str:
@@ -107,22 +115,22 @@ gone AS (
     DELETE FROM tidemill.job
     WHERE ctid = ANY (ARRAY(SELECT place FROM owned)) AND worker_id = $6 AND state = 'running'
     RETURNING id),
-archived AS ({archive} WHERE (id IN (SELECT id FROM gone)) IS TRUE RETURNING id),
+{archive},
 claimed AS ({_CLAIM})
 SELECT * FROM claimed
 UNION ALL
-SELECT count(*), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
+SELECT count(*), {TOLD}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
 """
 
 
 #: Finish one batch and claim the next: the whole turn of a busy worker. The last row counts what was finished.
 #: Rows are found by key once and deleted by place; one that was touched in between (a progress report) may be
 #: passed over: the count shows it, and FINISH_JOBS then finishes it.
-FINISH_AND_CLAIM = _finish_and_claim(_ENDED.format("$7", "$8", "$9", "$10", "$11", "$12", "$13"), _ARCHIVE)
+FINISH_AND_CLAIM = _finish_and_claim(_ENDED.format("$7", "$8", "$9", "$10", "$11", "$12", "$13"), _archive_ended(_GONE))
 
 #: The same for jobs that have all simply succeeded: most turns, with half the parameters.
 SUCCEED_AND_CLAIM = _finish_and_claim(
-    _SUCCEEDED, archive_sql("owned", state="'succeeded'", note="note", result="result")
+    _SUCCEEDED, archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result")
 )
 
 #: Put jobs back to be claimed again; failures and losses are counted apart.

@@ -1,9 +1,16 @@
-"""How a job's row moves from the hot table to the history: the one place that knows both sets of columns."""
+"""How a job's row moves from the hot table to the history: the one place that knows both sets of columns.
+
+A job that belongs to a run tells it so in the same statement: its end is a row in the run's inbox, there exactly
+when the history has it.
+"""
 
 from __future__ import annotations
 
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
-        origin, tags, unique_key, concurrency_key, concurrency_max"""
+        origin, tags, unique_key, concurrency_key, concurrency_max, run_id, work"""
+
+#: Wakes the owners of runs when jobs of theirs have ended. To be selected, else it does not happen.
+TOLD = "(SELECT count(pg_notify('tidemill_runs', '')) FROM (SELECT FROM told LIMIT 1) AS news)"
 
 
 def archive_sql(
@@ -11,13 +18,24 @@ def archive_sql(
     *,
     state: str,
     note: str,
-    result: str = "NULL",
+    where: str = "true",
+    result: str = "NULL::json",
+    error: str = "NULL::json",
     failures: str = "failures",
     losses: str = "losses",
     errors: str = "errors",
 ) -> str:
-    """The INSERT that stores these rows of the hot table as finished; the other arguments are SQL expressions."""
+    """The parts `archived` and `told` of a statement that stores rows of the hot table as finished.
+
+    The arguments are SQL expressions over these rows. Whoever uses it selects `TOLD` as well.
+    """
     return f"""
+archived AS (
     INSERT INTO tidemill.job_history (id, {_KEPT}, state, note, result, failures, losses, errors)
     SELECT id, {_KEPT}, {state}, {note}, {result}, {failures}, {losses}, {errors}
-    FROM {rows}"""
+    FROM {rows} WHERE {where} RETURNING id, concurrency_key),
+told AS (
+    INSERT INTO tidemill.inbox (run_id, work, data)
+    SELECT run_id, work, json_build_object(
+        'job', id, 'attempt', attempt, 'state', {state}, 'result', {result}, 'note', {note}, 'error', {error})
+    FROM {rows} WHERE run_id IS NOT NULL AND {where} RETURNING run_id)"""

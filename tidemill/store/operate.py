@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.core.errors import NotFoundError
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
-from tidemill.store.history import archive_sql
+from tidemill.store.history import TOLD, archive_sql
 from tidemill.store.inspect import _MATCHES, JobFilter
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
 
@@ -15,8 +15,8 @@ WITH gone AS (
     DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running' FOR UPDATE))
     RETURNING *),
-archived AS ({archive_sql("gone", state="'cancelled'", note="$2")})
-SELECT id, concurrency_key FROM gone
+{archive_sql("gone", state="'cancelled'", note="$2::text")}
+SELECT id, concurrency_key, {TOLD} FROM gone
 """
 
 #: Ask the workers of running jobs to cancel them.

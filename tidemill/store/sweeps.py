@@ -9,7 +9,7 @@ import asyncpg
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.claims import finish_jobs, requeue_jobs
 from tidemill.store.database import Database, Executor
-from tidemill.store.history import archive_sql
+from tidemill.store.history import TOLD, archive_sql
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
 from tidemill.store.runs import FREE_RUNS
 from tidemill.store.workers import (
@@ -29,8 +29,8 @@ WITH gone AS (
         SELECT id FROM tidemill.job WHERE deadline <= now() AND state <> 'running'
         ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
     RETURNING *),
-archived AS ({archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")})
-SELECT id FROM gone
+{archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")}
+SELECT id, {TOLD} FROM gone
 """
 
 #: Concurrency keys with gated jobs whose time has come.

@@ -24,6 +24,8 @@ CREATE TABLE tidemill.job (
     unique_key      text COLLATE "C",
     concurrency_key text COLLATE "C",
     concurrency_max integer,
+    run_id          bigint, -- the run that the job is a piece of work of, and which
+    work            bigint,
     cancel_reason   text,
     note            text,
     errors          json
@@ -39,6 +41,7 @@ CREATE INDEX job_ready ON tidemill.job (queue, priority, due_at, id) WHERE state
 CREATE UNIQUE INDEX job_unique ON tidemill.job (task, unique_key) WHERE unique_key IS NOT NULL;
 CREATE INDEX job_concurrency ON tidemill.job (concurrency_key, state) WHERE concurrency_key IS NOT NULL;
 CREATE INDEX job_unrouted ON tidemill.job (task) WHERE state = 'unrouted';
+CREATE INDEX job_run ON tidemill.job (run_id, work) WHERE run_id IS NOT NULL;
 CREATE INDEX job_deadline ON tidemill.job (deadline) WHERE deadline IS NOT NULL;
 
 -- Finished jobs, one partition a day; retention drops whole partitions.
@@ -65,12 +68,15 @@ CREATE TABLE tidemill.job_history (
     unique_key      text COLLATE "C",
     concurrency_key text COLLATE "C",
     concurrency_max integer,
+    run_id          bigint,
+    work            bigint,
     result          json,
     note            text,
     errors          json
 ) PARTITION BY RANGE (finished_at);
 
 CREATE INDEX job_history_id ON tidemill.job_history (id);
+CREATE INDEX job_history_run ON tidemill.job_history (run_id, work) WHERE run_id IS NOT NULL;
 CREATE INDEX job_history_bad ON tidemill.job_history (state, finished_at) WHERE state <> 'succeeded';
 
 -- Catches rows when no partition exists for their day, so that finishing a job never fails.

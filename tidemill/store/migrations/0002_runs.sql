@@ -36,10 +36,12 @@ CREATE TABLE tidemill.tick (
     PRIMARY KEY (run_id, seq)
 );
 
--- Ticks on their way to a run: events from outside, cancel requests, timers. A timer has a name, and one row.
+-- Ticks on their way to a run: events from outside, cancel requests, ends of its jobs, timers. A timer has a name,
+-- and one row; the end of a job names the piece of work that it was.
 CREATE TABLE tidemill.inbox (
     id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     run_id bigint NOT NULL,
+    work   bigint,
     due_at timestamptz NOT NULL DEFAULT now(),
     timer  text COLLATE "C",
     data   json
