@@ -19,6 +19,7 @@ from tidemill.core.program import fold
 from tidemill.core.ticks import Completed, RunWork, Started, Tick
 from tidemill.engine.logs import configure_logs
 from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.declared import declared
 from tidemill.flows.durable import restore
 from tidemill.flows.journal import decode_tick, encode_tick
 from tidemill.flows.notes import Ended
@@ -80,7 +81,7 @@ async def step_p50(options: Options) -> float:
     """Milliseconds from the first line of a step to that of the next, with one run in the process."""
     async with running_app(options) as app:
         await (await app.start(Clocked, steps=LATENCY_WARMUPS + options.samples))
-        clocked = next(flow for flow in app.workflows.values() if isinstance(flow, Clocked))
+        clocked = next(flow for flow in (kind.workflow for kind in app.runs.flows.values()) if isinstance(flow, Clocked))
         gaps = [after - before for before, after in itertools.pairwise(clocked.begun)]
         return statistics.median(gaps[LATENCY_WARMUPS:]) * 1_000
 
@@ -120,7 +121,7 @@ async def replay_fold(options: Options) -> float:
     """Ticks/s from ticks that are in memory already."""
     journal, workflow = _journal()
     ticks = [decode_tick(data) for data in journal]
-    program = FlowProgram(workflow.topology)
+    program = FlowProgram(declared(workflow).topology)
 
     async def once() -> None:
         fold(program, ticks)
@@ -131,7 +132,7 @@ async def replay_fold(options: Options) -> float:
 def _journal() -> tuple[list[bytes], Workflow]:
     """What a long run of `Clocked` would have written."""
     workflow = Clocked(timeout=None)
-    program = FlowProgram(workflow.topology)
+    program = FlowProgram(declared(workflow).topology)
     state = program.begin()
     ticks: list[Tick] = [Started(0.0, StartEvent(steps=REPLAYED_STEPS))]
     commands = program.reduce(state, ticks[0])

@@ -10,6 +10,7 @@ from tidemill.core.job import JobRef
 from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
 from tidemill.engine.context import JobCancelled, current_job
 from tidemill.engine.jobview import JobView
+from tidemill.engine.modelspec import ModelError, ModelSpec
 from tidemill.engine.task import Task
 from tidemill.version import VERSION as __version__
 
@@ -19,6 +20,8 @@ __all__ = [
     "JobCancelled",
     "JobRef",
     "JobView",
+    "ModelError",
+    "ModelSpec",
     "RetryAfter",
     "RetryPolicy",
     "Snooze",

@@ -19,11 +19,11 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from tidemill.core.codec import encode
 from tidemill.core.duration import Duration, parse_duration, parse_rate
-from tidemill.core.errors import ConfigError, NotFoundError, UnknownTaskError
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, Origin, check_name
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
@@ -31,24 +31,24 @@ from tidemill.engine.access import Access
 from tidemill.engine.calls import job_of_call, jobs_of_calls
 from tidemill.engine.context import find_current_job
 from tidemill.engine.jobview import JobView
+from tidemill.engine.keeper import RunKeeper
 from tidemill.engine.many import ManyJobs
+from tidemill.engine.modelspec import ModelSpec, gpu_concurrency, read_specs, require_model
 from tidemill.engine.orchestrator import Orchestrator
 from tidemill.engine.roles import Role, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings, load_settings
 from tidemill.engine.task import Periodic, Task, TaskBook, TaskOptions
+from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
 from tidemill.engine.worker import Worker
 from tidemill.flows.events import Event, StartEvent
-from tidemill.flows.fork import fork
 from tidemill.flows.handle import RunHandle
-from tidemill.flows.keeper import RunKeeper
-from tidemill.flows.wire import encode_event
 from tidemill.flows.workflow import Workflow
+from tidemill.runs import Runs
 from tidemill.store.borrowed import insert_async, insert_sync
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_job
 from tidemill.store.operate import cancel_jobs
-from tidemill.store.runs import show_run, start_run
 from tidemill.store.schedules import Declared
 from tidemill.store.workers import QueueLimit
 
@@ -64,18 +64,18 @@ class App:
 
     retry = staticmethod(retry)
 
-    def __init__(self, name: str, **settings: Any) -> None:
+    def __init__(self, name: str, *, models: Iterable[ModelSpec] = (), **settings: Any) -> None:
         self.name = check_name("application", name)
+        self.models = read_specs(models)
         self.tasks = TaskBook()
         self.periodics: dict[str, Periodic] = {}
         self.limits: dict[str, QueueLimit] = {}
-        self.workflows: dict[str, Workflow] = {}
         self.source = sys._getframe(1).f_globals.get("__file__")
         self.acting_as: str | None = None  # whom to name as the origin of jobs, where it is not the application itself
         self._arguments = settings
         self._settings: Settings | None = None
         self._access = Access(self.database)
-        self._keepers: dict[asyncio.AbstractEventLoop, RunKeeper] = {}
+        self.runs = Runs(self._reach, self._origin)
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.tasks)} tasks, {len(self.periodics)} schedules>"
@@ -112,6 +112,7 @@ class App:
         tags: Iterable[str] = (),
         concurrency_key: str | None = None,
         concurrency: int = 1,
+        required_model: str | None = None,
         cron: str | None = None,
         every: Duration | None = None,
         timezone: str = "UTC",
@@ -134,6 +135,7 @@ class App:
         tags: Iterable[str] = (),
         concurrency_key: str | None = None,
         concurrency: int = 1,
+        required_model: str | None = None,
         cron: str | None = None,
         every: Duration | None = None,
         timezone: str = "UTC",
@@ -149,6 +151,7 @@ class App:
         stall            the longest an attempt may be silent after its first progress report
         isolation        "process": run it in a child process that can be killed
         concurrency_key  jobs that share this key run at most `concurrency` at a time; `{argument}` is filled in
+        required_model   the model of App(models=[...]) that it needs: loaded before it starts, kept until it ends
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
         """
@@ -165,6 +168,7 @@ class App:
             tags=tuple(tags),
             concurrency_key=concurrency_key,
             concurrency_max=concurrency,
+            required_model=required_model,
         )
 
         def declare(body: Callable[..., Any]) -> Task[Any, Any]:
@@ -217,21 +221,20 @@ class App:
             raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start")
         self.limits[check_name("queue", name)] = QueueLimit(name, per_second, burst)
 
-    def workflow(self, cls: type[W], /, *, name: str | None = None, **options: Any) -> type[W]:
-        """Declare a workflow whose runs may be durable: `@app.workflow`, or `app.workflow(Article, timeout=None)`.
+    @overload
+    def workflow(self, cls: type[W], /, *, name: str | None = None, **options: Any) -> type[W]: ...
+
+    @overload
+    def workflow(self, /, *, name: str | None = None, **options: Any) -> Callable[[type[W]], type[W]]: ...
+
+    def workflow(self, cls: type[W] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
+        """Declare a workflow whose runs may be durable: `@app.workflow`, or with options `@app.workflow(timeout=None)`.
 
         `options` are those of the workflow's constructor. Its name, by which runs remember it, is that of its class.
         """
-        known = check_name("workflow", name or cls.__name__)
-        if known in self.workflows:
-            raise ConfigError(f"two workflows are called {known!r}: give one of them another name=")
-        made = cls(**options)
-        made.validate()
-        if queued := [spec.name for spec in made.steps.values() if spec.queue is not None]:
-            raise ConfigError(
-                f"workflow {known}: step {queued[0]} names a queue, but steps run only where their run is"
-            )
-        self.workflows[known] = made
+        if cls is None:
+            return partial(self.workflow, name=name, **options)
+        self.runs.declare(cls(**options), name or cls.__name__, self.tasks)
         return cls
 
     def declared_schedules(self) -> list[Declared]:
@@ -267,15 +270,16 @@ class App:
         queue            another queue than the task's own
         unique_key       no second unfinished job of this task with this key; `unique_for` holds it for a time
         concurrency_key  at most `concurrency` jobs with this key run at once
+        required_model   another model than the task's own
         deadline         dropped unrun after this long, or at this moment
         tags             words to find it by
         conn             your own open connection: the job then exists if and only if your transaction commits
         args             the task's arguments as a dict: for those that are named like one of the words above
         """
-        job = self._new_job(task, positional, args, more)
-        if conn is not None:
-            return (await insert_async(self.database(), conn, [job]))[0]
-        return await (await self._access.open()).enqueuer.put(job)
+        with enqueueing(self._new_job(task, positional, args, more)) as job:
+            if conn is not None:
+                return (await insert_async(self.database(), conn, [job]))[0]
+            return await (await self._access.open()).enqueuer.put(job)
 
     def enqueue_sync(
         self,
@@ -287,10 +291,10 @@ class App:
         **more: Any,
     ) -> JobRef:
         """The twin of `enqueue` for plain code; `conn` is then a plain connection."""
-        job = self._new_job(task, positional, args, more)
-        if conn is not None:
-            return insert_sync(self.database(), conn, [job])[0]
-        return self._access.call(lambda way: way.enqueuer.put(job))
+        with enqueueing(self._new_job(task, positional, args, more)) as job:
+            if conn is not None:
+                return insert_sync(self.database(), conn, [job])[0]
+            return self._access.call(lambda way: way.enqueuer.put(job))
 
     async def enqueue_many(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
@@ -299,19 +303,19 @@ class App:
 
         `wish` is any of `delay`, `at`, `priority`, `queue`, `deadline` and `tags`, for all of them alike.
         """
-        many = self._many(task, calls, wish)
-        if conn is not None:
-            return await insert_async(self.database(), conn, many.each()) if many.arguments else []
-        return await (await self._access.open()).enqueuer.put_many(many)
+        with enqueueing_many(self._many(task, calls, wish)) as many:
+            if conn is not None:
+                return await insert_async(self.database(), conn, many.each()) if many.arguments else []
+            return await (await self._access.open()).enqueuer.put_many(many)
 
     def enqueue_many_sync(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
     ) -> list[JobRef]:
         """The twin of `enqueue_many` for plain code."""
-        many = self._many(task, calls, wish)
-        if conn is not None:
-            return insert_sync(self.database(), conn, many.each()) if many.arguments else []
-        return self._access.call(lambda way: way.enqueuer.put_many(many))
+        with enqueueing_many(self._many(task, calls, wish)) as many:
+            if conn is not None:
+                return insert_sync(self.database(), conn, many.each()) if many.arguments else []
+            return self._access.call(lambda way: way.enqueuer.put_many(many))
 
     async def start(
         self,
@@ -327,38 +331,15 @@ class App:
         The fields of the start event are given by name. With a `unique_key`, a second start of the same workflow
         gives the run that has the key: `handle.created` is False.
         """
-        name, known = self._workflow(workflow)
-        event = known._start_event(start_event, fields)
-        data = encode_event(event)
-        database, _ = await self._access.open()
-        keeper = self._keepers.get(asyncio.get_running_loop())
-        if keeper is not None and keeper.is_stopping:
-            keeper = None
-        number, created = await start_run(
-            database,
-            workflow=name,
-            version=known.topology.version,
-            input=data,
-            key=unique_key,
-            origin=encode(self._origin()),
-            owner=keeper.worker_id if keeper else None,
-        )
-        run = keeper.adopt(number, known, event) if keeper is not None and created else None
-        return RunHandle(database, number, created=created, near=None if run is None else run.result)
+        return await self.runs.start(workflow, start_event, unique_key, fields)
 
     async def fork(self, run: RunHandle | int, *, at: int, event: Event | None = None) -> RunHandle:
         """A new run that begins where another was after tick `at`; with `event`, that tick brought this one instead."""
-        database, _ = await self._access.open()
-        source = run if isinstance(run, int) else run.id
-        _, known = self._workflow((await show_run(database, source))["workflow"])
-        number = await fork(database, known, source, at=at, origin=encode(self._origin()), event=event)
-        return RunHandle(database, number)
+        return await self.runs.fork(run, at=at, event=event)
 
     async def run(self, number: int) -> RunHandle:
         """A handle on a run that was started before, by any process."""
-        database, _ = await self._access.open()
-        await show_run(database, number)
-        return RunHandle(database, number, created=False)
+        return await self.runs.find(number)
 
     # -- looking and acting -----------------------------------------------------------------------
 
@@ -402,9 +383,9 @@ class App:
                 roles.append(self.worker(queues, concurrency=concurrency, database=database))
             roles.append(Scheduler(database, self.name, self.declared_schedules()))
             loop, keeper = asyncio.get_running_loop(), self.keeper(database=database)
-            if self.workflows:
+            if self.runs.kinds:
                 roles.append(keeper)
-                self._keepers[loop] = keeper
+                self.runs.keepers[loop] = keeper
             try:
                 async with run_roles(*roles):
                     try:
@@ -412,7 +393,7 @@ class App:
                     finally:
                         await self.close()
             finally:
-                self._keepers.pop(loop, None)
+                self.runs.keepers.pop(loop, None)
 
     def database(self, *, application: str | None = None) -> Database:
         """A new, unopened way to this application's database."""
@@ -423,11 +404,15 @@ class App:
     ) -> Worker:
         """A worker for these queues, or for all that the tasks name; `await worker.run()` works until stopped."""
         wanted = tuple(dict.fromkeys(queues if queues is not None else self.tasks.queues()))
+        if concurrency is None:
+            served = [task.options for task in self.tasks.values() if task.options.queue in wanted]
+            concurrency = gpu_concurrency(self.models, [options.required_model for options in served])
         return Worker(
             database or self.database(application=f"tidemill worker {self.name}"),
             self.tasks,
             self.settings.worker(wanted, concurrency),
             limits=self.limits.values(),
+            models=self.models.values(),
             app_path=self.source,
         )
 
@@ -436,7 +421,7 @@ class App:
         settings = self.settings
         return RunKeeper(
             database or self.database(application=f"tidemill keeper {self.name}"),
-            self.workflows,
+            self.runs.kinds,
             lease=settings.lease,
             heartbeat=settings.heartbeat,
         )
@@ -458,14 +443,8 @@ class App:
 
     # -- inner parts ------------------------------------------------------------------------------
 
-    def _workflow(self, workflow: type[Workflow] | str) -> tuple[str, Workflow]:
-        for name, known in self.workflows.items():
-            if workflow == name or type(known) is workflow:
-                return name, known
-        known = ", ".join(sorted(self.workflows)) or "none"
-        raise UnknownTaskError(
-            f"{workflow!r} is not a workflow of this application; declare it with @app.workflow (known: {known})"
-        )
+    async def _reach(self) -> Database:
+        return (await self._access.open()).database
 
     def _task(self, task: Task[Any, Any] | str) -> Task[Any, Any]:
         if isinstance(task, str):
@@ -481,11 +460,14 @@ class App:
         args: Mapping[str, Any] | None,
         more: Mapping[str, Any],
     ) -> NewJob:
-        return job_of_call(self._task(task), positional, args, more, origin=self._origin())
+        job = job_of_call(self._task(task), positional, args, more, origin=self._origin())
+        require_model(job.options and job.options.required_model, self.models)
+        return job
 
     def _many(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], wish: Mapping[str, Any]
     ) -> ManyJobs:
+        require_model(wish.get("required_model") or self._task(task).options.required_model, self.models)
         return jobs_of_calls(self._task(task), calls, wish, origin=self._origin())
 
     def _origin(self) -> Origin:

@@ -54,7 +54,7 @@ async def test_the_state_after_any_tick_can_be_seen(asking: App, database: Datab
     async with asking.running():
         run = await answered(asking, database, "yes")
     ticks = [decode_tick(row["data"]) for row in await read_ticks(database, run.id)]
-    workflow = asking.workflows["Ask"]
+    workflow = asking.runs.flows["Ask"].workflow
     seen = [relive(workflow, ticks[:count])[0] for count in range(len(ticks) + 1)]
     assert [state.status for state in seen] == ["running"] * len(ticks) + ["succeeded"]
     assert dict(seen[0].store.items()) == {}
@@ -113,13 +113,3 @@ async def test_runs_that_ended_long_ago_are_forgotten_and_no_others(asking: App,
     for table in ("run WHERE id", "tick WHERE run_id", "published WHERE run_id"):
         assert await value(database, f"SELECT count(*) FROM tidemill.{table} = $1", old.id) == 0
         assert await value(database, f"SELECT count(*) FROM tidemill.{table} = $1", new.id) > 0
-
-
-async def test_a_step_on_a_queue_is_refused_when_the_workflow_is_declared(app: App) -> None:
-    class Queued(Workflow):
-        @step(queue="gpu")
-        async def far(self, ev: StartEvent) -> StopEvent:
-            return StopEvent()
-
-    with pytest.raises(ConfigError, match="step far names a queue"):
-        app.workflow(Queued)

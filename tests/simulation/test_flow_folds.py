@@ -11,6 +11,7 @@ from tests.simulation.flow_world import World
 from tidemill.core.program import fold
 from tidemill.core.ticks import EndRun, Received, RunWork, Started
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.declared import declared
 from tidemill.flows.notes import Asked, Ended, Failure, Gathered, Sent, Wrote
 from tidemill.flows.reducer import FlowProgram
 from tidemill.flows.snapshot import encode_state
@@ -53,7 +54,7 @@ class Errand(Workflow):
 
 
 def program() -> FlowProgram:
-    return FlowProgram(Errand(timeout=None).topology)
+    return FlowProgram(declared(Errand(timeout=None)).topology)
 
 
 def behaviour(command: RunWork, state: FlowState) -> tuple[list[Any], Ended]:

@@ -30,6 +30,7 @@ async def running_worker(
         app.tasks,
         msgspec.structs.replace(app.settings.worker(wanted, concurrency), **settings),
         limits=app.limits.values(),
+        models=app.models.values(),
         app_path=app.source,
     )
     try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import asyncpg
 from cyclopts import Group, Parameter
@@ -41,8 +41,8 @@ class Place:
         """What was given, as it stands on a command line."""
         return [f"--{name.replace('_', '-')}={value}" for name, value in self.arguments().items()]
 
-    def settings(self) -> Settings:
-        return load_settings(**self.arguments())
+    def settings(self, **more: Any) -> Settings:
+        return load_settings(**self.arguments(), **more)
 
 
 HERE = Place()

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import structlog
 from cyclopts import Parameter
@@ -29,6 +29,9 @@ from tidemill.engine.orchestrator import Orchestrator
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, obey_supervisor
+from tidemill.engine.telemetry.endpoint import serving_metrics
+from tidemill.engine.telemetry.sampler import sampling
+from tidemill.engine.telemetry.tracing import configure_tracing
 from tidemill.store.database import Database
 from tidemill.store.workers import expire_lease
 
@@ -63,35 +66,39 @@ class Part(NamedTuple):
     patience: float | None = STOP_PATIENCE
 
 
-def orchestrator(app: str | None = None, /, *, place: Place = HERE) -> int:
+def orchestrator(app: str | None = None, /, *, metrics: str | None = None, place: Place = HERE) -> int:
     """Migrate the schema, then keep the tables in order: lapsed leases, dead workers, retention.
 
     Parameters
     ----------
     app
         The application whose settings to use: app.py, app.py:name or package.module.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
 
     def cast() -> Part:
-        settings = application(app, place).settings if app else place.settings()
+        settings = application(app, place, metrics=metrics).settings if app else place.settings(metrics=metrics)
         database = Database(settings.database(), application="tidemill orchestrator")
         return Part(Orchestrator(database, settings.orchestrator()), database, settings)
 
     return play(cast)
 
 
-def scheduler(app: str | None = None, /, *, place: Place = HERE) -> int:
+def scheduler(app: str | None = None, /, *, metrics: str | None = None, place: Place = HERE) -> int:
     """Enqueue the jobs of schedules when they are due.
 
     Parameters
     ----------
     app
         The application whose schedules to declare first: app.py, app.py:name or package.module.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
 
     def cast() -> Part:
-        known = application(app, place) if app else None
-        settings = known.settings if known else place.settings()
+        known = application(app, place, metrics=metrics) if app else None
+        settings = known.settings if known else place.settings(metrics=metrics)
         require_database(settings)
         database = Database(settings.database(), application="tidemill scheduler")
         declared = known.declared_schedules() if known else []
@@ -107,6 +114,7 @@ def worker(
     queue: list[str] | None = None,
     concurrency: int | None = None,
     supervise: Annotated[bool, Parameter(negative="--no-supervise")] = True,
+    metrics: str | None = None,
     place: Place = HERE,
 ) -> int:
     """Run the jobs of an application.
@@ -121,10 +129,12 @@ def worker(
         How many jobs to run at once.
     supervise
         Start the worker again when a watchdog has ended it.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
 
     def cast() -> Part:
-        known = application(app, place)
+        known = application(app, place, metrics=metrics)
         require_database(known.settings)
         database = known.database(application=f"tidemill worker {known.name}")
         made = known.worker(served_queues(known, queue, concurrency), concurrency=concurrency, database=database)
@@ -138,18 +148,20 @@ def worker(
     return asyncio.run(_supervise(part, spec))
 
 
-def keeper(app: str, /, *, place: Place = HERE) -> int:
+def keeper(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
     """Own and drive the durable runs of an application's workflows.
 
     Parameters
     ----------
     app
         The application: app.py, app.py:name or package.module.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
 
     def cast() -> Part:
-        known = application(app, place)
-        if not known.workflows:
+        known = application(app, place, metrics=metrics)
+        if not known.runs.kinds:
             raise ConfigError(f"{known.source} declares no workflow: put @app.workflow above one")
         require_database(known.settings)
         database = known.database(application=f"tidemill keeper {known.name}")
@@ -158,10 +170,10 @@ def keeper(app: str, /, *, place: Place = HERE) -> int:
     return play(cast)
 
 
-def application(target: str, place: Place) -> App:
+def application(target: str, place: Place, **settings: Any) -> App:
     """The application that a command names, with the command's options on top of its own settings."""
     known: App = load_app(target)
-    known.configure(**place.arguments())
+    known.configure(**place.arguments(), **settings)
     return known
 
 
@@ -190,6 +202,7 @@ def play(cast: Callable[[], Part]) -> int:
     """A role's whole life, alone or as a supervisor's child; returns the exit status."""
     supervised = obey_supervisor()
     status = 0
+    end_tracing: Callable[[], None] | None = None
     try:
         part = cast()
         if supervised is not None and supervised.piped:
@@ -198,6 +211,7 @@ def play(cast: Callable[[], Part]) -> int:
             configure_logs(part.settings.log_level, form, colours=True)
         else:
             configure_logs(part.settings.log_level, part.settings.log_format)
+        end_tracing = configure_tracing(type(part.role).__name__.lower())
         run_loop(_play(part, patient=supervised is not None))
     except LeaseLostError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -207,6 +221,9 @@ def play(cast: Callable[[], Part]) -> int:
             raise
         sys.stderr.write(f"error: {error}\n")
         status = EXIT_MISCONFIGURED
+    finally:
+        if end_tracing is not None:
+            end_tracing()
     leave_without_stragglers(status)
     return status
 
@@ -263,7 +280,11 @@ async def _play(part: Part, *, patient: bool) -> None:
 async def _live(part: Part, *, patient: bool) -> None:
     if not patient:
         await open_soon(part.database)
-    await part.role.run()
+    async with (
+        serving_metrics(part.database, None if patient else part.settings.metrics),
+        sampling(part.database, every=part.settings.sample_every, when=part.role.wait_ready),
+    ):
+        await part.role.run()
 
 
 def announcer(database: Database) -> Callable[[int], Awaitable[None]]:
@@ -284,7 +305,8 @@ async def _supervise(part: Part, spec: ChildSpec) -> int:
         await open_soon(part.database)
         supervisor = Supervisor([spec], grace=part.settings.grace, on_death=announcer(part.database))
         hear_signals(supervisor.stop)
-        return await supervisor.run()
+        async with serving_metrics(part.database, part.settings.metrics):
+            return await supervisor.run()
     finally:
         await part.database.close()
 

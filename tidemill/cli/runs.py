@@ -18,6 +18,7 @@ from tidemill.cli.roles import application
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.flows.compat import run_program
+from tidemill.flows.declared import declared
 from tidemill.flows.events import HumanResponseEvent
 from tidemill.flows.fork import relive
 from tidemill.flows.journal import TickRecord, decode_tick
@@ -252,10 +253,10 @@ def _print_state_at(row: dict[str, Any], ticks: list[Any], at: int, app: str | N
         raise ConfigError("--at folds the run's ticks and needs its code: say --app app.py")
     if not 0 <= at <= len(ticks):
         raise ConfigError(f"run r{row['id']} has ticks 1 to {len(ticks)}; there is no tick {at}")
-    workflow = application(app, place).workflows.get(row["workflow"])
+    workflow = application(app, place).runs.flows.get(row["workflow"])
     if workflow is None:
         raise ConfigError(f"{app} declares no workflow {row['workflow']!r}")
-    folded, timers = relive(workflow, [decode_tick(tick["data"]) for tick in ticks[:at]])
+    folded, timers = relive(workflow.workflow, [decode_tick(tick["data"]) for tick in ticks[:at]])
     print_json({**decode(encode_state(folded)), "timers": timers})
 
 
@@ -272,12 +273,12 @@ def _object(text: str) -> dict[str, Any]:
 def _event_of(workflow: str, event: str, values: dict[str, Any], app: str | None, place: Place) -> bytes:
     if app is None:
         return encode({"type": event, "value": values})
-    known = application(app, place).workflows.get(workflow)
+    known = application(app, place).runs.flows.get(workflow)
     if known is None:
         raise ConfigError(f"{app} declares no workflow {workflow!r}")
     try:
         # What steps wait for is named in their bodies only: any event class of the application may be meant.
-        classes = EventRegistry([*known.events, HumanResponseEvent, *defined_elsewhere()])
+        classes = EventRegistry([*declared(known.workflow).events, HumanResponseEvent, *defined_elsewhere()])
         return encode_event(classes.find(event)(**values))
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())

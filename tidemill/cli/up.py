@@ -13,6 +13,7 @@ from tidemill.cli.roles import announcer, application, hear_signals, role_comman
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.supervisor import ChildSpec, Supervisor
+from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.store.database import Database
 
 
@@ -23,6 +24,7 @@ def up(
     queue: list[str] | None = None,
     concurrency: int | None = None,
     workers: int = 1,
+    metrics: str | None = None,
     place: Place = HERE,
 ) -> int:
     """Start everything: database, orchestrator, workers, scheduler. Ctrl-C ends it.
@@ -37,11 +39,13 @@ def up(
         How many jobs each worker runs at once.
     workers
         How many worker processes to run.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
     if workers < 1:
         raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
-    known = application(app, place)
-    queues = served_queues(known, queue, concurrency) if known.tasks or not known.workflows else ()
+    known = application(app, place, metrics=metrics)
+    queues = served_queues(known, queue, concurrency) if known.tasks or not known.runs.kinds else ()
     return asyncio.run(_run(known, tree(known, app, queue, concurrency, workers if queues else 0, place), queues))
 
 
@@ -49,7 +53,7 @@ def tree(
     known: App, app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: Place
 ) -> list[ChildSpec]:
     """The children to keep running."""
-    keepers = [ChildSpec("keeper", role_command("keeper", app, *place.options()))] if known.workflows else []
+    keepers = [ChildSpec("keeper", role_command("keeper", app, *place.options()))] if known.runs.kinds else []
     names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]
     command = worker_command(app, queue, concurrency, place)
     return [
@@ -70,7 +74,8 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
         configure_logs(known.settings.log_level, known.settings.log_format)
         supervisor = Supervisor(specs, grace=known.settings.grace, on_death=announcer(database))
         hear_signals(supervisor.stop)
-        return await supervisor.run()
+        async with serving_metrics(database, known.settings.metrics):
+            return await supervisor.run()
     finally:
         await database.close()
 
@@ -94,7 +99,8 @@ async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec
         hear_signals(stop)
         showing = asyncio.create_task(footer.follow())
         try:
-            return await supervisor.run()
+            async with serving_metrics(database, known.settings.metrics):
+                return await supervisor.run()
         finally:
             showing.cancel()
             await asyncio.wait([showing])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -27,6 +28,9 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     budget: float | None = None
     stall: float | None = None
     isolation: Literal["process"] | None = None
+    required_model: str | None = None
+    trace: str | None = None
+    """The W3C `traceparent` that the job continues."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,6 +74,13 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
         check_name("task", self.task)
         if self.priority not in PRIORITIES:
             raise ConfigError(f"priority {self.priority} is outside 0 to 9 (9 goes first, {DEFAULT_PRIORITY} is usual)")
+        if self.options is not None and (model := self.options.required_model) is not None:
+            check_name("model", model)
+            if self.options.isolation == "process":
+                raise ConfigError(
+                    f"task {self.task}: a job in a process of its own cannot use model {model}, "
+                    "for models live in their worker's process"
+                )
         if self.at is not None and self.delay:
             raise ConfigError("give either delay= or at=, not both")
         if self.unique_for is not None and self.unique_key is None:
@@ -100,6 +111,7 @@ class ClaimedJob(msgspec.Struct):
     keyed: bool
     expired: bool
     cancel_reason: str | None = None
+    due_at: datetime | None = None
 
 
 class Finish(msgspec.Struct):

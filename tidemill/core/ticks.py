@@ -59,9 +59,13 @@ class CancelAsked(msgspec.Struct, frozen=True, tag="cancel_asked"):
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
-    """A new owner has taken the run up: work that was under way begins again."""
+    """A new owner has taken the run up: work that was under way begins again.
+
+    With `queued`, work that was put on a queue is still there, and does not begin again.
+    """
 
     at: float
+    queued: bool = False
 
 
 Tick = Started | Received | Noted | Completed | Elapsed | CancelAsked | Resumed
@@ -75,6 +79,13 @@ class RunWork(msgspec.Struct, frozen=True, tag="run_work"):
     input: Any
     attempt: int = 1
     queue: str | None = None
+    known: Any = None
+    """What it was told before, if it had begun before: as the program has it."""
+
+    @property
+    def placed(self) -> tuple[int, str]:
+        """Which work it is, and where it goes: `review`, or `review@gpu` on a queue."""
+        return self.work, self.name if self.queue is None else f"{self.name}@{self.queue}"
 
 
 class StopWork(msgspec.Struct, frozen=True, tag="stop_work"):

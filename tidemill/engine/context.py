@@ -13,9 +13,13 @@ from __future__ import annotations
 
 import time
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError, TidemillError
+
+if TYPE_CHECKING:
+    from tidemill.engine.models import ModelUse
 
 _current: ContextVar[RunningJob] = ContextVar("tidemill_job")
 
@@ -33,6 +37,7 @@ class RunningJob:
         "budget",
         "cancel_reason",
         "id",
+        "models",
         "note",
         "overrun",
         "progress",
@@ -57,6 +62,7 @@ class RunningJob:
         self.reported = False
         self.cancel_reason: str | None = None
         self.overrun: str | None = None
+        self.models: ModelUse | None = None
 
     def report(self, progress: float | None = None, message: str | None = None) -> None:
         """Say how far the job has come: a fraction from 0 to 1, a message, or both. Counts as a sign of life."""
@@ -70,6 +76,25 @@ class RunningJob:
     def beat(self) -> None:
         """A sign of life without anything to show; the first one arms the stall watchdog."""
         self.beat_at = time.monotonic()
+
+    def model(self, name: str) -> Any:
+        """A model of the application, in memory until this job has ended.
+
+        The job's `required_model` is there at once; a plain function may ask for others and waits while they load.
+        """
+        return self._models(name).get(name, look_up=self.check_cancelled)
+
+    async def load_model(self, name: str) -> Any:
+        """The same for async tasks, where waiting must not stop the event loop."""
+        return await self._models(name).load(name)
+
+    def _models(self, name: str) -> ModelUse:
+        if self.models is None:
+            raise ConfigError(
+                f"there is no model {name!r} here: declare models with App(models=[...]); "
+                "a task with isolation='process' has none, for models live in the worker's own process"
+            )
+        return self.models
 
     @property
     def cancelled(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.engine.context import JobCancelled, RunningJob, enter_job
 from tidemill.engine.isolation import Children
+from tidemill.engine.models import ModelCache
 from tidemill.engine.outcome import (
     OVERRUNS,
     after_cancel,
@@ -27,26 +29,31 @@ from tidemill.engine.outcome import (
     after_overrun,
     after_self_cancel,
     describe_error,
+    model_of,
     read_options,
 )
 from tidemill.engine.task import Task, encode_result
+from tidemill.engine.telemetry.meter import Meter
+from tidemill.engine.telemetry.tracing import is_tracing, run_traced
 
 log = structlog.get_logger("tidemill.worker")
 
 HELD_TOO_LONG = 1.0
+MODEL_ELSEWHERE = 5.0
 CANCEL_GRACE = 5.0
 
 
 class Slot:
     """A job that runs: its claim, what its task sees of it, and the asyncio task that runs it."""
 
-    __slots__ = ("claim", "interruptible", "job", "runner")
+    __slots__ = ("abandoned", "claim", "interruptible", "job", "runner")
 
     def __init__(self, claim: ClaimedJob, job: RunningJob, interruptible: bool) -> None:
         self.claim = claim
         self.job = job
         self.interruptible = interruptible
-        self.runner: asyncio.Task[None] | None = None
+        self.abandoned = False
+        self.runner: asyncio.Task[Any] | None = None
 
 
 class Hands:
@@ -59,8 +66,10 @@ class Hands:
         children: Children,
         clock: Clock,
         on_news: Callable[[], None],
+        models: ModelCache | None = None,
     ) -> None:
         self.worker = ""
+        self.models = models
         self.closed: str | None = None
         self.slots: dict[int, Slot] = {}
         self.watched: dict[int, Slot] = {}
@@ -68,6 +77,8 @@ class Hands:
         self.finished: list[Finish] = []
         self.requeues: list[Requeue] = []
         self.unknown: set[str] = set()
+        self.meter = Meter()
+        self._tracing = False
         self._tasks = tasks
         self._concurrency = concurrency
         self._children = children
@@ -85,6 +96,11 @@ class Hands:
         """Every job that is this worker's according to itself."""
         finished, requeues, claimed = self.last_will()
         return [job.id for group in (finished, requeues, claimed) for job in group]
+
+    def needed_models(self) -> set[str]:
+        """The models that the jobs in hand require."""
+        held = [slot.claim for slot in self.slots.values()] + [job for _, job in self.backlog]
+        return {model for job in held if (model := model_of(job)) is not None}
 
     def last_will(self) -> tuple[list[Finish], list[Requeue], list[ClaimedJob]]:
         """What would be lost if the process ended now: ended, going back, and still in hand."""
@@ -104,6 +120,8 @@ class Hands:
             self._on_news()
             return
         now = self._clock.monotonic()
+        self.meter.claimed(jobs)
+        self._tracing = is_tracing()
         for job in jobs:
             self.backlog.append((now, job))
         self._start_more()
@@ -159,6 +177,7 @@ class Hands:
         slot = self.slots.get(job_id)
         if slot is not None and slot.claim.attempt == attempt and slot.job.overrun is None:
             slot.job.overrun = kind
+            self.meter.count("watchdog_trips", kind)
             if slot.runner is not None:
                 slot.runner.cancel()
 
@@ -171,9 +190,9 @@ class Hands:
 
     def _start_more(self) -> None:
         while self.backlog and len(self.slots) < self._concurrency:
-            self._start(self.backlog.popleft()[1])
+            self._start(*self.backlog.popleft())
 
-    def _start(self, claim: ClaimedJob) -> None:
+    def _start(self, since: float, claim: ClaimedJob) -> None:
         task = self._tasks.get(claim.task)
         if task is None:
             self.unknown.add(claim.task)
@@ -184,57 +203,81 @@ class Hands:
         elif claim.expired:
             note = "its deadline had passed before it could start"
             self.finished.append(Finish(claim.id, claim.attempt, "expired", note=note, keyed=claim.keyed))
+            self.meter.count("ended", claim.queue, claim.task, "expired")
             self._on_news()
         elif claim.cancel_reason is not None:
             self.finished.append(after_cancel(claim, claim.cancel_reason))
+            self.meter.count("ended", claim.queue, claim.task, "cancelled")
             self._on_news()
         else:
             try:
-                self._launch(claim, task, read_options(claim.options))
+                options = read_options(claim.options)
+                if options.required_model is None or self._knows_model(claim, options.required_model):
+                    self._launch(claim, task, options, since)
             except PayloadError as error:  # what was stored with the job cannot be read
                 self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
                 self._on_news()
 
-    def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions) -> None:
+    def _knows_model(self, claim: ClaimedJob, model: str) -> bool:
+        if self.models is not None and model in self.models.specs:
+            return True
+        note = f"worker {self.worker} does not know model {model}: waiting for one that does"
+        self.requeues.append(Requeue(claim.id, claim.attempt, MODEL_ELSEWHERE, note))
+        log.warning("unknown model", job=claim.id, task=claim.task, model=model, worker=self.worker)
+        self._on_news()
+        return False
+
+    def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
         job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task)
         isolated = options.isolation == "process"
         slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated)
         if options.budget is not None or options.stall is not None:
             job.budget, job.stall = options.budget, options.stall
             self.watched[claim.id] = slot
+        if self._tracing or options.trace is not None:
+            held = self._clock.monotonic() - since
+            run = run_traced(claim, options.trace, held, self.worker, lambda: self._run(slot, task, options))
+        else:
+            run = self._run(slot, task, options)
         # A fresh context: whatever a task sets in its own stays there.
-        slot.runner = asyncio.create_task(self._run(slot, task, isolated), context=self._context.copy())
+        slot.runner = asyncio.create_task(run, context=self._context.copy())
 
-    async def _run(self, slot: Slot, task: Task[Any, Any], isolated: bool) -> None:
+    async def _run(self, slot: Slot, task: Task[Any, Any], options: JobOptions) -> Finish | Requeue:
         """One attempt, from arguments to outcome. Never raises."""
         claim, job = slot.claim, slot.job
         enter_job(job)
         ended: Finish | Requeue
         try:
             kwargs = task.signature.load(claim.args)
-            if isolated:
+            if self.models is not None:
+                await self._open_models(slot, self.models, options.required_model)
+            if options.isolation == "process":
                 result = await self._children.run(task.name, claim.args, job)
             elif task.is_async:
                 result = encode_result(task.name, await task.function(**kwargs))
             else:
-                result = encode_result(task.name, await self._in_thread(task, kwargs))
+                result = encode_result(task.name, await self._in_thread(slot, task, kwargs))
             ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed)
         except (asyncio.CancelledError, JobCancelled) as error:
             ended = self._after_cancel(claim, job, error)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
             # SystemExit and its kin included: a task may end itself, not its worker.
             ended = self._after_error(claim, job, error)
+        if job.models is not None and not slot.abandoned:
+            job.models.close()
         if type(ended) is not Finish or ended.state != "succeeded":
             self._tell(claim, ended)
         if self.slots.get(claim.id) is not slot:
-            return  # Given back while it ran: its end counts no longer.
+            return ended  # Given back while it ran: its end counts no longer.
         del self.slots[claim.id]
         if self.watched:
             self.watched.pop(claim.id, None)
+        self.meter.ended(claim, ended, job.started)
         self._note_end(ended)
         if self.backlog:
             self._start_more()
         self._on_news()
+        return ended
 
     def _note_end(self, ended: Finish | Requeue) -> None:
         if isinstance(ended, Finish):
@@ -242,10 +285,33 @@ class Hands:
         else:
             self.requeues.append(ended)
 
-    async def _in_thread(self, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
+    async def _open_models(self, slot: Slot, models: ModelCache, required: str | None) -> None:
+        """Let a job use models; the one that it requires is there when this returns."""
+        job = slot.job
+        job.models = models.use()
+        if required is None:
+            return
+        # Waiting for a load can be interrupted whatever the task is, and takes nothing from the task's budget.
+        interruptible, slot.interruptible = slot.interruptible, True
+        budget, job.budget = job.budget, None
+        try:
+            await job.models.load(required)
+        finally:
+            slot.interruptible = interruptible
+        job.started = time.monotonic()
+        job.budget = budget
+
+    async def _in_thread(self, slot: Slot, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        result, error = await loop.run_in_executor(self._threads, lambda: context.run(_call, task.function, kwargs))
+        future = self._threads.submit(context.run, _call, task.function, kwargs)
+        try:
+            result, error = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if (models := slot.job.models) is not None:
+                # The thread goes on after its job has been taken from it, and still uses them.
+                slot.abandoned = True
+                future.add_done_callback(lambda _: models.close())
+            raise
         if error is not None:
             raise error
         return result

@@ -22,6 +22,7 @@ from tidemill.engine.isolation import Order, Word
 from tidemill.engine.load import load_app
 from tidemill.engine.outcome import message_of, trace_of
 from tidemill.engine.task import encode_result
+from tidemill.engine.telemetry.tracing import continuing
 
 _PR_SET_PDEATHSIG = 1
 
@@ -61,7 +62,7 @@ def serve(app_path: str) -> None:
         try:
             task = tasks.require(order.task)
             kwargs = task.signature.load(bytes(order.args))
-            result = copy_context().run(_call, task.function, kwargs, ReportingJob(order, say))
+            result = copy_context().run(_call, task.function, kwargs, ReportingJob(order, say), order.trace)
             data = encode_result(task.name, result)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises is told to the parent
             say(_word_of(error))
@@ -69,9 +70,10 @@ def serve(app_path: str) -> None:
             say(Word(ok=True, result=msgspec.Raw(data or b"")))
 
 
-def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob) -> Any:
+def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob, trace: str | None) -> Any:
     enter_job(job)
-    return function(**kwargs)
+    with continuing(trace):
+        return function(**kwargs)
 
 
 def _word_of(error: BaseException) -> Word:

@@ -19,6 +19,7 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.context import RunningJob
+from tidemill.engine.telemetry.tracing import current_trace
 
 
 class Order(msgspec.Struct, omit_defaults=True):
@@ -29,6 +30,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     id: int
     attempt: int
     queue: str
+    trace: str | None = None
 
 
 class Word(msgspec.Struct, omit_defaults=True):
@@ -71,7 +73,8 @@ class Children:
         child = await self._take()
         self._busy.add(child)
         try:
-            word = await self._converse(child, Order(task, msgspec.Raw(args), job.id, job.attempt, job.queue), job)
+            order = Order(task, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace())
+            word = await self._converse(child, order, job)
         except BaseException:
             await _kill(child)
             raise

@@ -24,6 +24,7 @@ from tidemill.core.errors import StoreError
 from tidemill.core.job import ClaimedJob, Requeue
 from tidemill.engine.context import RunningJob
 from tidemill.engine.outcome import OVERRUNS, after_overrun
+from tidemill.engine.telemetry.meter import Reporter
 from tidemill.store.claims import finish_jobs, requeue_jobs
 from tidemill.store.database import Connection, Database, is_away, is_full
 from tidemill.store.workers import END_WORKER, renew_lease
@@ -115,6 +116,7 @@ class Lifeline(threading.Thread):
             lease=self._lease,
             status=self._status(),
             running=len(self._hands.slots),
+            models=None if self._hands.models is None else self._hands.models.warm(),
         )
 
     def _fence(self, why: str) -> None:
@@ -162,6 +164,9 @@ class Lifeline(threading.Thread):
                     await requeue_jobs(self._database, connection, self._worker_id, requeues)
                     end_reason = f"{overrun.kind}: job {slot.claim.id}"
                     await connection.execute(self._database.sql(END_WORKER), self._worker_id, end_reason)
+                if slot.job.overrun is None:
+                    self._hands.meter.count("watchdog_trips", kind)
+                await Reporter(self._database, self._hands.meter, "worker").report(connection=connection)
         finally:
             # If the database does not answer either, the lease lapses and the sweep does the same.
             self._exit(overrun.exit_status)

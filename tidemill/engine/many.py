@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.job import NewJob
+from tidemill.core.job import JobOptions, NewJob
 from tidemill.engine.task import Task
 
 
@@ -16,20 +16,25 @@ class ManyJobs:
 
     def __init__(self, task: Task[Any, Any], fields: Mapping[str, Any], arguments: Sequence[bytes]) -> None:
         self.arguments = arguments
-        self._task = task
+        self.task = task
         self._fields = fields
 
     @property
     def alike(self) -> bool:
         """Whether the jobs differ in their arguments only; a concurrency key may follow from an argument."""
-        return self._task.options.concurrency_key is None
+        return self.task.options.concurrency_key is None
+
+    def carrying(self, trace: str) -> ManyJobs:
+        """The same jobs, continuing a trace."""
+        options = msgspec.structs.replace(self.task.job_options or JobOptions(), trace=trace)
+        return ManyJobs(self.task, {**self._fields, "options": options}, self.arguments)
 
     def first(self) -> NewJob:
-        return self._task.new_job(self.arguments[0], **self._fields)
+        return self.task.new_job(self.arguments[0], **self._fields)
 
     def each(self) -> list[NewJob]:
         """Every job by itself."""
         if not self.alike:
-            return [self._task.new_job(args, **self._fields) for args in self.arguments]
+            return [self.task.new_job(args, **self._fields) for args in self.arguments]
         first = self.first()
         return [msgspec.structs.replace(first, args=msgspec.Raw(args)) for args in self.arguments]

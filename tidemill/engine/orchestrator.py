@@ -17,10 +17,12 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.outcome import after_loss, record
+from tidemill.engine.telemetry.meter import Meter, Reporter
 from tidemill.store import retention, sweeps
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.migrate import migrate
 from tidemill.store.runs import forget_runs
+from tidemill.store.telemetry import forget_telemetry
 
 log = structlog.get_logger("tidemill.orchestrator")
 
@@ -47,6 +49,8 @@ class Orchestrator:
         self, database: Database, settings: OrchestratorSettings | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.settings = (settings or OrchestratorSettings()).validate()
+        self.meter = Meter()
+        self._reporter = Reporter(database, self.meter, "orchestrator")
         self._database = database
         self._clock = clock
         self._stop = asyncio.Event()
@@ -72,6 +76,7 @@ class Orchestrator:
                     await self.keep_house()
                     housekeeping_at = now + self.settings.housekeeping
                 await self.walk_round()
+                await self._reporter.report_when_due()
                 self._ready.set()
             except Exception as error:
                 if not (is_away(error) or is_full(error)):
@@ -82,11 +87,14 @@ class Orchestrator:
                     await self._stop.wait()
             except TimeoutError:
                 continue
+        await self._reporter.close()
 
     async def walk_round(self) -> None:
         """One round of everything that must happen soon."""
         for worker, jobs in await sweeps.reclaim_lapsed(self._database, self._lost, lease=self.settings.lease):
             log.error("LOST WORKER: its lease lapsed and its jobs went back to their queues", worker=worker, jobs=jobs)
+            self.meter.count("lease_reclaims")
+            self.meter.count("jobs_reclaimed", by=jobs)
         for row in await sweeps.flag_silent(self._database, silence=self.settings.silence):
             log.error(
                 "DEAD WORKER: no heartbeat while it owns running jobs; look at the process and restart it",
@@ -96,6 +104,7 @@ class Orchestrator:
             )
         if late := await sweeps.reclaim_late_claims(self._database, self._lost):
             log.warning("jobs of workers that have just ended went back to their queues", jobs=late)
+            self.meter.count("jobs_reclaimed", by=late)
         await sweeps.admit_due(self._database)
         if expired := await sweeps.expire_jobs(self._database):
             log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
@@ -110,11 +119,13 @@ class Orchestrator:
         if dropped := await retention.drop_partitions(self._database, today, keep_days=self.settings.keep_days):
             log.info("history dropped", partitions=dropped)
         await retention.forget_leftovers(self._database)
+        await forget_telemetry(self._database)
         while await forget_runs(self._database, keep_days=self.settings.keep_days):
             log.info("old runs forgotten", keep_days=self.settings.keep_days)
         await retention.analyze_history(self._database)
         if orphans := await sweeps.reclaim_orphans(self._database, self._lost):
             log.error("jobs of ended workers went back to their queues", jobs=orphans)
+            self.meter.count("jobs_reclaimed", by=orphans)
 
     def _lost(self, job: ClaimedJob, worker: str) -> Finish | Requeue:
         message = f"worker {worker} stopped renewing its lease"

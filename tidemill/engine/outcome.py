@@ -48,6 +48,14 @@ def policy_of(job: ClaimedJob) -> RetryPolicy:
         return ONE_ATTEMPT
 
 
+def model_of(job: ClaimedJob) -> str | None:
+    """The model that the job requires, if any that can be read."""
+    try:
+        return read_options(job.options).required_model
+    except PayloadError:
+        return None
+
+
 def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
     """A failed attempt: tried again or given up, as the policy that was stored with the job says."""
     if isinstance(error, Snooze):

@@ -8,16 +8,19 @@ meanwhile goes into the next turn together.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import structlog
 
 from tidemill.core.clock import Clock
 from tidemill.core.job import Finish, Requeue
+from tidemill.engine.affinity import Affinity
 from tidemill.engine.fairness import Appetite, share_room
 from tidemill.engine.hands import Hands
 from tidemill.store.claims import Claims
 from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.modelclaims import ModelClaims
 
 log = structlog.get_logger("tidemill.worker")
 
@@ -25,6 +28,7 @@ SAFETY_POLL = 5.0
 BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
+CONTESTED = 0.05
 
 
 class Pump:
@@ -39,8 +43,11 @@ class Pump:
         clock: Clock,
         news: asyncio.Event,
         open_queues: Callable[[], list[str]],
+        affinity: Affinity | None = None,
     ) -> None:
         self.limited: dict[str, float] = {}
+        self._affinity = affinity
+        self._model_claims: ModelClaims | None = None
         self._database = database
         self._hands = hands
         self._queues = queues
@@ -101,6 +108,8 @@ class Pump:
         """A fresh connection; what was claimed in an answer that never arrived goes back."""
         connection = await self._database.connect()
         claims = Claims(self._database, connection, worker_id, self._queues)
+        if self._affinity is not None:
+            self._model_claims = ModelClaims(claims, list(self._affinity.models.specs))
         held = self._hands.held_ids() + [job.id for group in unwritten for job in group]
         strays = await claims.release_strays(held)
         if strays:
@@ -120,6 +129,9 @@ class Pump:
         self._look = False
         now = self._clock.monotonic()
         plain = {queue: room for queue, room in wanted.items() if queue not in self.limited}
+        by_model: dict[str, int] = {}
+        if self._affinity is not None:
+            plain, by_model = {}, plain
         if finished or plain:
             turn = await claims.turn(finished, plain, list(self._hands.unknown), now)
             if turn.refused:
@@ -129,12 +141,33 @@ class Pump:
             self._look = len(turn.jobs) >= sum(plain.values()) > 0
             self._look_at = turn.look_again_at
             self._hands.take_in(turn.jobs)
+        if by_model and self._affinity is not None and self._model_claims is not None:
+            await self._claim_by_model(self._affinity, self._model_claims, by_model)
         for queue in wanted.keys() & self.limited.keys():
             jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._hands.unknown))
             self.limited[queue] = self._clock.monotonic() + wait
             self._look = self._look or (bool(jobs) and wait == 0)
             self._hands.take_in(jobs)
         return [], []
+
+    async def _claim_by_model(self, affinity: Affinity, claims: ModelClaims, wanted: dict[str, int]) -> None:
+        """Take jobs whose models are here, or of the model whose turn it is."""
+        unknown = list(self._hands.unknown)
+        heads = await claims.look_for_models(list(wanted), unknown)
+        left, got = dict(wanted), 0
+        chosen = affinity.choose(heads, self._hands.needed_models())
+        for head in chosen:
+            if left[head.queue] > 0:
+                jobs = await claims.claim(head, left[head.queue], unknown)
+                if jobs:
+                    affinity.claimed(head.model)
+                    self._hands.take_in(jobs)
+                left[head.queue] -= len(jobs)
+                got += len(jobs)
+        self._learn(wanted, [queue for queue, room in wanted.items() for _ in range(room - left[queue])])
+        self._look = got > 0
+        # Somebody else took what was chosen: that is no reason to wait for the safety poll.
+        self._look_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
 
     def _wanted(self) -> dict[str, int]:
         """How many jobs to ask of each queue now."""
@@ -164,7 +197,7 @@ class Pump:
         if self._hands.backlog:
             timeout = BACKLOG_CHECK
         elif wanted:
-            due = await claims.next_due(list(wanted), list(self._hands.unknown))
+            due = await (self._model_claims or claims).next_due(list(wanted), list(self._hands.unknown))
             if due is not None:
                 timeout = min(timeout, max(due, SHORTEST_WAIT))
         now = self._clock.monotonic()

@@ -18,6 +18,7 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.job import NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
+from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.schedules import SCHEDULES_CHANNEL, Declared, declare_schedules, fire_due, next_scheduled
@@ -100,7 +101,8 @@ class Scheduler:
     def _place(self, template: NewJob, name: str, fire: float, jitter: float) -> NewJob:
         origin = Origin(by="scheduler", host=socket.gethostname(), pid=os.getpid(), schedule=name, fire=fire)
         at = jittered(fire, jitter, name) if jitter else fire
-        return msgspec.structs.replace(template, at=at, origin=origin)
+        with enqueueing(msgspec.structs.replace(template, at=at, origin=origin)) as job:
+            return job
 
 
 def _plan(row: Any, spec: Schedule) -> FirePlan:

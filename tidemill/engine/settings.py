@@ -17,11 +17,13 @@ import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
+from tidemill.core.memory import parse_memory
 from tidemill.engine.orchestrator import OrchestratorSettings
+from tidemill.engine.telemetry.address import read_address
 from tidemill.engine.worker import WorkerSettings
 from tidemill.store.database import DatabaseSettings
 
-_DURATIONS = {"lease", "heartbeat", "grace"}
+_DURATIONS = {"lease", "heartbeat", "grace", "model_patience", "sample_every"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -47,8 +49,16 @@ class Settings(msgspec.Struct, frozen=True):
     """How often a worker renews its lease."""
     grace: float = 30.0
     """How long a stopping worker waits for its running jobs."""
+    model_memory: int | None = None
+    """How much memory the models of a worker process may take together ("8 GB"); unset means no limit."""
+    model_patience: float = 30.0
+    """How long a job may be passed over for others whose model is loaded; 0 keeps to the order strictly."""
     keep_days: int = 30
     """How many days finished jobs are kept."""
+    metrics: str | None = None
+    """Where to serve Prometheus metrics: 127.0.0.1:9464, or only a port."""
+    sample_every: float = 5.0
+    """How often to sample what this host uses; 0 for never."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "auto"
@@ -71,6 +81,8 @@ class Settings(msgspec.Struct, frozen=True):
             lease=self.lease,
             heartbeat=self.heartbeat,
             grace=self.grace,
+            model_memory=self.model_memory,
+            model_patience=self.model_patience,
         )
 
     def orchestrator(self) -> OrchestratorSettings:
@@ -128,6 +140,8 @@ def settings_from(found: list[Found]) -> Settings:
     """The settings as one value, checked."""
     settings = Settings(**{item.name: item.value for item in found})
     settings.database().validate()
+    if settings.metrics is not None:
+        read_address(settings.metrics)
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log_level {settings.log_level!r} is not one of debug, info, warning, error")
     if settings.log_format not in ("auto", "human", "json"):
@@ -153,6 +167,8 @@ def _typed(name: str, value: Any, origin: str) -> Any:
     try:
         if name in _DURATIONS:
             return parse_duration(value, what=name)
+        if name == "model_memory":
+            return parse_memory(value, what=name)
         if kind is bool and isinstance(value, str):
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[value.lower()]
         return msgspec.convert(value, kind, strict=False)

@@ -30,10 +30,17 @@ class TaskOptions(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     concurrency_key: str | None = None
     concurrency_max: int = 1
+    required_model: str | None = None
 
     def job_options(self) -> JobOptions | None:
         """What travels with each job; None when everything is as usual."""
-        options = JobOptions(retry=self.retry, budget=self.budget, stall=self.stall, isolation=self.isolation)
+        options = JobOptions(
+            retry=self.retry,
+            budget=self.budget,
+            stall=self.stall,
+            isolation=self.isolation,
+            required_model=self.required_model,
+        )
         return None if options == JobOptions() else options
 
 
@@ -64,6 +71,7 @@ class Task(Generic[P, R]):
             args=msgspec.Raw(b"{}"),
             priority=options.priority,
             concurrency_max=options.concurrency_max,
+            options=self.job_options,
         ).validate()
         if options.isolation == "process" and self.is_async:
             raise ConfigError(f"task {name}: isolation='process' is for plain functions, not for async ones")
@@ -86,16 +94,20 @@ class Task(Generic[P, R]):
         except (KeyError, IndexError, AttributeError, ValueError) as error:
             raise PayloadError(f"task {self.name}: concurrency_key {template!r} does not fit: {error!r}") from error
 
-    def new_job(self, args: bytes, *, origin: Origin | None = None, **changes: Any) -> NewJob:
+    def new_job(
+        self, args: bytes, *, origin: Origin | None = None, required_model: str | None = None, **changes: Any
+    ) -> NewJob:
         """A job of this task; `changes` are fields of `NewJob` that differ from the task's own."""
-        options = self.options
+        options, job_options = self.options, self.job_options
+        if required_model is not None:
+            job_options = msgspec.structs.replace(job_options or JobOptions(), required_model=required_model)
         fields: dict[str, Any] = {
             "queue": options.queue,
             "task": self.name,
             "args": msgspec.Raw(args),
             "priority": options.priority,
             "tags": options.tags or None,
-            "options": self.job_options,
+            "options": job_options,
             "origin": origin,
             "concurrency_key": self.concurrency_key(args),
             "concurrency_max": options.concurrency_max,

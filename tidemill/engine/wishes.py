@@ -11,7 +11,7 @@ from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.engine.task import Task
 
-WISHES_FOR_MANY = frozenset({"delay", "at", "priority", "queue", "deadline", "tags"})
+WISHES_FOR_MANY = frozenset({"delay", "at", "priority", "queue", "deadline", "tags", "required_model"})
 WISHES = WISHES_FOR_MANY | {"unique_key", "unique_for", "concurrency_key", "concurrency"}
 
 

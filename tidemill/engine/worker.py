@@ -23,11 +23,15 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.core.job import check_name
+from tidemill.engine.affinity import Affinity
 from tidemill.engine.hands import Hands
 from tidemill.engine.isolation import Children
 from tidemill.engine.lifeline import Lifeline
+from tidemill.engine.models import ModelCache
+from tidemill.engine.modelspec import ModelSpec
 from tidemill.engine.pump import Pump
 from tidemill.engine.task import Task
+from tidemill.engine.telemetry.meter import Reporter
 from tidemill.store.claims import find_cancels, report_progress
 from tidemill.store.database import Database
 from tidemill.store.jobs import JOBS_CHANNEL
@@ -61,6 +65,8 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     heartbeat: float = 3.0
     grace: float = 30.0
     host: str = ""
+    model_memory: int | None = None
+    model_patience: float = 30.0
 
     def validate(self) -> WorkerSettings:
         if not self.queues:
@@ -84,6 +90,7 @@ class Worker:
         settings: WorkerSettings,
         *,
         limits: Iterable[QueueLimit] = (),
+        models: Iterable[ModelSpec] = (),
         app_path: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -104,9 +111,19 @@ class Worker:
         self._stop_news = asyncio.Event()
         self._ready = asyncio.Event()
         self._children = Children(app_path)
-        self.hands = Hands(tasks, settings.concurrency, self._children, clock, self._news.set)
+        specs = list(models)
+        self.models = ModelCache(specs, budget=settings.model_memory, clock=clock) if specs else None
+        self.hands = Hands(tasks, settings.concurrency, self._children, clock, self._news.set, self.models)
+        self._reporter = Reporter(database, self.hands.meter, "worker", host=self.host)
         self._pump = Pump(
-            database, self.hands, settings.queues, settings.concurrency, clock, self._news, self._open_queues
+            database,
+            self.hands,
+            settings.queues,
+            settings.concurrency,
+            clock,
+            self._news,
+            self._open_queues,
+            self._affinity(),
         )
 
     @property
@@ -156,6 +173,8 @@ class Worker:
             on_fenced=self._fence,
         )
         lifeline.start()
+        if self.models is not None:
+            self.models.start()
         log.info("worker started", worker=self.name, queues=list(self.settings.queues), tasks=len(self._tasks))
         try:
             await self._work()
@@ -164,6 +183,8 @@ class Worker:
             await asyncio.to_thread(lifeline.stop)
             await self._children.close()
             self.hands.close()
+            if self.models is not None:
+                await self.models.close()
         if not self._fenced:
             await self._say_goodbye()
         if self._over is not None:
@@ -173,6 +194,7 @@ class Worker:
     async def _say_goodbye(self) -> None:
         try:
             await self._database.fetch(END_WORKER, self.worker_id, self._over or "stopped", patience=5.0)
+            await self._reporter.close()
         except StoreError as error:
             log.warning("the worker's end could not be recorded: its lease will lapse", error=str(error))
 
@@ -185,7 +207,10 @@ class Worker:
                 group.create_task(listener.run(), name="listener"),
                 group.create_task(self._obey(), name="control"),
                 group.create_task(self._show_progress(), name="progress"),
+                group.create_task(self._reporter.run(), name="reporter"),
             ]
+            if self.models is not None:
+                helpers.append(group.create_task(self.models.tend(), name="models"))
             await listener.wait_ready()
             await self._read_control()
             pumping = group.create_task(self._pump.run(self.worker_id), name="pump")
@@ -225,6 +250,11 @@ class Worker:
         self._fenced, self._over = True, why
         self._stopping = self._hurried = True
         self._stop_news.set()
+
+    def _affinity(self) -> Affinity | None:
+        """Its preference for the models it has; with no patience at all, jobs are taken strictly in order."""
+        patience = self.settings.model_patience
+        return None if self.models is None or patience <= 0 else Affinity(self.models, patience, self._clock)
 
     def _card(self) -> WorkerCard:
         return WorkerCard(

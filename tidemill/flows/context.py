@@ -16,14 +16,17 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from tidemill.flows.declared import declared
+from tidemill.flows.drafts import write_for_good
 from tidemill.flows.errors import ContextSerdeError, ContextStateError, WorkflowRuntimeError
 from tidemill.flows.events import Event, StopEvent
-from tidemill.flows.notes import Asked, Did, Gathered, Sent, Wrote
-from tidemill.flows.paths import write_path
+from tidemill.flows.notes import Asked, Did, Edited, Gathered, Sent, Wrote
+from tidemill.flows.paths import Changes, write_paths
 from tidemill.flows.retry_policy import RetryInfo
 from tidemill.flows.saving import VERSION, check_version, default_serializer, load_run, load_store, save_run, save_store
 from tidemill.flows.store import StateCell, StateStore
@@ -49,14 +52,15 @@ class Context(Generic[S]):
     def __init__(
         self, workflow: Workflow, previous_context: dict[str, Any] | None = None, serializer: Any = None
     ) -> None:
+        known = declared(workflow)
         self._workflow = workflow
         self._run: FlowRun | None = None
         self._work: Work | None = None
         self._held: list[tuple[Any, str | None]] = []
         self._holds = False
-        self._to_skip = self._writes_to_skip = self._shown_before = self._shown = 0
-        self._cell: Any = StateCell(find_state_type(workflow.steps))
-        self._serializer = serializer or workflow.serializer or default_serializer()
+        self._to_skip = self._writes_to_skip = self._shown_before = self._shown = self._children = 0
+        self._cell: Any = StateCell(find_state_type(known.steps))
+        self._serializer = serializer or known.serializer or default_serializer()
         self._saved: FlowState | None = None
         if previous_context:
             self._load(previous_context)
@@ -75,6 +79,7 @@ class Context(Generic[S]):
         made._writes_to_skip = work.wrote
         made._shown_before = work.shown
         made._shown = 0
+        made._children = 0
         made._cell = run.cell
         return made
 
@@ -155,6 +160,22 @@ class Context(Generic[S]):
             run.note(work, Did(name, await result if inspect.isawaitable(result) else result))
         return work.did[name]
 
+    async def child(self, workflow: Any, /, **fields: Any) -> Any:
+        """The result of another workflow, run for this step. It is a run of its own, begun once however often the step
+        is run; of a durable run it is a durable one, and this run need not be in memory while it lasts."""
+        run, work = self._stepping("child")
+        self._let_go()
+        self._children += 1
+        return await run.child(work, self._children, workflow, fields, shown=self._shown)
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A database connection whose writes are committed together with the step's result: both, or neither.
+
+        It belongs to the step until the step has ended. One step of a run at a time may have one.
+        """
+        run, work = self._stepping("transaction")
+        return run.transaction(work)
+
     def retry_info(self) -> RetryInfo:
         """What is known of this step's earlier attempts."""
         run, work = self._stepping("retry_info")
@@ -204,15 +225,15 @@ class Context(Generic[S]):
 
     # -- inner parts ------------------------------------------------------------------------------
 
-    def _write(self, path: str, value: Any) -> None:
+    def _write(self, changes: Changes) -> None:
         if self._run is None:
-            write_path(self._cell, path, value)
+            write_paths(self._cell, changes)
         elif self._work is None:
-            write_path(self._run.loop.state, path, value)
+            write_for_good(self._run.loop.state, changes)
         elif self._writes_to_skip:
             self._writes_to_skip -= 1  # It stands since an earlier life of this step.
         else:
-            self._run.note(self._work, Wrote(path, value))
+            self._run.note(self._work, Wrote(*changes[0]) if len(changes) == 1 else Edited(changes))
 
     def _let_go(self) -> None:
         if held := self._take_held():
@@ -244,7 +265,7 @@ class Context(Generic[S]):
             return
         if "run" not in data:
             raise ContextSerdeError("this context was saved while its run was under way, but says nothing about it")
-        self._saved = load_run(data["run"], self._workflow.topology)
+        self._saved = load_run(data["run"], declared(self._workflow).topology)
 
     def _outside(self, what: str) -> FlowRun:
         run = self._running(what)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from xml.sax.saxutils import escape
 
+from tidemill.core.picture import Box, quoted, svg
 from tidemill.flows.events import StepState, StepStateChanged, StopEvent
 from tidemill.flows.representation import WorkflowGraph, get_workflow_representation
 
@@ -24,7 +24,6 @@ _SHAPES = {
 }
 
 _FILLS = {"step": "#dbeafe", "event": "#fef3c7", "external": "#fee2e2"}
-_WIDTH, _HEIGHT, _ACROSS, _DOWN = 180, 36, 210, 80
 
 
 def draw_workflow(workflow: Any) -> str:
@@ -34,9 +33,9 @@ def draw_workflow(workflow: Any) -> str:
     lines = ["flowchart TD"]
     for node in graph.nodes:
         left, right = _SHAPES.get(node.node_type, ("[", "]"))
-        lines.append(f"    {numbers[node.id]}{left}{_quoted(node.label)}{right}")
+        lines.append(f"    {numbers[node.id]}{left}{quoted(node.label)}{right}")
     for edge in graph.edges:
-        arrow = f"-.->|{_quoted(edge.label)}|" if edge.label else "-->"
+        arrow = f"-.->|{quoted(edge.label)}|" if edge.label else "-->"
         lines.append(f"    {numbers[edge.source]} {arrow} {numbers[edge.target]}")
     return "\n".join(lines)
 
@@ -44,31 +43,17 @@ def draw_workflow(workflow: Any) -> str:
 def draw_workflow_svg(workflow: Any) -> str:
     """The same as an SVG picture: a row for each distance from where a run begins."""
     graph = get_workflow_representation(workflow)
-    rows = _rows(graph)
-    places = {name: (x * _ACROSS + 20, y * _DOWN + 20) for y, row in enumerate(rows) for x, name in enumerate(row)}
-    width, height = max(map(len, rows), default=0) * _ACROSS + 20, len(rows) * _DOWN + 20
-    drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-        'font-size="13"><defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
-        'orient="auto"><path d="M0 0 8 4 0 8z" fill="#64748b"/></marker></defs>'
-    ]
-    for edge in graph.edges:
-        (x1, y1), (x2, y2) = places[edge.source], places[edge.target]
-        out, into = (y1 + _HEIGHT, y2) if y2 > y1 else (y1, y2 + _HEIGHT)
-        drawn.append(
-            f'<line x1="{x1 + _WIDTH // 2}" y1="{out}" x2="{x2 + _WIDTH // 2}" y2="{into}" stroke="#64748b" '
-            'marker-end="url(#tip)"/>'
+    boxes = {
+        node.id: Box(
+            node.id,
+            node.truncated_label(24),
+            _FILLS.get(node.node_type, "#dcfce7"),
+            pill=node.node_type != "step",
         )
-    for node in graph.nodes:
-        x, y = places[node.id]
-        corner = 4 if node.node_type == "step" else _HEIGHT // 2
-        fill = _FILLS.get(node.node_type, "#dcfce7")
-        drawn.append(
-            f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="{corner}" fill="{fill}" stroke="#64748b"/>'
-            f'<text x="{x + _WIDTH // 2}" y="{y + _HEIGHT // 2 + 5}" text-anchor="middle">'
-            f"{escape(node.truncated_label(24))}</text>"
-        )
-    return "\n".join([*drawn, "</svg>"])
+        for node in graph.nodes
+    }
+    rows = [[boxes[name] for name in row] for row in _rows(graph)]
+    return svg(rows, ((edge.source, edge.target) for edge in graph.edges))
 
 
 def draw_run(events: Iterable[Any]) -> str:
@@ -84,20 +69,20 @@ def draw_run(events: Iterable[Any]) -> str:
             if event.step_state is StepState.RUNNING:
                 number = at_work[key] = f"n{count}"
                 count += 1
-                lines.append(f"    {number}[{_quoted(f'{event.name} #{event.worker_id}')}]")
+                lines.append(f"    {number}[{quoted(f'{event.name} #{event.worker_id}')}]")
                 cause = event.input_event_name
                 if cause not in made_by:
                     made_by[cause] = f"n{count}"
                     count += 1
-                    lines.append(f"    {made_by[cause]}([{_quoted(cause)}])")
-                arrows.append(f"    {made_by[cause]} -->|{_quoted(cause)}| {number}")
+                    lines.append(f"    {made_by[cause]}([{quoted(cause)}])")
+                arrows.append(f"    {made_by[cause]} -->|{quoted(cause)}| {number}")
             elif event.step_state is StepState.NOT_RUNNING and key in at_work:
                 number = at_work.pop(key)
                 if event.output_event_name is not None:
                     made_by[_class_name(event.output_event_name)] = number
         elif isinstance(event, StopEvent):
             name = type(event).__name__
-            lines.append(f"    n{count}([{_quoted(name)}])")
+            lines.append(f"    n{count}([{quoted(name)}])")
             if name in made_by:
                 arrows.append(f"    {made_by[name]} --> n{count}")
             count += 1
@@ -126,7 +111,3 @@ def _rows(graph: WorkflowGraph) -> list[list[str]]:
 def _class_name(told: str) -> str:
     """`Draft`, from `<class 'shop.Draft'>`."""
     return told.removeprefix("<class '").removesuffix("'>").rpartition(".")[2]
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', "#quot;") + '"'

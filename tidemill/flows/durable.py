@@ -1,142 +1,142 @@
-"""Runs that survive: the shell around a run whose ticks are journaled in PostgreSQL.
-
-Nothing follows from a tick before it is committed: the commands of a turn wait until the keeper has written the
-turn, for all its runs together. Timers are rows, what is published is rows, and a run that only waits for the
-outside is written down and leaves memory.
-"""
+"""Durable runs of workflows: a run in memory whose ticks are journaled, and whose steps may run on other hosts."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import structlog
+import msgspec
 
-from tidemill.core.codec import encode, storable
+from tidemill.core.clock import SYSTEM_CLOCK
+from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import PayloadError
-from tidemill.core.ticks import (
-    Command,
-    Completed,
-    DropTimer,
-    EndRun,
-    Noted,
-    Publish,
-    RunWork,
-    SetTimer,
-    Tick,
-)
-from tidemill.engine.loop import RunLoop
+from tidemill.core.job import NewJob
+from tidemill.core.ticks import Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
+from tidemill.engine.stored import Begun, StoredRun, WorkEnd
+from tidemill.flows.away import ended_elsewhere, step_job
 from tidemill.flows.context import Context
+from tidemill.flows.declared import declared
 from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.events import InternalDispatchEvent
-from tidemill.flows.journal import Begun, encode_tick, read_record, tick_of
-from tidemill.flows.notes import Ended, Failure, Narrated, Note
+from tidemill.flows.events import ChildEnded, Event, InternalDispatchEvent
+from tidemill.flows.handle import result_of
+from tidemill.flows.journal import TickRecord, decode_tick, encode_record, read_record, record_of, tick_of
+from tidemill.flows.notes import Asked, Ended, Failure, Narrated, Note
+from tidemill.flows.reducer import FlowProgram
 from tidemill.flows.runner import FlowRun
 from tidemill.flows.signature import StepSpec
 from tidemill.flows.state import FlowState, Work
 from tidemill.flows.store import StateCell
 from tidemill.flows.validate import find_state_type
 from tidemill.flows.values import pack
-from tidemill.store.runs import RunTurn
+from tidemill.flows.wire import decode_event
+from tidemill.store.database import Connection
+from tidemill.store.turns import NewRun, RunTurn
 
 if TYPE_CHECKING:
-    from tidemill.flows.keeper import RunKeeper
+    from tidemill.engine.keeper import RunKeeper
     from tidemill.flows.workflow import Workflow
 
-log = structlog.get_logger("tidemill.flows")
 
-SNAPSHOT_EVERY = 500
+#: Starts a run of a workflow: with these fields, under this key, for this run and piece of work.
+Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[Any]]
 
 
-class DurableRun(FlowRun):
-    """One run, owned by this process for as long as its keeper's lease is good."""
+class FlowKind:
+    """What a keeper needs to know of a workflow in order to drive its runs."""
+
+    def __init__(self, name: str, workflow: Workflow, starter: Starter) -> None:
+        self.name = name
+        self.workflow = workflow
+        self.starter = starter
+
+    @property
+    def version(self) -> str:
+        return declared(self.workflow).topology.version
+
+    def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DurableRun, Tick]:
+        """A run from what is stored of it, and the tick with which it goes on."""
+        now = SYSTEM_CLOCK.now()
+        if row["seq"] == 0:
+            first, state = Started(now, decode_event(row["input"])), None
+        else:
+            first, state = Resumed(now, queued=True), restore(self.workflow, snapshot, ticks)
+        return DurableRun(self, keeper, row["id"], stored=row["seq"], state=state), first
+
+    def begin(self, keeper: RunKeeper, number: int, event: Event, new: NewRun) -> DurableRun:
+        """A run that begins here and now."""
+        run = DurableRun(self, keeper, number, stored=0, new=new)
+        run.start(event)
+        return run
+
+
+class DurableRun(StoredRun, FlowRun):
+    """One run of a workflow, owned by this process for as long as its keeper's lease is good."""
 
     holds_sends = True
 
-    def __init__(self, workflow: Workflow, number: int, keeper: RunKeeper, *, stored: int, state: Any = None) -> None:
-        cell = StateCell(find_state_type(workflow.steps))
-        super().__init__(workflow, str(number), cell)
+    def __init__(
+        self,
+        kind: FlowKind,
+        keeper: RunKeeper,
+        number: int,
+        *,
+        stored: int,
+        state: FlowState | None = None,
+        new: NewRun | None = None,
+    ) -> None:
+        FlowRun.__init__(self, kind.workflow, str(number), _blank_cell(kind.workflow))
         if state is not None:
             self.loop.state = state
-        self.number = number
-        self.stored = stored
-        self.snapshot_at = stored
-        self.let_go = False
-        self._keeper = keeper
-        self._turn: RunTurn | None = None
-        self._after: list[Command] = []
+        self.kind = kind
+        self.queues_work = declared(kind.workflow).topology.queues_work
+        self._in_transaction = asyncio.Lock()
+        self._transaction: tuple[int, Connection] | None = None
+        self._records: dict[int, TickRecord] = {}  # of outcomes and notes that have been encoded on their way in
+        self.own(keeper, number, stored=stored, new=new)
 
     # -- journaling -------------------------------------------------------------------------------
 
-    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
-        if self.let_go:  # A step that would not end: what it says now is said to nobody.
-            return
-        begun: Begun = [(command.work, command.name) for command in commands if type(command) is RunWork]
-        last = len(ticks) - 1
-        encoded = [encode_tick(tick, begun if at == last else []) for at, tick in enumerate(ticks)]
-        turn = self.turn()
-        turn.ticks += encoded
-        turn.last += len(encoded)
-        for command in commands:
-            if isinstance(command, Publish):
-                self._show(turn, command.event)
-            elif isinstance(command, SetTimer):
-                turn.timers[command.timer] = command.due
-                self._keeper.expect(command.due)
-            elif isinstance(command, DropTimer):
-                turn.timers[command.timer] = None
-            else:
-                if isinstance(command, EndRun):
-                    self._write_end(turn, command)
-                self._after.append(command)
+    def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
+        record = None
+        if isinstance(tick, Completed | Noted):
+            said = tick.outcome if isinstance(tick, Completed) else tick.note
+            record = self._records.pop(id(said), None)
+        return encode_record(record or record_of(tick), begun, at=tick.at)
 
-    def turn(self) -> RunTurn:
-        """What is to be written down next."""
-        if self._turn is None:
-            self._turn = RunTurn(self.number, self.stored, self.stored)
-            self._keeper.has_news(self)
-        return self._turn
+    def decode_tick(self, data: bytes) -> Tick:
+        return decode_tick(data)
 
-    def take_turn(self) -> tuple[RunTurn, list[Command]]:
-        """Hand over what is to be written, and what follows once it is."""
-        turn, self._turn = self.turn(), None
-        after, self._after = self._after, []
-        turn.awake = not self.loop.state.idle
-        if turn.release and turn.awake and not self._keeper.is_stopping:
-            turn.release = False  # Something has come for it since it was to be let go.
-        if turn.state is None and (turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
-            self._take_snapshot(turn)
-        self.stored = turn.last
-        return turn, after
-
-    def give_up(self, error: BaseException) -> None:
-        """The run cannot go on through a defect: it waits, loudly, for somebody to decide."""
-        if self.let_go:
-            return
-        log.error("run parked: it cannot go on", run=self.number, error=repr(error), exc_info=error)
-        turn = self.turn()
-        turn.state = turn.state or "parked"
-        turn.note = turn.note or storable(
-            f"{type(error).__name__}: {error}; the run cannot go on: cancel it, or deploy what can"
-        )
+    def encode_shown(self, event: Any) -> bytes | None:
+        return None if isinstance(event, Narrated | InternalDispatchEvent) else encode(pack(event))
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:
-            encode_tick(Completed(0.0, work.id, ended))
+            self._records[id(ended)] = record_of(Completed(0.0, work.id, ended))
         except Exception as error:  # noqa: BLE001 - a user's own serializer may raise whatever it likes
-            return self._failure(spec, work, error)
+            ended = self._failure(spec, work, error)
+        if self._transaction is not None and self._transaction[0] == work.id:
+            if ended.error is None:
+                self.turn().within = self._transaction[1]
+                self._transaction = None
+            else:
+                self._roll_back(work)
         return ended
 
     def note(self, work: Work, note: Note) -> None:
         if self.let_go:
             raise asyncio.CancelledError
-        encode_tick(Noted(0.0, work.id, note))  # What cannot be kept must not happen either.
-        super().note(work, note)
+        # What cannot be kept must not happen either.
+        self._records[id(note)] = record_of(Noted(0.0, work.id, note))
+        try:
+            super().note(work, note)
+        finally:
+            self._records.pop(id(note), None)
 
     def show(self, event: Any) -> None:
-        data = None if isinstance(event, InternalDispatchEvent) else encode(pack(event))
+        data = self.encode_shown(event)
         if data is None:
             return
         if threading.get_ident() == self._thread:
@@ -144,49 +144,11 @@ class DurableRun(FlowRun):
         else:
             self._home.call_soon_threadsafe(self._show_encoded, data)
 
-    def take_in(self, inbox_id: int, tick: Tick) -> None:
-        """Something from the inbox; its row is used up in the turn that journals it."""
-        self.turn().used.append(inbox_id)
-        self.loop.post(tick)
-
-    def pass_over(self, inbox_id: int, why: str) -> None:
-        """Something from the inbox that cannot be read: the run remembers that, and goes on."""
-        turn = self.turn()
-        turn.used.append(inbox_id)
-        turn.note = storable(why)
-
-    def unwritten_inbox(self) -> list[int]:
-        """What it has taken from the inbox and will not write down any more: it is there for the next owner."""
-        return [] if self._turn is None else self._turn.used
-
-    def drop(self) -> None:
-        """The run leaves memory: over, written down and released, or lost to another owner."""
-        self.let_go = True
-        if not self.result.done():
-            self.result.cancel()
-        for task in list(self._tasks.values()):
-            task.cancel()
-        self._events.close()
-
-    def _show(self, turn: RunTurn, event: Any) -> None:
-        if isinstance(event, Narrated | InternalDispatchEvent):
-            return
-        turn.shown.append(encode(pack(event)))
-
     def _show_encoded(self, data: bytes) -> None:
         if not self.let_go:
             self.turn().shown.append(data)
 
-    def _take_snapshot(self, turn: RunTurn) -> None:
-        self.snapshot_at = turn.last
-        try:
-            turn.snapshot = self.program.snapshot(self.loop.state)
-        except Exception as error:  # noqa: BLE001 - a step may have put anything into a list that it had stored before
-            log.warning("no snapshot: something in the run's state has no JSON form", run=self.number, error=str(error))
-
-    def _write_end(self, turn: RunTurn, end: EndRun) -> None:
-        turn.state = end.state
-        turn.timers.clear()  # All of its inbox goes with its end.
+    def write_end(self, turn: RunTurn, end: EndRun) -> None:
         turn.result = None if end.result is None else encode(pack(end.result))
         if end.error is not None:
             turn.error = encode({"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback})
@@ -194,11 +156,81 @@ class DurableRun(FlowRun):
         elif end.state == "timed_out":
             turn.note = self._timeout_message()
 
+    def stop_all(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        if self._transaction is not None:
+            self._transaction[1].terminate()
+        self._events.close()
+
+    # -- work elsewhere ---------------------------------------------------------------------------
+
+    @property
+    def at_rest(self) -> bool:
+        state: FlowState = self.loop.state
+        return state.idle or (state.away > 0 and state.away == state.running and state.pending == 0)
+
+    def job_for(self, command: RunWork) -> NewJob:
+        return step_job(self.kind.name, self.number, self.loop.state, command)
+
+    def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
+        now = self.now()
+        if end.run is not None:
+            told = decode(bytes(end.result))
+            event = ChildEnded(
+                child=end.run, key=end.key or "", state=end.state, result=told, error=end.error, note=end.note
+            )
+            return [Received(now, event)]
+        return ended_elsewhere(now, work, end)
+
+    async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
+        key = f"child {nth} of r{self.number}.{work.id}"
+        # The question comes first: the child may end before its start has been told here.
+        question = Asked(key, ChildEnded, {"key": key}, shown=shown)
+        asking = asyncio.ensure_future(self.ask(work, question))
+        try:
+            await asyncio.sleep(0)
+            await self.kind.starter(workflow, fields, key, (self.number, work.id))
+            ended: ChildEnded = await asking
+        finally:
+            asking.cancel()
+        return result_of(ended.state, ended.result, ended.error, ended.note)
+
+    # -- a step's own transaction -----------------------------------------------------------------
+
+    @asynccontextmanager
+    async def transaction(self, work: Work) -> AsyncIterator[Connection]:
+        if self._transaction is not None and self._transaction[0] == work.id:
+            raise WorkflowRuntimeError(f"step {work.step} has a transaction already: one is all it can have")
+        await self._in_transaction.acquire()
+        try:
+            connection = await self._keeper.lend_connection()
+        except BaseException:
+            self._in_transaction.release()
+            raise
+        self._transaction = (work.id, connection)
+        try:
+            await connection.execute("BEGIN")
+            yield connection
+            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # What would fail at the commit fails here.
+        except BaseException:
+            self._roll_back(work)
+            raise
+
+    def _roll_back(self, work: Work) -> None:
+        if self._transaction is not None and self._transaction[0] == work.id:
+            self._transaction[1].terminate()
+            self._transaction = None
+            self._in_transaction.release()
+
+    def transaction_over(self) -> None:
+        self._in_transaction.release()
+
     # -- running steps ----------------------------------------------------------------------------
 
-    async def _attempt(self, work: Work) -> None:
+    async def _attempt(self, work: Work, *args: Any) -> None:
         try:
-            await super()._attempt(work)
+            await super()._attempt(work, *args)
         except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
             self.give_up(error)
 
@@ -217,23 +249,26 @@ class DurableRun(FlowRun):
             worse.__context__ = error
             kind = f"{type(worse).__module__}.{type(worse).__qualname__}"
             ended = Ended(error=Failure(kind, f"the retry policy of step {spec.name} failed: {worse}", "", worse))
-        failure = ended.error
-        if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
-            return ended
-        told = Failure(failure.kind, storable(failure.message), storable(failure.traceback))
-        return Ended(error=told, retry_in=ended.retry_in)
+        return _told(ended)
+
+
+def _told(ended: Ended) -> Ended:
+    """An outcome whose failure can be stored: what PostgreSQL cannot keep in a text is replaced."""
+    failure = ended.error
+    if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
+        return ended
+    kept = Failure(failure.kind, storable(failure.message), storable(failure.traceback))
+    return msgspec.structs.replace(ended, error=kept)
 
 
 def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
     """The state of a run from its snapshot and the ticks after it; a `PayloadError` if they do not fit any more."""
-    from tidemill.flows.reducer import FlowProgram
-
-    program = FlowProgram(workflow.topology)
+    program = FlowProgram(declared(workflow).topology)
     if snapshot is not None:
         state = program.restore(snapshot)
     else:
         state = program.begin()
-        state.store = StateCell(find_state_type(workflow.steps)).store
+        state.store = _blank_cell(workflow).store
     begun: Begun = []
     for data in ticks:
         record = read_record(data)
@@ -241,11 +276,15 @@ def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) 
             commands = program.reduce(state, tick_of(record))
         except KeyError as error:
             raise PayloadError(f"the workflow has no step {error} any more, and the run has been there") from error
-        begun += [(command.work, command.name) for command in commands if type(command) is RunWork]
+        begun += [command.placed for command in commands if type(command) is RunWork]
         if record.begun:
             _compare(record.begun, begun)
             begun = []
     return state
+
+
+def _blank_cell(workflow: Workflow) -> StateCell:
+    return StateCell(find_state_type(declared(workflow).steps))
 
 
 def _compare(recorded: Begun, begun: Begun) -> None:

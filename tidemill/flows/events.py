@@ -196,6 +196,17 @@ class InternalDispatchEvent(Event):
     """The base of the events that tell how a run goes on; in the stream only for those who ask."""
 
 
+class ChildEnded(Event):
+    """A run that a step of this run has started is over. `result` and `error` are as they are stored."""
+
+    child: int
+    key: str
+    state: str
+    result: Any = None
+    error: Any = None
+    note: str | None = None
+
+
 class WorkflowIdleEvent(InternalDispatchEvent):
     """Nothing runs and nothing is queued: the run waits for the outside."""
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import DropTimer, Elapsed, Received, SetTimer, Started, Tick
+from tidemill.flows.declared import declared
 from tidemill.flows.events import Event
 from tidemill.flows.journal import decode_tick, encode_tick
 from tidemill.flows.reducer import FlowProgram
@@ -23,9 +24,9 @@ from tidemill.store.runs import fork_run, read_ticks
 
 def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
     """The state after these ticks, and the timers that were set by then."""
-    program = FlowProgram(workflow.topology)
+    program = FlowProgram(declared(workflow).topology)
     state = program.begin()
-    state.store = StateCell(find_state_type(workflow.steps)).store
+    state.store = StateCell(find_state_type(declared(workflow).steps)).store
     timers: dict[str, float] = {}
     for tick in ticks:
         if isinstance(tick, Elapsed):
@@ -61,5 +62,5 @@ async def fork(
         raise ConfigError(f"run r{source} had ended by tick {at}: fork it from an earlier one")
     kept = at - len(more)
     return await fork_run(
-        database, source, at=kept, version=workflow.topology.version, origin=origin, more=more, timers=timers
+        database, source, at=kept, version=declared(workflow).topology.version, origin=origin, more=more, timers=timers
     )

@@ -1,11 +1,11 @@
-"""What an attempt at a step collects and writes, and how it is taken back when the attempt comes to nothing. Pure."""
+"""What an attempt at a step collects, and how all that it did is taken back when it comes to nothing. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 
+from tidemill.flows.drafts import take_back
 from tidemill.flows.notes import Gathered
-from tidemill.flows.paths import write_path
 from tidemill.flows.state import FlowState, Work
 
 
@@ -31,9 +31,8 @@ def gather(state: FlowState, work: Work, note: Gathered) -> None:
 
 
 def undo(state: FlowState, work: Work, *, since: int = 0) -> None:
-    """Take back what an attempt has written (from its nth write on), collected and taken."""
-    for path, before in reversed(work.undo[since:]):
-        write_path(state, path, before)
+    """Take back what an attempt has written (from its nth act of writing on), collected and taken."""
+    take_back(state, work, since=since)
     for buffer, events in reversed(work.taken):
         for event in reversed(events):
             state.buffers[work.step, buffer].setdefault(type(event), deque()).appendleft(event)
@@ -44,5 +43,5 @@ def undo(state: FlowState, work: Work, *, since: int = 0) -> None:
                 if each is event:
                     del queue[index]
                     break
-    work.undo, work.taken, work.gathered, work.collected = work.undo[:since], [], [], None
+    work.taken, work.gathered, work.collected = [], [], None
     work.wrote = since

@@ -7,8 +7,6 @@ import time
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
-import asyncpg
-
 from tidemill.core.codec import decode
 from tidemill.core.ticks import CancelAsked, Received
 from tidemill.flows.errors import (
@@ -51,7 +49,8 @@ class RunHandle:
             while (row := await show_run(self._database, self.id))["state"] in ("running", "parked"):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
-        return result_of(row)
+        result, error = (None if row[name] is None else decode(row[name]) for name in ("result", "error"))
+        return result_of(row["state"], result, error, row["note"])
 
     async def _wait_near(self) -> None:
         """Wait while the run is driven in this process: no need to ask the database."""
@@ -87,17 +86,16 @@ class RunHandle:
             pause = _FIRST_PAUSE if rows else min(pause * 1.5, _LONGEST_PAUSE)
 
 
-def result_of(row: asyncpg.Record) -> Any:
+def result_of(state: str, result: Any, error: Any, note: str | None) -> Any:
     """What a run that has ended gives: its result, or the exception that it ended with."""
-    match row["state"]:
+    match state:
         case "succeeded":
-            event = unpack(decode(row["result"]))
+            event = unpack(result)
             return event.result if type(event) is StopEvent else event
         case "failed":
-            error = decode(row["error"])
             raise exception_from({"exception_type": error["kind"], "exception_message": error["message"]})
         case "timed_out":
-            raise WorkflowTimeoutError(row["note"] or "the run took longer than its timeout")
+            raise WorkflowTimeoutError(note or "the run took longer than its timeout")
         case "cancelled":
             raise WorkflowCancelledByUser("the run was cancelled")
-    raise WorkflowRuntimeError(f"run {row['id']} has not ended: it is {row['state']}")
+    raise WorkflowRuntimeError(f"the run has not ended: it is {state}")

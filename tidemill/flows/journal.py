@@ -9,15 +9,13 @@ import msgspec
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
+from tidemill.engine.stored import NOTHING_BEGUN, Begun
 from tidemill.flows.exceptions import exception_from
-from tidemill.flows.notes import Asked, Did, Ended, Failure, Gathered, Note, Sent, Wrote
+from tidemill.flows.notes import Asked, Did, Edited, Ended, Failure, Gathered, Note, Sent, Withdrew, Wrote
 from tidemill.flows.paths import MISSING
 from tidemill.flows.values import loaded_class, pack, unpack
 from tidemill.flows.wire import decode_event, encode_event, qualified_name
 
-#: Pieces of work, and the step of each.
-Begun = list[tuple[int, str]]
-_NOTHING: Begun = []
 _encoder = msgspec.json.Encoder()
 
 
@@ -34,42 +32,54 @@ class TickRecord(msgspec.Struct, omit_defaults=True):
     sent: list[tuple[msgspec.Raw, str | None]] = []
     error: tuple[str, str, str] | None = None
     retry_in: float | None = None
-    note: dict[str, Any] | None = None
+    note: msgspec.Raw = msgspec.Raw()
     timer: str = ""
     reason: str = ""
+    queued: bool = False
     begun: Begun = []
     """The work that began with it, which tells whether the workflow is still the one that the run was begun with."""
 
 
-def encode_tick(tick: Tick, begun: Begun = _NOTHING) -> bytes:
+def encode_tick(tick: Tick, begun: Begun = NOTHING_BEGUN) -> bytes:
     """A tick's JSON; a `PayloadError` if something in it has none."""
+    return encode_record(record_of(tick), begun, at=tick.at)
+
+
+def record_of(tick: Tick) -> TickRecord:
+    """A tick as it will be stored; a `PayloadError` if something in it has no JSON form."""
     if isinstance(tick, Completed):
         ended: Ended = tick.outcome
         failure = ended.error
-        return _encode(
-            TickRecord(
-                "completed",
-                tick.at,
-                tick.work,
-                events=[_raw(event) for event in ended.events],
-                listed=ended.listed,
-                sent=[(_raw(event), target) for event, target in ended.sent],
-                error=None if failure is None else (failure.kind, failure.message, failure.traceback),
-                retry_in=ended.retry_in,
-                begun=begun,
-            )
+        return TickRecord(
+            "completed",
+            tick.at,
+            tick.work,
+            events=[_raw(event) for event in ended.events],
+            listed=ended.listed,
+            sent=[(_raw(event), target) for event, target in ended.sent],
+            error=None if failure is None else (failure.kind, failure.message, failure.traceback),
+            retry_in=ended.retry_in,
         )
     if isinstance(tick, Noted):
-        return encode(TickRecord("noted", tick.at, tick.work, note=_pack_note(tick.note), begun=begun))
+        return TickRecord("noted", tick.at, tick.work, note=msgspec.Raw(encode(_pack_note(tick.note))))
     if isinstance(tick, Started):
-        return _encode(TickRecord("started", tick.at, event=_raw(tick.input), begun=begun))
+        return TickRecord("started", tick.at, event=_raw(tick.input))
     if isinstance(tick, Received):
-        return _encode(TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target, begun=begun))
+        return TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target)
     if isinstance(tick, Elapsed):
-        return _encode(TickRecord("elapsed", tick.at, timer=tick.timer, begun=begun))
+        return TickRecord("elapsed", tick.at, timer=tick.timer)
     if isinstance(tick, CancelAsked):
-        return _encode(TickRecord("cancel_asked", tick.at, reason=tick.reason))
-    return _encode(TickRecord("resumed", tick.at, begun=begun))
+        return TickRecord("cancel_asked", tick.at, reason=tick.reason)
+    return TickRecord("resumed", tick.at, queued=tick.queued)
+
+
+def encode_record(record: TickRecord, begun: Begun, *, at: float) -> bytes:
+    """The JSON of a record, with the time of its tick and the work that began with it."""
+    record.at, record.begun = at, begun
+    try:
+        return _encoder.encode(record)
+    except (TypeError, ValueError) as error:
+        raise PayloadError(f"this tick cannot be stored as JSON: {error}") from error
 
 
 def decode_tick(data: bytes) -> Tick:
@@ -88,7 +98,7 @@ def tick_of(record: TickRecord) -> Tick:
         case "completed":
             return Completed(record.at, record.work, _ended(record))
         case "noted":
-            return Noted(record.at, record.work, _unpack_note(record.note or {}))
+            return Noted(record.at, record.work, _unpack_note(decode(bytes(record.note), dict[str, Any])))
         case "started":
             return Started(record.at, decode_event(bytes(record.event)))
         case "received":
@@ -98,16 +108,8 @@ def tick_of(record: TickRecord) -> Tick:
         case "cancel_asked":
             return CancelAsked(record.at, record.reason)
         case "resumed":
-            return Resumed(record.at)
+            return Resumed(record.at, record.queued)
     raise PayloadError(f"there is no kind of tick called {record.kind!r}: was it written by a newer version?")
-
-
-def _encode(record: TickRecord) -> bytes:
-    """The JSON of a record whose events are JSON already, and have been looked through."""
-    try:
-        return _encoder.encode(record)
-    except (TypeError, ValueError) as error:
-        raise PayloadError(f"this tick cannot be stored as JSON: {error}") from error
 
 
 def _raw(event: Any) -> msgspec.Raw:
@@ -144,7 +146,14 @@ def _pack_note(note: Note) -> dict[str, Any]:
             "show": pack(note.show),
             "timeout": note.timeout,
             "shown": note.shown,
+            "lapses": note.lapses,
         }
+    if isinstance(note, Withdrew):
+        return {"kind": "withdrew", "question": note.question}
+    if isinstance(note, Edited):
+        gone = [path for path, value in note.changes if value is MISSING]
+        values = [[path, pack(value)] for path, value in note.changes if value is not MISSING]
+        return {"kind": "edited", "values": values, "gone": gone}
     if isinstance(note, Wrote):
         if note.value is MISSING:
             return {"kind": "wrote", "path": note.path, "missing": True}
@@ -162,7 +171,12 @@ def _unpack_note(data: dict[str, Any]) -> Note:
         case "asked":
             kind = loaded_class(data["of"])
             needed, show = unpack(data["requirements"]), unpack(data["show"])
-            return Asked(data["question"], kind, needed, show, data["timeout"], data["shown"])
+            return Asked(data["question"], kind, needed, show, data["timeout"], data["shown"], data.get("lapses", 0))
+        case "withdrew":
+            return Withdrew(data["question"])
+        case "edited":
+            values = [(path, unpack(value)) for path, value in data["values"]]
+            return Edited((*values, *((path, MISSING) for path in data["gone"])))
         case "wrote":
             return Wrote(data["path"], MISSING if data.get("missing") else unpack(data["value"]))
         case "did":

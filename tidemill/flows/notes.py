@@ -31,6 +31,14 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
     timeout: float | None = None
     shown: int = 0
     """How many events the step has shown so far: they are not shown again when it is run again."""
+    lapses: int = 0
+    """How often it has asked this before in vain, until the time had run out."""
+
+
+class Withdrew(msgspec.Struct, frozen=True, tag="withdrew"):
+    """The step does not wait any longer for an answer to this question: it has given up by itself."""
+
+    question: str
 
 
 class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
@@ -40,6 +48,12 @@ class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
     value: Any
 
 
+class Edited(msgspec.Struct, frozen=True, tag="edited"):
+    """The step has changed several values in the run's state at once; a `MISSING` one is gone."""
+
+    changes: tuple[tuple[str, Any], ...]
+
+
 class Did(msgspec.Struct, frozen=True, tag="did"):
     """A side effect inside the step has happened, once and for all; this is its result."""
 
@@ -47,7 +61,7 @@ class Did(msgspec.Struct, frozen=True, tag="did"):
     result: Any
 
 
-Note = Sent | Gathered | Asked | Wrote | Did
+Note = Sent | Gathered | Asked | Withdrew | Wrote | Edited | Did
 
 
 class Narrated(msgspec.Struct, frozen=True, gc=False):

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemill.flows.dictlike import DictLikeModel
+
 MISSING: Any = object()
+
+#: Values and the paths to put them at.
+Changes = tuple[tuple[str, Any], ...]
 
 
 def read_path(value: Any, path: str) -> Any:
@@ -40,6 +45,31 @@ def write_path(holder: Any, path: str, value: Any) -> Any:
     return before
 
 
+def write_paths(holder: Any, changes: Changes) -> None:
+    """Put several values at their paths."""
+    for path, value in changes:
+        write_path(holder, path, value)
+
+
+def missing_part(value: Any, path: str) -> str | None:
+    """The first part of a path at which nothing stands; None if something stands at each."""
+    if not path:
+        return None
+    parts = path.split(".")
+    for index, part in enumerate(parts):
+        value = _step(value, part)
+        if value is MISSING:
+            return ".".join(parts[: index + 1])
+    return None
+
+
+def inner_path(outer: str, path: str) -> str | None:
+    """Where a path lies within another one; None if it does not lie inside it."""
+    if not outer:
+        return path or None
+    return path[len(outer) + 1 :] if path.startswith(f"{outer}.") else None
+
+
 def _step(value: Any, part: str) -> Any:
     if isinstance(value, dict):
         return value.get(part, MISSING)
@@ -48,6 +78,11 @@ def _step(value: Any, part: str) -> Any:
             return value[int(part)]
         except (ValueError, IndexError):
             return MISSING
+    if isinstance(value, DictLikeModel) and part not in type(value).__pydantic_fields__:
+        # A dynamic value may have the name of a method, such as `items`.
+        if part in value:
+            return value[part]
+        return MISSING if hasattr(DictLikeModel, part) else getattr(value, part, MISSING)
     return getattr(value, part, MISSING)
 
 
@@ -56,6 +91,8 @@ def _put(place: Any, part: str, value: Any) -> None:
         place[part] = value
     elif isinstance(place, list):
         place[int(part)] = value
+    elif isinstance(place, DictLikeModel) and hasattr(DictLikeModel, part):
+        place[part] = value
     else:
         setattr(place, part, value)
 

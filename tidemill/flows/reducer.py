@@ -29,6 +29,7 @@ from tidemill.core.ticks import (
     StopWork,
     Tick,
 )
+from tidemill.flows.drafts import settle, write
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.events import (
     CollectionReleaseEvent,
@@ -43,8 +44,7 @@ from tidemill.flows.events import (
 )
 from tidemill.flows.exceptions import exception_from
 from tidemill.flows.gathering import gather, undo
-from tidemill.flows.notes import Asked, Did, Ended, Failure, Gathered, Narrated, Sent, Wrote
-from tidemill.flows.paths import write_path
+from tidemill.flows.notes import Asked, Did, Edited, Ended, Failure, Gathered, Narrated, Sent, Withdrew, Wrote
 from tidemill.flows.signature import StepSpec
 from tidemill.flows.snapshot import decode_state, encode_state
 from tidemill.flows.state import Batch, FlowState, Parcel, StepState, Wait, Work
@@ -116,12 +116,13 @@ class FlowProgram:
         ended: Ended = tick.outcome
         if ended.error is not None:
             self._narrate(out, work, "not_running", None)
-            self._leave(state, work)
+            self._leave(state, work, out)
             self._failed(state, work, ended, tick.at, out)
             return
         result = type(ended.events[0]) if ended.events else type(None)
         self._narrate(out, work, "not_running", result)
-        self._leave(state, work)
+        self._leave(state, work, out)
+        settle(state, work)
         del state.works[work.id]
         if ended.listed:
             self._open_batch(state, work, ended.events, tick.at, out)
@@ -138,7 +139,7 @@ class FlowProgram:
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
         """Undo what the attempt did to the run; then another attempt, a handler, or the end."""
         undo(state, work)
-        work.shown = 0
+        work.shown, work.lapsed = 0, {}
         work.failed_at, work.error = at, ended.error
         if ended.retry_in is not None:
             work.attempt += 1
@@ -183,13 +184,17 @@ class FlowProgram:
         if kind is Gathered:
             gather(state, work, note)
         elif kind is Wrote:
-            work.undo.append((note.path, write_path(state, note.path, note.value)))
+            write(state, work, ((note.path, note.value),))
+        elif kind is Edited:
+            write(state, work, note.changes)
         elif kind is Sent:
             work.sent += len(note.events)
             for event, target in note.events:
                 self._send(state, event, target, tick.at, out)
         elif kind is Asked:
             self._ask(state, work, note, tick.at, out)
+        elif kind is Withdrew:
+            self._withdraw(state, work, note.question, out)
         elif kind is Did:
             work.did[note.name] = note.result
 
@@ -211,12 +216,14 @@ class FlowProgram:
         work = state.works.get(int(number))
         if work is not None and question in work.waiting:
             self._go_on(state, work, question, out)
-            work.answers[question] = None
-            out.append(Answer(work.id, question, None))
+            work.lapsed[question] = work.lapsed.get(question, 0) + 1
+            self._tell(work, question, None, out)
 
     def _resumed(self, state: FlowState, tick: Resumed, out: list[Command]) -> None:
         """Work that was under way begins again, with its earlier questions answered as they were."""
         for work in state.works.values():
+            if tick.queued and work.queue is not None:
+                continue
             if work.slot >= 0 or work.waiting:
                 # Its questions stay open: an answer that comes before it has asked again is kept for it.
                 self._occupy(state, work)
@@ -290,21 +297,27 @@ class FlowProgram:
             work = step.queue.popleft()
             work.slot = next(slot for slot in range(most) if slot not in step.slots)
             step.slots.add(work.slot)
-            state.running += 1
+            self._count(state, work, 1)
             self._narrate(out, work, "running", None)
             out.append(self._run(work))
 
     def _run(self, work: Work) -> RunWork:
-        return RunWork(work.id, work.step, work.input, work.attempt, work.queue)
+        known = (dict(work.answers), dict(work.lapsed)) if work.answers or work.lapsed else None
+        return RunWork(work.id, work.step, work.input, work.attempt, work.queue, known)
 
-    def _leave(self, state: FlowState, work: Work) -> None:
+    def _leave(self, state: FlowState, work: Work, out: list[Command]) -> None:
         """An attempt is over: its worker is free."""
         for question in list(work.waiting):
-            self._stop_waiting(state, work, question)
+            self._stop_waiting(state, work, question, out)
         if work.slot >= 0:
             state.steps[work.step].slots.discard(work.slot)
-            state.running -= 1
+            self._count(state, work, -1)
             work.slot = -1
+
+    def _count(self, state: FlowState, work: Work, change: int) -> None:
+        state.running += change
+        if work.queue is not None:
+            state.away += change
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -367,21 +380,25 @@ class FlowProgram:
 
     def _ask(self, state: FlowState, work: Work, note: Asked, at: float, out: list[Command]) -> None:
         # Others have seen what it has written and shown: when it is run again, that stands and is not done twice.
-        work.wrote, work.shown = len(work.undo), note.shown
+        work.wrote, work.shown = len(work.undo), max(work.shown, note.shown)
+        if note.lapses < work.lapsed.get(note.question, 0):
+            out.append(Answer(work.id, note.question, None))
+            return
         if note.question in work.answers:
             out.append(Answer(work.id, note.question, work.answers[note.question]))
             return
         asked = work.waiting.get(note.question)
         first = asked is None
         if asked is None:
-            due = None if note.timeout is None else at + note.timeout
-            asked = work.waiting[note.question] = Wait(note.question, note.kind, note.requirements, due)
+            asked = work.waiting[note.question] = Wait(note.question, note.kind, note.requirements)
+        if asked.due is None and note.timeout is not None:
+            asked.due = at + note.timeout
         state.waits.setdefault(note.kind, {})[work.id, note.question] = work
         if work.slot >= 0:  # A step that waits holds no worker.
             self._narrate(out, work, "not_running", None)
             state.steps[work.step].slots.discard(work.slot)
             work.slot = -1
-            state.running -= 1
+            self._count(state, work, -1)
             self._pump(state, work.step, at, out)
         if first and note.show is not None:
             out.append(Publish(note.show))
@@ -398,18 +415,33 @@ class FlowProgram:
             if _meets(event, work.waiting[question].requirements):
                 self._go_on(state, work, question, out)
                 work.answers[question] = event
-                out.append(DropTimer(f"wait:{work.id}:{question}"))
-                out.append(Answer(work.id, question, event))
+                self._tell(work, question, event, out)
                 answered = True
         return answered
 
-    def _stop_waiting(self, state: FlowState, work: Work, question: str) -> None:
+    def _tell(self, work: Work, question: str, event: Any, out: list[Command]) -> None:
+        """Give a step what it waited for. One on a queue has ended its job over it, and becomes a job again."""
+        out.append(Answer(work.id, question, event))
+        if work.queue is not None:
+            out.append(self._run(work))
+
+    def _withdraw(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
+        """A step has given up waiting. If the answer was on its way already, it is kept for when it asks again."""
+        if question in work.waiting:
+            self._go_on(state, work, question, out)
+
+    def _stop_waiting(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
         wait = work.waiting.pop(question)
-        state.waits[wait.kind].pop((work.id, question), None)
+        waits = state.waits[wait.kind]
+        waits.pop((work.id, question), None)
+        if not waits:
+            del state.waits[wait.kind]
+        if wait.due is not None:
+            out.append(DropTimer(f"wait:{work.id}:{question}"))
 
     def _go_on(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
         """A step has what it waited for."""
-        self._stop_waiting(state, work, question)
+        self._stop_waiting(state, work, question, out)
         if work.slot < 0:
             self._occupy(state, work)
             self._narrate(out, work, "running", None)
@@ -420,7 +452,7 @@ class FlowProgram:
             step = state.steps[work.step]
             work.slot = next(slot for slot in range(len(step.slots) + 1) if slot not in step.slots)
             step.slots.add(work.slot)
-            state.running += 1
+            self._count(state, work, 1)
 
     # -- ends -------------------------------------------------------------------------------------
 

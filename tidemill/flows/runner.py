@@ -10,8 +10,10 @@ import threading
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from pydantic import InstanceOf, TypeAdapter
 
 from tidemill.core.ticks import (
@@ -34,6 +36,7 @@ from tidemill.core.ticks import (
 )
 from tidemill.engine.loop import RunLoop
 from tidemill.flows.context import Context, enter_step
+from tidemill.flows.declared import declared
 from tidemill.flows.errors import (
     WorkflowCancelledByUser,
     WorkflowRuntimeError,
@@ -41,7 +44,8 @@ from tidemill.flows.errors import (
     WorkflowTimeoutError,
 )
 from tidemill.flows.events import Event, StopEvent
-from tidemill.flows.notes import Asked, Ended, Failure, Note
+from tidemill.flows.notes import Asked, Ended, Failure, Note, Withdrew
+from tidemill.flows.questions import Questions
 from tidemill.flows.reducer import RUN_TIMEOUT, FlowProgram
 from tidemill.flows.retry_policy import next_delay
 from tidemill.flows.signature import StepSpec
@@ -60,9 +64,10 @@ class FlowRun:
 
     def __init__(self, workflow: Workflow, run_id: str, cell: Any, state: FlowState | None = None) -> None:
         self.workflow = workflow
+        self.declared = declared(workflow)
         self.run_id = run_id
         self.cell = cell
-        self.program = FlowProgram(workflow.topology)
+        self.program = FlowProgram(self.declared.topology)
         self.loop = RunLoop(self.program, self, state)
         self.loop.state.store = cell.store
         self.result: asyncio.Future[StopEvent] = asyncio.get_running_loop().create_future()
@@ -73,7 +78,7 @@ class FlowRun:
         self._events = EventStream()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._questions: dict[tuple[int, str], asyncio.Future[Any]] = {}
+        self._questions = Questions()
 
     #: Whether what a step sends waits for its end, since the step may be run again.
     holds_sends = False
@@ -98,10 +103,13 @@ class FlowRun:
     def resume(self) -> None:
         """Go on with a run that was saved. Its timers are not: its time begins anew, and its retries are due."""
         now = self.now()
-        if self.workflow.timeout is not None:
-            self.execute(self.loop, SetTimer(RUN_TIMEOUT, now + self.workflow.timeout))
-        self.loop.post(Resumed(now))
+        if self.declared.timeout is not None:
+            self.execute(self.loop, SetTimer(RUN_TIMEOUT, now + self.declared.timeout))
         state = self.loop.state
+        for work in state.works.values():
+            for wait in work.waiting.values():
+                wait.due = None
+        self.loop.post(Resumed(now))
         queued = {work.id for step in state.steps.values() for work in step.queue}
         for work in list(state.works.values()):
             if work.slot < 0 and not work.waiting and work.id not in queued:
@@ -124,7 +132,7 @@ class FlowRun:
             _AN_EVENT.validate_python(event)
         if step is None:
             return
-        spec = self.workflow.steps.get(step)
+        spec = self.declared.steps.get(step)
         if spec is None:
             raise WorkflowStepDoesNotExistError(f"there is no step {step!r} to send an event to")
         if not accepts(spec, type(event)):
@@ -165,15 +173,25 @@ class FlowRun:
 
     async def ask(self, work: Work, question: Asked) -> Any:
         """The answer to a step's question; None when its time has run out."""
-        if question.question in work.answers:
-            return work.answers[question.question]
-        key = (work.id, question.question)
-        waiting = self._questions[key] = asyncio.get_running_loop().create_future()
-        self.note(work, question)
+        memory, name = self._questions.memory(work.id), question.question
+        known, answer = memory.recall(name)
+        if known:
+            return answer
+        waiting = self._questions.wait(work.id, name)
         try:
+            self.note(work, msgspec.structs.replace(question, lapses=memory.lapses.get(name, 0)))
             return await waiting
         finally:
-            self._questions.pop(key, None)
+            if self._questions.leave(work.id, name, waiting) and self.is_running:
+                self.note(work, Withdrew(name))  # It gives up by itself: nobody is to answer it any more.
+
+    async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
+        """The result of a run that a step has started."""
+        made = workflow() if isinstance(workflow, type) else workflow
+        return await made.run(**fields)
+
+    def transaction(self, work: Work) -> AbstractAsyncContextManager[Any]:
+        raise WorkflowRuntimeError("ctx.transaction() is for durable runs: start this one with `await app.start(...)`")
 
     # -- the loop's adapter -----------------------------------------------------------------------
 
@@ -184,36 +202,41 @@ class FlowRun:
         kind = type(command)
         if kind is RunWork:
             work = loop.state.works[command.work]  # pyright: ignore[reportAttributeAccessIssue]
+            if work.id in self._tasks:
+                return  # A step whose place is a queue, but which has waited here: it has its answer.
+            self._questions.begin(work.id, command.known)  # pyright: ignore[reportAttributeAccessIssue]
             self._tasks[work.id] = asyncio.create_task(self._attempt(work))
         elif kind is Publish:
             self._events.put(command.event)  # pyright: ignore[reportAttributeAccessIssue]
-            if self.workflow.verbose:
+            if self.declared.verbose:
                 self._tell(told_line(command.event))  # pyright: ignore[reportAttributeAccessIssue]
         elif isinstance(command, StopWork):
             task = self._tasks.get(command.work)
             if task is not None:
                 task.cancel()
         elif isinstance(command, Answer):
-            waiting = self._questions.get((command.work, command.question))
-            if waiting is not None and not waiting.done():
-                waiting.set_result(command.event)
+            self._questions.answer(command)
         elif isinstance(command, SetTimer):
+            self._drop_timer(command.timer)
             self._timers[command.timer] = asyncio.get_running_loop().call_later(
                 max(0.0, command.due - self.now()), self._fire, command.timer
             )
         elif isinstance(command, DropTimer):
-            timer = self._timers.pop(command.timer, None)
-            if timer is not None:
-                timer.cancel()
+            self._drop_timer(command.timer)
         elif isinstance(command, EndRun):
             self._finish(command)
+
+    def _drop_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
 
     def _fire(self, timer: str) -> None:
         self._timers.pop(timer, None)
         self.loop.post(Elapsed(self.now(), timer))
 
     def _tell(self, line: str | None) -> None:
-        if line is not None and self.workflow.verbose:
+        if line is not None and self.declared.verbose:
             print(line)
 
     def _finish(self, end: EndRun) -> None:
@@ -235,13 +258,13 @@ class FlowRun:
     def _timeout_message(self) -> str:
         active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
         doing = f"these steps were at work: {', '.join(active)}" if active else "no step was at work"
-        return f"the run took longer than its timeout of {self.workflow.timeout:g} seconds; {doing}"
+        return f"the run took longer than its timeout of {self.declared.timeout:g} seconds; {doing}"
 
     # -- running steps ----------------------------------------------------------------------------
 
     async def _attempt(self, work: Work) -> None:
         """One attempt at a step, from its input to its outcome. Never raises."""
-        spec = self.workflow.steps[work.step]
+        spec = self.declared.steps[work.step]
         hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
         context: Context[Any] = Context._of_step(self, work, hold=hold)
         enter_step(context)
@@ -258,6 +281,7 @@ class FlowRun:
         finally:
             if self._tasks.get(work.id) is asyncio.current_task():
                 del self._tasks[work.id]
+                self._questions.end(work.id)
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
     async def _call(self, spec: StepSpec, work: Work, context: Context[Any]) -> Any:
@@ -265,7 +289,7 @@ class FlowRun:
         if spec.context_parameter is not None:
             kwargs[spec.context_parameter] = context
         if spec.resources:
-            kwargs.update(await self.workflow.resource_manager.get_for_call(spec.resources))
+            kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
         args = () if spec.is_free else (self.workflow,)
         if not spec.is_async:
             call = asyncio.to_thread(spec.function, *args, **kwargs)

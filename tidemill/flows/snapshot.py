@@ -16,10 +16,11 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
+from tidemill.flows.drafts import add_draft, settled_drafts
 from tidemill.flows.exceptions import exception_from
 from tidemill.flows.notes import Failure
 from tidemill.flows.paths import MISSING
-from tidemill.flows.state import Batch, FlowState, StepState, Wait, Work
+from tidemill.flows.state import Batch, Draft, FlowState, StepState, Wait, Work
 from tidemill.flows.topology import Topology
 from tidemill.flows.values import loaded_class, pack, unpack
 from tidemill.flows.wire import qualified_name
@@ -45,6 +46,8 @@ class Snapshot(msgspec.Struct, omit_defaults=True):
     batches: list[Any] = []
     pairs: list[Any] = []
     buffers: list[Any] = []
+    drafted: int = 0
+    settled: list[tuple[int, str]] = []
 
 
 def encode_state(state: FlowState) -> bytes:
@@ -61,7 +64,7 @@ def encode_state(state: FlowState) -> bytes:
             store=pack(state.store),
             result=pack(state.result),
             error=_pack_failure(state.error),
-            works=[_pack_work(work) for work in state.works.values()],
+            works=[pack_work(work) for work in state.works.values()],
             queues={name: [work.id for work in step.queue] for name, step in state.steps.items() if step.queue},
             batches=[_pack_batch(batch) for batch in state.batches.values()],
             pairs=[
@@ -72,6 +75,8 @@ def encode_state(state: FlowState) -> bytes:
                 [step, buffer, [[qualified_name(kind), pack(list(queue))] for kind, queue in kinds.items()]]
                 for (step, buffer), kinds in state.buffers.items()
             ],
+            drafted=state.drafted,
+            settled=[(each.number, each.path) for each in settled_drafts(state.drafts)],
         )
     )
 
@@ -96,9 +101,10 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         error=_unpack_failure(snap.error),
         steps={name: StepState() for name in topology.steps},
         batches={batch["id"]: _unpack_batch(batch) for batch in snap.batches},
+        drafted=snap.drafted,
     )
     for packed in snap.works:
-        _restore_work(state, _unpack_work(packed))
+        _restore_work(state, unpack_work(packed))
     for name, ids in snap.queues.items():
         _step(state, name).queue.extend(state.works[number] for number in ids)
     for batch in state.batches.values():
@@ -112,6 +118,7 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         state.buffers[step, buffer] = {loaded_class(name): deque(unpack(events)) for name, events in kinds}
     for work in state.works.values():
         _find_gathered(state, work)
+    _line_up_drafts(state, snap)
     return state
 
 
@@ -120,8 +127,16 @@ def _restore_work(state: FlowState, work: Work) -> None:
     step = _step(state, work.step)
     if work.slot >= 0:
         step.slots.add(work.slot)
+        state.away += work.queue is not None
     for question, wait in work.waiting.items():
         state.waits.setdefault(wait.kind, {})[work.id, question] = work
+
+
+def _line_up_drafts(state: FlowState, snap: Snapshot) -> None:
+    drafts = [draft for work in state.works.values() for act in work.undo for draft in act if not draft.void]
+    drafts += [Draft(number, path, MISSING, settled=True) for number, path in snap.settled]
+    for draft in sorted(drafts, key=lambda each: each.number):
+        add_draft(state.drafts, draft)
 
 
 def _find_gathered(state: FlowState, work: Work) -> None:
@@ -144,7 +159,8 @@ def _step(state: FlowState, name: str) -> StepState:
     return step
 
 
-def _pack_work(work: Work) -> dict[str, Any]:
+def pack_work(work: Work) -> dict[str, Any]:
+    """A piece of work as plain JSON values."""
     return {
         "id": work.id,
         "step": work.step,
@@ -164,14 +180,16 @@ def _pack_work(work: Work) -> dict[str, Any]:
         "collected": pack(work.collected),
         "gathered": [[buffer, pack(event)] for buffer, event in work.gathered],
         "taken": [[buffer, pack(events)] for buffer, events in work.taken],
-        "undo": [[path, before is MISSING, None if before is MISSING else pack(before)] for path, before in work.undo],
+        "undo": [[_pack_draft(draft) for draft in act] for act in work.undo],
+        "lapsed": work.lapsed,
         "sent": work.sent,
         "wrote": work.wrote,
         "shown": work.shown,
     }
 
 
-def _unpack_work(data: dict[str, Any]) -> Work:
+def unpack_work(data: dict[str, Any]) -> Work:
+    """The piece of work that `pack_work` made this from."""
     return Work(
         id=data["id"],
         step=data["step"],
@@ -191,11 +209,26 @@ def _unpack_work(data: dict[str, Any]) -> Work:
         collected=unpack(data["collected"]),
         gathered=[(buffer, unpack(event)) for buffer, event in data["gathered"]],
         taken=[(buffer, unpack(events)) for buffer, events in data["taken"]],
-        undo=[(path, MISSING if missing else unpack(before)) for path, missing, before in data["undo"]],
+        undo=[[_unpack_draft(draft) for draft in act] for act in data["undo"]],
+        lapsed=data["lapsed"],
         sent=data["sent"],
         wrote=data["wrote"],
         shown=data["shown"],
     )
+
+
+def _pack_draft(draft: Draft) -> list[Any]:
+    if draft.void:
+        return [draft.number]
+    head = [draft.number, draft.path, draft.made]
+    return head if draft.before is MISSING else [*head, pack(draft.before)]
+
+
+def _unpack_draft(data: list[Any]) -> Draft:
+    if len(data) == 1:
+        return Draft(data[0], "", MISSING, void=True)
+    number, path, made, *before = data
+    return Draft(number, path, unpack(before[0]) if before else MISSING, made)
 
 
 def _pack_batch(batch: Batch) -> dict[str, Any]:

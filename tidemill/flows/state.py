@@ -29,6 +29,27 @@ class Wait(msgspec.Struct):
     """When the waiting ends without an answer: set by the first asking, whoever asks again."""
 
 
+class Draft(msgspec.Struct, eq=False):
+    """A value that an attempt has written, as long as the attempt may fail. Numbered in the order of writing."""
+
+    number: int
+    path: str
+    before: Any
+    made: str = ""
+    """The outermost place on its path that had to be made for it, if any."""
+    settled: bool = False
+    """It stands; it is kept because it lies inside of what an older draft has written."""
+    void: bool = False
+    """There is nothing to take back: it stands, was taken back, or has been replaced for good."""
+
+
+class Drafts(msgspec.Struct):
+    """The drafts at one place of the state, in order, and those of the places inside of it, by name."""
+
+    chain: list[Draft] = []
+    inside: dict[str, Drafts] = {}
+
+
 class Work(msgspec.Struct):
     """A step at work on its input, from its first attempt to its last."""
 
@@ -46,15 +67,18 @@ class Work(msgspec.Struct):
     error: Any = None
     waiting: dict[str, Wait] = {}
     answers: dict[str, Any] = {}
+    lapsed: dict[str, int] = {}
+    """How often the time of a question has run out in this attempt."""
     did: dict[str, Any] = {}
     collected: list[Any] | None = None
     gathered: list[tuple[str, Any]] = []
     taken: list[tuple[str, list[Any]]] = []
-    undo: list[tuple[str, Any]] = []
+    undo: list[list[Draft]] = []
+    """What it has written, act by act."""
     sent: int = 0
     """How many of the events that it sends have left already: a step that is run again does not send them twice."""
     wrote: int = 0
-    """How many of its writes, those before its last question, stand when it is run again. They are first in `undo`."""
+    """How many acts of writing stand when it is run again: those before its last question, first in `undo`."""
     shown: int = 0
     """How many of the events that it shows had been shown when it last asked."""
 
@@ -93,8 +117,13 @@ class FlowState(msgspec.Struct):
     buffers: dict[tuple[str, str], dict[type, deque[Any]]] = {}
     waits: dict[type, dict[tuple[int, str], Work]] = {}
     store: Any = None
+    drafts: Drafts = msgspec.field(default_factory=Drafts)
+    """Writes of attempts that have not ended."""
+    drafted: int = 0
     idle: bool = False
     running: int = 0
     """Attempts under way that do not wait for anything."""
+    away: int = 0
+    """Those of them that are on a queue: they run wherever a worker is."""
     pending: int = 0
     """Retries that wait for their time."""

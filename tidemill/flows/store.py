@@ -5,7 +5,8 @@
     async with ctx.store.edit_state() as state:        nobody else writes meanwhile; an error undoes all of it
         state.count += 1
 
-Writes are visible to all steps at once. What a failed attempt has written is taken back.
+Writes are visible to all steps at once. What a failed attempt has written is taken back, unless another step has
+written there since. An edit writes the values that it has changed, not the whole state.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from tidemill.flows.changes import changes
 from tidemill.flows.dictlike import DictLikeModel
-from tidemill.flows.paths import MISSING, read_path, write_path
+from tidemill.flows.paths import MISSING, Changes, read_path, write_paths
 
 S = TypeVar("S")
 
@@ -37,9 +39,9 @@ class StateCell:
 
 
 class StateStore(Generic[S]):
-    """The shared state, as one step or the outside sees it. `write` puts a value at a path."""
+    """The shared state, as one step or the outside sees it. `write` puts values at paths, as one act."""
 
-    def __init__(self, cell: Any, kind: type, lock: asyncio.Lock, write: Callable[[str, Any], None]) -> None:
+    def __init__(self, cell: Any, kind: type, lock: asyncio.Lock, write: Callable[[Changes], None]) -> None:
         self._cell = cell
         self._kind = kind
         self._lock = lock
@@ -59,7 +61,7 @@ class StateStore(Generic[S]):
         if not path:
             raise ValueError("an empty path is the whole state: use set_state for that")
         async with self._lock:
-            self._write(path, value)
+            self._write(((path, value),))
 
     async def get_state(self) -> S:
         """The whole state."""
@@ -70,12 +72,12 @@ class StateStore(Generic[S]):
         if not isinstance(state, self._kind):
             raise ValueError(f"this run's state is a {self._kind.__name__}, not a {type(state).__name__}")
         async with self._lock:
-            self._write("", state)
+            self._write((("", state),))
 
     async def clear(self) -> None:
         """Back to the state that every run begins with."""
         async with self._lock:
-            self._write("", self._kind())
+            self._write((("", self._kind()),))
 
     @asynccontextmanager
     async def edit_state(self) -> AsyncIterator[S]:
@@ -83,7 +85,7 @@ class StateStore(Generic[S]):
         async with self._lock:
             edited = copy.deepcopy(self._cell.store)
             yield edited
-            self._write("", edited)
+            self._write(changes(self._cell.store, edited))
 
 
 class InMemoryStateStore(StateStore[S]):
@@ -91,4 +93,4 @@ class InMemoryStateStore(StateStore[S]):
 
     def __init__(self, initial_state: S) -> None:
         cell = StateCell(type(initial_state), initial_state)
-        super().__init__(cell, cell.kind, cell.lock, partial(write_path, cell))
+        super().__init__(cell, cell.kind, cell.lock, partial(write_paths, cell))

@@ -20,6 +20,7 @@ class Topology:
         self.joins_of_batch = _joins_of_batch(steps)
         self.handler_of = _handlers(steps)
         self.version = _version(steps)
+        self.queues_work = any(spec.queue is not None for spec in steps.values())
         self._accepting: dict[type, tuple[StepSpec, ...]] = {}
 
     def accepting(self, kind: type) -> tuple[StepSpec, ...]:
@@ -72,5 +73,6 @@ def _version(steps: Mapping[str, StepSpec]) -> str:
     for spec in sorted(steps.values(), key=lambda spec: spec.name):
         kinds = sorted(cls.__qualname__ for cls in spec.accepted_events)
         joins = [name for name, _ in spec.collect_params], spec.collection_param and spec.collection_param[0]
-        told.append((spec.name, kinds, joins, taken_of_batch(spec), spec.num_workers, spec.role))
+        place = () if spec.queue is None else (spec.queue,)
+        told.append((spec.name, kinds, joins, taken_of_batch(spec), spec.num_workers, spec.role, *place))
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

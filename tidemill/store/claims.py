@@ -72,6 +72,7 @@ _SUCCEEDED = """
     SELECT owned.*, d.result FROM unnest($7::bigint[], $8::int[], $9::json[]) AS d(id, attempt, result)
 """
 
+
 def _archive_ended(where: str) -> str:
     return archive_sql(
         "owned",
@@ -271,7 +272,7 @@ class Claims:
         self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], took=took, now=now)
         # A look from the front that found nothing need not be repeated until there is news.
         again = math.inf if from_front and not rows else self._low_water.look_again_at
-        return Turn([_claimed(row) for row in rows], refused, again)
+        return Turn([claimed_job(row) for row in rows], refused, again)
 
     async def _finish_and_claim(self, finished: Sequence[Finish], claim: tuple[Any, ...]) -> list[Any]:
         if all(job.state == "succeeded" and job.note is None for job in finished):
@@ -285,7 +286,7 @@ class Claims:
             self._database.sql(CLAIM_LIMITED), queue, room, self.worker_id, list(unknown)
         )
         wait = rows.pop()["wait"]
-        return [_claimed(row) for row in _in_turn(rows)], wait
+        return [claimed_job(row) for row in _in_turn(rows)], wait
 
     async def finish(self, finished: Sequence[Finish]) -> list[int]:
         """Move jobs to the history; returns the ids that were still this worker's."""
@@ -299,6 +300,10 @@ class Claims:
         """Seconds until the next job of these queues is due."""
         marks = self._low_water.standing(queues)
         return await self.connection.fetchval(self._database.sql(NEXT_DUE), list(queues), *marks, list(unknown))
+
+    async def fetch(self, statement: str, *params: Any) -> list[Any]:
+        """Run a further claim statement on this connection."""
+        return await self.connection.fetch(self._database.sql(statement), *params)
 
     async def release_strays(self, held: Sequence[int]) -> list[int]:
         """Give back jobs that the table says are ours but we never got to see."""
@@ -368,5 +373,6 @@ def _in_turn(rows: list[Any]) -> list[Any]:
     return [row for turn in zip_longest(*by_queue.values()) for row in turn if row is not None]
 
 
-def _claimed(row: Any) -> ClaimedJob:
+def claimed_job(row: Any) -> ClaimedJob:
+    """A row that a claim has returned, as a job in hand."""
     return ClaimedJob(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], bool(row[9]), row[10])

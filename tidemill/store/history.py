@@ -9,8 +9,11 @@ from __future__ import annotations
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
         origin, tags, unique_key, concurrency_key, concurrency_max, run_id, work"""
 
-#: Wakes the owners of runs when jobs of theirs have ended. To be selected, else it does not happen.
-TOLD = "(SELECT count(pg_notify('tidemill_runs', '')) FROM (SELECT FROM told LIMIT 1) AS news)"
+#: Wakes the owners of runs to which something in `told` has happened, and runs that sleep. To be selected, else it
+#: does not happen.
+TOLD = """(SELECT count(pg_notify('tidemill_runs', CASE WHEN EXISTS (
+        SELECT FROM told JOIN tidemill.run AS r ON r.id = told.run_id WHERE r.owner IS NULL) THEN 'wake' ELSE '' END))
+    FROM (SELECT FROM told LIMIT 1) AS news)"""
 
 
 def archive_sql(

@@ -34,9 +34,9 @@ _DUE = "coalesce(to_timestamp(new.at), now() + make_interval(secs => coalesce(ne
 #: Store jobs that stand for themselves; tell the workers of their queues when `$2` is true.
 INSERT_JOBS = f"""
 WITH stored AS (
-    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin)
+    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model)
     SELECT new.queue, new.task, new.args, coalesce(new.priority, 5), {_DUE}, to_timestamp(new.deadline),
-           new.tags, new.options, new.origin
+           new.tags, new.options, new.origin, new.options ->> 'required_model'
     FROM {_NEW_JOBS} ORDER BY new.ordinality
     RETURNING id, queue, due_at),
 news AS (
@@ -48,9 +48,9 @@ SELECT id, (SELECT count(*) FROM news) FROM stored
 #: Store jobs that differ in nothing but their arguments; tell the workers of their queue when `$10` is true.
 INSERT_ALIKE = """
 WITH stored AS (
-    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin)
+    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model)
     SELECT $2, $3, args, $4, coalesce(to_timestamp($5::float8), now() + make_interval(secs => $6::float8)),
-           to_timestamp($7::float8), $8::text[], $9::json, $11::json
+           to_timestamp($7::float8), $8::text[], $9::json, $11::json, $12::text
     FROM unnest($1::json[]) AS args
     RETURNING id),
 news AS (SELECT pg_notify('tidemill_jobs', $2) WHERE $10::boolean)
@@ -78,8 +78,9 @@ gates AS (
     ON CONFLICT (key) DO UPDATE SET max = excluded.max WHERE c.max <> excluded.max),
 stored AS (
     INSERT INTO tidemill.job (id, queue, task, args, priority, due_at, deadline, tags, options, origin,
-                              unique_key, concurrency_key, concurrency_max, state, note)
+                              required_model, unique_key, concurrency_key, concurrency_max, state, note)
     SELECT id, queue, task, args, coalesce(priority, 5), due_at, to_timestamp(deadline), tags, options, origin,
+           options ->> 'required_model',
            unique_key, concurrency_key,
            CASE WHEN concurrency_key IS NOT NULL THEN coalesce(concurrency_max, 1) END,
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
@@ -171,6 +172,7 @@ async def insert_alike(
         None if job.options is None else encode(job.options),
         notify and (job.at is not None or job.delay <= SOON),
         None if job.origin is None else encode(job.origin),
+        None if job.options is None else job.options.required_model,
     )
     return [JobRef(row[0]) for row in rows]
 

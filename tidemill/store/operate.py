@@ -47,8 +47,9 @@ RETURNING id, queue, concurrency_key
 #: Finished jobs come back as new jobs that say which one they repeat.
 RETRY_FINISHED = """
 INSERT INTO tidemill.job (
-    queue, task, args, priority, tags, options, origin, unique_key, concurrency_key, concurrency_max, state)
-SELECT queue, task, args, priority, tags, options,
+    queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key, concurrency_max,
+    state)
+SELECT queue, task, args, priority, tags, options, options ->> 'required_model',
        (coalesce(origin::jsonb, '{}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
        unique_key, concurrency_key, concurrency_max, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
 FROM tidemill.job_history WHERE id = ANY ($1::bigint[])

@@ -1,7 +1,6 @@
-"""Runs in the database: started in one round trip, owned under a lease, journaled by group commit.
+"""Runs in the database: started in one round trip, owned under a lease, sent to, listed, forgotten.
 
-An owner is a worker incarnation. Everything it writes for its runs in one turn goes into one statement, which takes
-only what it still owns; the journal's primary key is the fence behind that.
+An owner is a worker incarnation. What happens to its runs it writes down in turns: see `turns`.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
-import msgspec
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
-from tidemill.store.database import Connection, Database, columns
+from tidemill.store.database import Database
 
 #: News for owners: a run was started, or something is on its way to one.
 RUNS_CHANNEL = "runs"
@@ -22,7 +20,8 @@ RUNS_CHANNEL = "runs"
 #: A new run with its input; a taken key gives the run that has it.
 START_RUN = """
 WITH made AS (
-    INSERT INTO tidemill.run (workflow, version, key, input, origin, owner) VALUES ($1, $2, $3, $4, $5, $6)
+    INSERT INTO tidemill.run (workflow, version, key, input, origin, owner, parent, parent_work, kind)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
     ON CONFLICT (workflow, key) WHERE key IS NOT NULL DO NOTHING
     RETURNING id),
 news AS (SELECT pg_notify('tidemill_runs', '') FROM made WHERE $6::bigint IS NULL)
@@ -35,21 +34,21 @@ SELECT id, false, 0 FROM tidemill.run WHERE workflow = $1 AND key = $3 AND NOT E
 CLAIM_RUNS = """
 UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run
-    WHERE state = 'running' AND owner IS NULL AND awake AND workflow = ANY ($2) ORDER BY id LIMIT $3
+    WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2) ORDER BY id LIMIT $3
     FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
-RETURNING id, workflow, version, seq, input
+RETURNING id, kind, version, seq, input
 """
 
 #: Runs that are this owner's without being in its hands: the answer to a claim or a start was lost on the way.
 OWN_RUNS = """
-SELECT id, workflow, version, seq, input FROM tidemill.run
+SELECT id, kind, version, seq, input FROM tidemill.run
 WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
 """
 
 #: Runs that did not fit the code when they were last looked at are looked at again.
 UNPARK_RUNS = """
-UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'parked' AND workflow = ANY ($1)
+UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'parked' AND kind = ANY ($1)
 """
 
 #: What claimed runs are resumed from.
@@ -60,9 +59,10 @@ LEFT JOIN tidemill.snapshot AS s ON s.run_id = t.run_id
 WHERE t.run_id = ANY ($1) AND t.seq > coalesce(s.seq, 0) ORDER BY t.run_id, t.seq
 """
 
-#: What is due for these runs: ticks from outside and timers.
+#: What is due for this owner's runs, beside what it has in hand: ticks from outside, ends of jobs, timers.
 DUE_INBOX = """
-SELECT id, run_id, timer, data FROM tidemill.inbox WHERE run_id = ANY ($1) AND due_at <= now() ORDER BY id LIMIT 5000
+SELECT i.id, i.run_id, i.timer, i.work, i.data FROM tidemill.inbox AS i JOIN tidemill.run AS r ON r.id = i.run_id
+WHERE r.owner = $1 AND i.due_at <= now() AND i.id <> ALL ($2::bigint[]) ORDER BY i.id LIMIT $3
 """
 
 #: Runs that sleep while something is due for them wake up; what came for a run after its end goes. Also says in how
@@ -82,65 +82,6 @@ gone AS (
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
        (SELECT extract(epoch FROM min(due_at) - now())::float8 FROM tidemill.inbox WHERE due_at > now()) AS next
 FROM woken
-"""
-
-#: One turn of an owner over all its runs: ticks, what they publish, timers set and dropped, inbox rows used up,
-#: runs ended, snapshots taken, runs let go. Returns the runs that were still its own. A turn has a number, `$26`, and
-#: is not written twice. A run that is let go while something comes for it may fall asleep over it: the snapshot is
-#: older than the lock. `WAKE_RUNS` has to follow.
-COMMIT_TURN = """
-WITH mine AS MATERIALIZED (
-    SELECT r.id, w.seq AS last, w.state, w.result, w.error, w.note, w.release, w.awake
-    FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::json[], $6::json[], $7::text[], $8::boolean[],
-                $9::boolean[], $10::bigint[])
-        AS w(run_id, seq, state, result, error, note, release, awake, before)
-    CROSS JOIN LATERAL (
-        SELECT id FROM tidemill.run
-        WHERE id = w.run_id AND owner = $1 AND seq = w.before AND turn < $26 FOR UPDATE) AS r),
-ticks AS (
-    INSERT INTO tidemill.tick (run_id, seq, data)
-    SELECT * FROM unnest($11::bigint[], $12::bigint[], $13::json[]) AS t(run_id, seq, data)
-    WHERE (run_id IN (SELECT id FROM mine)) IS TRUE),
-shown AS (
-    INSERT INTO tidemill.published (run_id, data)
-    SELECT * FROM unnest($14::bigint[], $15::json[]) AS p(run_id, data)
-    WHERE (run_id IN (SELECT id FROM mine)) IS TRUE),
-used AS (
-    DELETE FROM tidemill.inbox AS i USING unnest($16::bigint[], $17::bigint[]) AS u(run_id, id)
-    WHERE i.id = u.id AND u.run_id IN (SELECT id FROM mine)),
-dropped AS (
-    DELETE FROM tidemill.inbox AS i USING unnest($18::bigint[], $19::text[]) AS d(run_id, timer)
-    WHERE i.run_id = d.run_id AND i.timer = d.timer AND d.run_id IN (SELECT id FROM mine)),
-ended AS (
-    DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM mine WHERE state IS NOT NULL AND state <> 'parked')),
-timers AS (
-    INSERT INTO tidemill.inbox (run_id, timer, due_at)
-    SELECT run_id, timer, to_timestamp(due)
-    FROM unnest($20::bigint[], $21::text[], $22::float8[]) AS t(run_id, timer, due)
-    WHERE (run_id IN (SELECT id FROM mine)) IS TRUE
-    ON CONFLICT (run_id, timer) WHERE timer IS NOT NULL DO UPDATE SET due_at = excluded.due_at),
-snaps AS (
-    INSERT INTO tidemill.snapshot (run_id, seq, data)
-    SELECT * FROM unnest($23::bigint[], $24::bigint[], $25::json[]) AS s(run_id, seq, data)
-    WHERE (run_id IN (SELECT id FROM mine)) IS TRUE
-    ON CONFLICT (run_id) DO UPDATE SET seq = excluded.seq, data = excluded.data)
-UPDATE tidemill.run AS r
-SET seq = mine.last, turn = $26, state = coalesce(mine.state, r.state), result = coalesce(mine.result, r.result),
-    error = coalesce(mine.error, r.error), note = coalesce(mine.note, r.note),
-    ended_at = CASE WHEN mine.state IS NULL OR mine.state = 'parked' THEN r.ended_at ELSE now() END,
-    owner = CASE WHEN mine.release OR mine.state IS NOT NULL THEN NULL ELSE r.owner END,
-    awake = CASE WHEN mine.release THEN mine.awake OR EXISTS (
-        SELECT FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ($17::bigint[]))
-        ELSE r.awake END
-FROM mine WHERE r.id = mine.id
-RETURNING r.id
-"""
-
-#: After a lost answer: which of these runs had been written in this turn. One that ended or was let go has no owner.
-WRITTEN_RUNS = """
-SELECT r.id FROM unnest($3::bigint[], $4::bigint[]) AS w(run_id, seq)
-JOIN tidemill.run AS r ON r.id = w.run_id AND r.seq = w.seq
-WHERE r.turn = $2 AND (r.owner = $1 OR r.owner IS NULL)
 """
 
 #: Something for a run from outside; wakes it if it sleeps.
@@ -186,8 +127,8 @@ DELETE FROM tidemill.run WHERE id IN (SELECT id FROM old) RETURNING id
 #: A new run that begins where another was after tick `$2`, asleep until its timers are set.
 FORK_RUN = """
 WITH made AS (
-    INSERT INTO tidemill.run (workflow, version, input, seq, origin, forked_from, awake)
-    SELECT workflow, $3, input, $2 + cardinality($5::json[]), $4, id, false FROM tidemill.run WHERE id = $1
+    INSERT INTO tidemill.run (workflow, kind, version, input, seq, origin, forked_from, awake)
+    SELECT workflow, kind, $3, input, $2 + cardinality($5::json[]), $4, id, false FROM tidemill.run WHERE id = $1
     RETURNING id),
 ticks AS (
     INSERT INTO tidemill.tick (run_id, seq, data)
@@ -207,8 +148,19 @@ WAKE_RUN = "UPDATE tidemill.run SET awake = true WHERE id = $1 RETURNING pg_noti
 #: There are runs to take up.
 TELL_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
 
+#: What was noted by a piece of work, in the journal or on its way there.
+NOTED_FOR_WORK = """
+SELECT data FROM tidemill.tick WHERE run_id = $1 AND data ->> 'kind' = 'noted' AND (data ->> 'work')::bigint = $2
+UNION ALL
+SELECT data FROM tidemill.inbox
+WHERE run_id = $1 AND data ->> 'kind' = 'noted' AND (data ->> 'work')::bigint = $2
+"""
+
+#: Something to show of a run, from a process that does not own it.
+PUBLISH = "INSERT INTO tidemill.published (run_id, data) SELECT $1, data FROM unnest($2::json[]) AS p(data)"
+
 LIST_RUNS = """
-SELECT id, workflow, state, key, seq, owner, awake, note, created_at, ended_at FROM tidemill.run
+SELECT id, workflow, kind, state, key, seq, owner, awake, note, created_at, ended_at FROM tidemill.run
 WHERE ($1::text IS NULL OR state = $1) AND ($2::text IS NULL OR workflow = $2) AND ($3::bigint IS NULL OR id < $3)
 ORDER BY id DESC LIMIT $4
 """
@@ -222,26 +174,6 @@ READ_TICKS = "SELECT seq, data FROM tidemill.tick WHERE run_id = $1 AND seq > $2
 READ_PUBLISHED = "SELECT seq, at, data FROM tidemill.published WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
 
 
-class RunTurn(msgspec.Struct):
-    """What one run has to write down in one turn. `before` is the last tick that it knows to be stored."""
-
-    run_id: int
-    before: int
-    last: int
-    ticks: list[bytes] = []
-    shown: list[bytes] = []
-    used: list[int] = []
-    timers: dict[str, float | None] = {}
-    state: str | None = None
-    result: bytes | None = None
-    error: bytes | None = None
-    note: str | None = None
-    snapshot: bytes | None = None
-    release: bool = False
-    awake: bool = False
-    """Whether a run that is let go has work to do, whatever the inbox says."""
-
-
 async def start_run(
     database: Database,
     *,
@@ -251,45 +183,19 @@ async def start_run(
     key: str | None = None,
     origin: bytes | None = None,
     owner: int | None = None,
+    parent: tuple[int, int] | None = None,
+    kind: str | None = None,
 ) -> tuple[int, bool]:
-    """Store a new run; returns its id, and whether it is new."""
-    rows = await database.fetch(START_RUN, workflow, version, key, input, origin, owner)
-    if not rows:  # The holder of the key was being stored at the same moment.
-        return await start_run(
-            database, workflow=workflow, version=version, input=input, key=key, origin=origin, owner=owner
-        )
-    return rows[0]["id"], rows[0]["created"]
+    """Store a new run; returns its id, and whether it is new. `parent` is a run and the work there that waits.
 
-
-async def commit_turn(
-    database: Database, connection: Connection, owner: int, number: int, turns: Sequence[RunTurn]
-) -> set[int]:
-    """Write down one turn of many runs, by its number; returns those that were still the owner's."""
-    heads = [(t.run_id, t.last, t.state, t.result, t.error, t.note, t.release, t.awake, t.before) for t in turns]
-    ticks = [(t.run_id, t.before + n, data) for t in turns for n, data in enumerate(t.ticks, 1)]
-    set_timers = [(t.run_id, name, due) for t in turns for name, due in t.timers.items() if due is not None]
-    rows = await connection.fetch(
-        database.sql(COMMIT_TURN),
-        owner,
-        *columns(heads, 9),
-        *columns(ticks, 3),
-        *columns([(t.run_id, data) for t in turns for data in t.shown], 2),
-        *columns([(t.run_id, inbox_id) for t in turns for inbox_id in t.used], 2),
-        *columns([(t.run_id, name) for t in turns for name, due in t.timers.items() if due is None], 2),
-        *columns(set_timers, 3),
-        *columns([(t.run_id, t.last, t.snapshot) for t in turns if t.snapshot is not None], 3),
-        number,
-    )
-    return {row[0] for row in rows}
-
-
-async def written_runs(
-    database: Database, connection: Connection, owner: int, number: int, turns: Sequence[RunTurn]
-) -> set[int]:
-    """Those of a turn's runs that an earlier try at this turn has written, though its answer was lost."""
-    numbers, lasts = [turn.run_id for turn in turns], [turn.last for turn in turns]
-    rows = await connection.fetch(database.sql(WRITTEN_RUNS), owner, number, numbers, lasts)
-    return {row[0] for row in rows}
+    `kind` is what an owner must know in order to drive it: the workflow, if nothing else is said.
+    """
+    who = (origin, owner, *(parent or (None, None)), kind or workflow)
+    while True:
+        rows = await database.fetch(START_RUN, workflow, version, key, input, *who)
+        if rows:
+            return rows[0]["id"], rows[0]["created"]
+        # The holder of the key was being stored at the same moment.
 
 
 async def fork_run(
@@ -355,6 +261,11 @@ async def list_runs(
 async def read_ticks(database: Database, run_id: int, *, after: int = 0, limit: int = 100_000) -> list[Any]:
     """A run's journal from a point on: (seq, data) each."""
     return await database.fetch(READ_TICKS, run_id, after, limit)
+
+
+async def publish(database: Database, run_id: int, shown: Sequence[bytes]) -> None:
+    """Show something of a run."""
+    await database.fetch(PUBLISH, run_id, list(shown))
 
 
 async def read_published(database: Database, run_id: int, *, after: int = 0, limit: int = 1000) -> list[Any]:

@@ -36,7 +36,7 @@ SELECT id FROM me
 #: Still alive. Returns nothing once somebody has taken the lease for lapsed and ended this incarnation.
 RENEW_LEASE = """
 UPDATE tidemill.worker SET lease_until = now() + make_interval(secs => $2), seen_at = now(), status = $3,
-                           running = $4, flagged_at = NULL
+                           running = $4, models = $5, flagged_at = NULL
 WHERE id = $1 AND ended_at IS NULL
 RETURNING flagged_at
 """
@@ -126,7 +126,7 @@ SELECT $1, $2, 'run', $3 WHERE EXISTS (
 
 #: Workers for people: living ones first, then those that ended in the last `$1` seconds.
 LIST_WORKERS = """
-SELECT w.id, w.host, w.pid, w.queues, w.concurrency, w.versions, w.status, w.running, w.started_at, w.seen_at,
+SELECT w.id, w.host, w.pid, w.queues, w.concurrency, w.versions, w.models, w.status, w.running, w.started_at, w.seen_at,
        w.lease_until, w.flagged_at, w.ended_at, w.end_reason, cardinality(w.tasks) AS tasks,
        ARRAY(SELECT c.host || '/' || c.queue || '=' || c.mode FROM tidemill.worker_control AS c
              WHERE c.host IN (w.host, '*') AND (c.queue = '*' OR c.queue = ANY (w.queues)) ORDER BY 1) AS control
@@ -192,10 +192,17 @@ async def register_worker(database: Database, card: WorkerCard, *, lease: float)
 
 
 async def renew_lease(
-    database: Database, connection: Executor, worker_id: int, *, lease: float, status: str, running: int
+    database: Database,
+    connection: Executor,
+    worker_id: int,
+    *,
+    lease: float,
+    status: str,
+    running: int,
+    models: Sequence[str] | None = None,
 ) -> bool:
     """Prove to be alive; False means that this incarnation has been taken for dead and is over."""
-    rows = await connection.fetch(database.sql(RENEW_LEASE), worker_id, lease, status, running)
+    rows = await connection.fetch(database.sql(RENEW_LEASE), worker_id, lease, status, running, models)
     return bool(rows)
 
 

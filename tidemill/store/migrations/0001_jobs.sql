@@ -19,6 +19,7 @@ CREATE TABLE tidemill.job (
     task            text COLLATE "C" NOT NULL,
     args            json NOT NULL,
     options         json,
+    required_model  text COLLATE "C",
     origin          json,
     tags            text[],
     unique_key      text COLLATE "C",
@@ -39,9 +40,13 @@ CREATE TABLE tidemill.job (
 -- What a claim reads: only what is ready, one range per queue and priority.
 CREATE INDEX job_ready ON tidemill.job (queue, priority, due_at, id) WHERE state = 'ready';
 CREATE UNIQUE INDEX job_unique ON tidemill.job (task, unique_key) WHERE unique_key IS NOT NULL;
+-- What a worker with models reads, in their place; other jobs are not in it and cost it nothing.
+CREATE INDEX job_model ON tidemill.job (queue, required_model, priority, due_at, id)
+    WHERE state = 'ready' AND required_model IS NOT NULL;
 CREATE INDEX job_concurrency ON tidemill.job (concurrency_key, state) WHERE concurrency_key IS NOT NULL;
 CREATE INDEX job_unrouted ON tidemill.job (task) WHERE state = 'unrouted';
 CREATE INDEX job_run ON tidemill.job (run_id, work) WHERE run_id IS NOT NULL;
+CREATE INDEX job_unwanted ON tidemill.job (id) WHERE cancel_reason IS NOT NULL AND run_id IS NOT NULL;
 CREATE INDEX job_deadline ON tidemill.job (deadline) WHERE deadline IS NOT NULL;
 
 -- Finished jobs, one partition a day; retention drops whole partitions.
@@ -116,6 +121,7 @@ CREATE TABLE tidemill.worker (
     tasks       text[] NOT NULL,
     concurrency integer NOT NULL,
     versions    json NOT NULL,
+    models      text[],
     status      text NOT NULL DEFAULT 'running',
     running     integer NOT NULL DEFAULT 0,
     started_at  timestamptz NOT NULL DEFAULT now(),

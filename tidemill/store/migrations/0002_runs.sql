@@ -11,6 +11,7 @@ CREATE TABLE tidemill.run (
     state       text COLLATE "C" NOT NULL DEFAULT 'running'
                 CHECK (state IN ('running', 'parked', 'succeeded', 'failed', 'cancelled', 'timed_out')),
     workflow    text COLLATE "C" NOT NULL,
+    kind        text COLLATE "C" NOT NULL, -- what an owner must know in order to drive it
     version     text COLLATE "C" NOT NULL,
     key         text COLLATE "C",
     input       json NOT NULL,
@@ -18,14 +19,17 @@ CREATE TABLE tidemill.run (
     error       json,
     note        text,
     origin      json,
-    forked_from bigint
+    forked_from bigint,
+    parent      bigint, -- the run that started it, and the piece of work there that waits for it
+    parent_work bigint
 ) WITH (fillfactor = 70);
 
 -- What an owner looks for: runs with something to do that nobody owns.
-CREATE INDEX run_unowned ON tidemill.run (workflow, id) WHERE state = 'running' AND owner IS NULL AND awake;
-CREATE INDEX run_parked ON tidemill.run (workflow) WHERE state = 'parked';
+CREATE INDEX run_unowned ON tidemill.run (kind, id) WHERE state = 'running' AND owner IS NULL AND awake;
+CREATE INDEX run_parked ON tidemill.run (kind) WHERE state = 'parked';
 CREATE INDEX run_owned ON tidemill.run (owner) WHERE owner IS NOT NULL;
 CREATE INDEX run_ended ON tidemill.run (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX run_parent ON tidemill.run (parent) WHERE parent IS NOT NULL;
 CREATE UNIQUE INDEX run_key ON tidemill.run (workflow, key) WHERE key IS NOT NULL;
 
 -- Everything that happened to a run, in order. Two owners cannot both write tick n.

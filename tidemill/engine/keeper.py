@@ -1,6 +1,6 @@
 """The keeper of runs: a process that owns runs, drives them, and writes down what happens to all of them together.
 
-    keeper = RunKeeper(database, {"shop.Article": Article()})
+    keeper = RunKeeper(database, {"Article": FlowKind(Article())})
     await keeper.run()                      # until stop()
 
 Ownership hangs on one lease, as a worker's jobs do. Each turn of the commit loop takes what all runs have to write
@@ -13,24 +13,20 @@ import asyncio
 import os
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import asyncpg
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK
-from tidemill.core.codec import storable
-from tidemill.core.errors import LeaseLostError
-from tidemill.core.ticks import Elapsed, Resumed, Started
+from tidemill.core.codec import decode, storable
+from tidemill.core.errors import LeaseLostError, StoreError
+from tidemill.core.ticks import Elapsed, Tick
 from tidemill.engine.hands import Hands
 from tidemill.engine.isolation import Children
 from tidemill.engine.lifeline import Lifeline
-from tidemill.flows.durable import DurableRun, restore
-from tidemill.flows.events import Event
-from tidemill.flows.journal import decode_tick
-from tidemill.flows.wire import decode_event
-from tidemill.flows.workflow import Workflow
+from tidemill.engine.stored import RunKind, StoredRun, Unopened, WorkEnd
 from tidemill.store.database import Connection, Database, is_away, is_full
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.runs import (
@@ -44,20 +40,19 @@ from tidemill.store.runs import (
     TELL_OWNERS,
     UNPARK_RUNS,
     WAKE_RUNS,
-    RunTurn,
-    commit_turn,
-    written_runs,
 )
+from tidemill.store.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers, written_runs
 from tidemill.store.wake import Listener
 from tidemill.store.workers import END_WORKER, WorkerCard, register_worker
 from tidemill.version import VERSION
 
-log = structlog.get_logger("tidemill.flows")
+log = structlog.get_logger("tidemill.runs")
 
 CLAIM_AT_ONCE = 200
 SAFETY_POLL = 1.0
 IDLE_BEFORE_RELEASE = 0.3
 MOST_RUNS = 20_000
+MOST_INBOX = 5000
 LOOK_FOR_OWN = 5.0
 LETTING_GO = 10.0
 
@@ -66,27 +61,33 @@ _CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class RunKeeper:
-    """Owns and drives the durable runs of these workflows."""
+    """Owns and drives the runs of these kinds."""
 
     def __init__(
-        self, database: Database, workflows: Mapping[str, Workflow], *, lease: float = 15.0, heartbeat: float = 3.0
+        self, database: Database, kinds: Mapping[str, RunKind], *, lease: float = 15.0, heartbeat: float = 3.0
     ) -> None:
         self.worker_id = 0
-        self.runs: dict[int, DurableRun] = {}
+        self.runs: dict[int, StoredRun] = {}
         self._database = database
-        self._workflows = workflows
+        self._kinds = kinds
         self._lease = lease
         self._heartbeat = heartbeat
-        self._dirty: dict[DurableRun, None] = {}
+        self._dirty: dict[StoredRun, None] = {}
         self._idle_since: dict[int, float] = {}
         self._taken: set[int] = set()  # inbox rows that a run has, as long as a reading may still show them
         self._settled: set[int] = set()  # those of them whose turn has been written
         self._turn_number = 0
+        self._numbers: list[int] = []  # for runs that this process begins
+        self._numbers_at_once = 1
+        self._numbers_at = 0.0
+        self._reserving = asyncio.Lock()
+        self._born: dict[int, asyncio.Future[None]] = {}
         self._connection: Connection | None = None
         self._wake_at = 0.0
         self._look_for_own_at = 0.0
         self._writes = asyncio.Event()
         self._news = asyncio.Event()
+        self._unwanted = asyncio.Event()
         self._ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._fenced: str | None = None
@@ -103,7 +104,11 @@ class RunKeeper:
     async def wait_ready(self) -> None:
         await self._ready.wait()
 
-    def has_news(self, run: DurableRun) -> None:
+    async def lend_connection(self) -> Connection:
+        """A connection for one step's own transaction."""
+        return await self._database.connect(patience=30.0)
+
+    def has_news(self, run: StoredRun) -> None:
         """A run has something to write down."""
         self._dirty[run] = None
         self._writes.set()
@@ -114,13 +119,32 @@ class RunKeeper:
         if delay < SAFETY_POLL:
             asyncio.get_running_loop().call_later(delay + 0.002, self._news.set)
 
-    def adopt(self, number: int, workflow: Workflow, event: Event) -> DurableRun | None:
-        """Drive a run that this process has just stored as its own; a keeper that stops leaves it to others."""
-        if self.is_stopping or number in self.runs:
-            return self.runs.get(number)
-        run = self.runs[number] = DurableRun(workflow, number, self, stored=0)
-        run.start(event)
+    async def begin(self, open: Callable[[int], StoredRun]) -> StoredRun | None:
+        """Begin a run here. `open` makes it from its number; it is stored together with its first ticks.
+
+        None when this keeper stops: others will have to drive it.
+        """
+        number = await self._next_number()
+        if self.is_stopping:
+            return None
+        run = self.runs[number] = open(number)
+        stored = self._born[number] = asyncio.get_running_loop().create_future()
+        try:
+            await stored
+        finally:
+            self._born.pop(number, None)
         return run
+
+    async def _next_number(self) -> int:
+        async with self._reserving:
+            if not self._numbers:
+                now = asyncio.get_running_loop().time()
+                # Few when runs are begun seldom, so that numbers follow time; many when they are begun often.
+                often = now - self._numbers_at < 1.0
+                self._numbers_at_once = min(self._numbers_at_once * 2, 256) if often else 1
+                self._numbers_at = now
+                self._numbers = (await reserve_numbers(self._database, self._numbers_at_once))[::-1]
+            return self._numbers.pop()
 
     async def run(self) -> None:
         """Own and drive runs until told to stop. Raises `LeaseLostError` when taken for dead."""
@@ -140,12 +164,16 @@ class RunKeeper:
             on_fenced=self._fence,
         )
         lifeline.start()
-        await self._database.fetch(UNPARK_RUNS, list(self._workflows), patience=None)
+        await self._database.fetch(UNPARK_RUNS, list(self._kinds), patience=None)
         listener = Listener(self._database)
-        listener.on(RUNS_CHANNEL, lambda _: self._news.set())
+        listener.on(RUNS_CHANNEL, self._hear)
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(listener.run()), group.create_task(self._take_up())]
+                helpers = [
+                    group.create_task(listener.run()),
+                    group.create_task(self._take_up()),
+                    group.create_task(self._clear_away()),
+                ]
                 writing = group.create_task(self._write())
                 await listener.wait_ready()
                 self._ready.set()
@@ -160,6 +188,9 @@ class RunKeeper:
             await asyncio.to_thread(lifeline.stop)
             for run in self.runs.values():
                 run.drop()
+            for stored in self._born.values():
+                if not stored.done():
+                    stored.set_exception(StoreError("the keeper of runs has stopped: the run may or may not be stored"))
             if self._connection is not None:
                 self._connection.terminate()
         if self._fenced is not None:
@@ -167,6 +198,11 @@ class RunKeeper:
         await self._database.fetch(END_WORKER, self.worker_id, "stopped", patience=5.0)
         await self._database.fetch(FREE_RUNS, patience=5.0)  # What was started in its name as it stopped.
         await self._database.fetch(TELL_OWNERS, patience=5.0)
+
+    def _hear(self, what: str) -> None:
+        if what == "wake":  # Something has come for a run that sleeps.
+            self._wake_at = 0.0
+        self._news.set()
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -179,12 +215,44 @@ class RunKeeper:
             taken = [(run, *run.take_turn()) for run in dirty if not run.let_go]
             if not taken:
                 continue
-            mine = await self._commit([turn for _, turn, _ in taken])
+            together = [turn for _, turn, _ in taken if turn.within is None]
+            apart = [(run, turn) for run, turn, _ in taken if turn.within is not None]
+            parts = await asyncio.gather(
+                self._commit(together), *(self._commit_within(run, turn) for run, turn in apart)
+            )
+            mine = set[int]().union(*parts)
             for run, turn, after in taken:
                 self._written(run, turn, after, run.number in mine)
 
+    async def _commit_within(self, run: StoredRun, turn: RunTurn) -> set[int]:
+        """Write one run's turn together with what its step has written in a transaction of its own.
+
+        If it cannot be written, the run is taken up again from what is stored, and the step is run again.
+        """
+        connection, self._turn_number = turn.within, self._turn_number + 1
+        number = self._turn_number
+        try:
+            mine = await commit_turn(self._database, connection, self.worker_id, number, [turn])
+            await connection.execute("COMMIT" if mine else "ROLLBACK")
+        except Exception as error:  # noqa: BLE001 - whatever it was, the journal tells what holds
+            log.warning("a step's own transaction was not committed", run=turn.run_id, error=str(error))
+            mine = {
+                row[0]
+                for row in await self._database.fetch(
+                    WRITTEN_RUNS, self.worker_id, number, [turn.run_id], [turn.last], patience=None
+                )
+            }
+        finally:
+            connection.terminate()
+            run.transaction_over()
+        if not mine:
+            self._look_for_own_at = 0.0
+        return mine
+
     async def _commit(self, turns: list[RunTurn]) -> set[int]:
         """Write a turn, however often it takes; returns the runs that were still ours."""
+        if not turns:
+            return set()
         self._turn_number += 1
         return await self._commit_as(self._turn_number, turns)
 
@@ -223,14 +291,22 @@ class RunKeeper:
         await self._commit_as(number, [RunTurn(turn.run_id, turn.before, turn.before, state="parked", note=note)])
         return set()
 
-    def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
+    def _written(self, run: StoredRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
         self._settled.update(turn.used)
+        born = self._born.get(run.number) if turn.new is not None else None
         if not still_mine:
             log.warning("a run is not this owner's any more", run=run.number)
             self._forget(run)
+            if born is not None and not born.done():
+                born.set_exception(StoreError("the database refused the run: it was not started"))
             return
+        if born is not None and not born.done():
+            born.set_result(None)
+        if turn.stops or turn.state is not None:
+            self._unwanted.set()
         try:
-            run.loop.execute(after)
+            if after:
+                run.loop.execute(after)
         except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
             run.give_up(error)
             return
@@ -239,12 +315,12 @@ class RunKeeper:
             if turn.release and not turn.awake:
                 self._wake_at = 0.0  # Something may have come for it while it was being let go.
                 self._news.set()
-        elif run.loop.state.idle:
+        elif run.at_rest:
             self._idle_since.setdefault(run.number, asyncio.get_running_loop().time())
         else:
             self._idle_since.pop(run.number, None)
 
-    def _forget(self, run: DurableRun) -> None:
+    def _forget(self, run: StoredRun) -> None:
         if self.runs.get(run.number) is run:
             del self.runs[run.number]
             self._idle_since.pop(run.number, None)
@@ -280,6 +356,17 @@ class RunKeeper:
                 pass
             self._news.clear()
 
+    async def _clear_away(self) -> None:
+        """Cancel jobs that runs want no longer; the orchestrator does so too, from time to time."""
+        while True:
+            await self._unwanted.wait()
+            self._unwanted.clear()
+            try:
+                await cancel_unwanted(self._database)
+            except Exception as error:
+                if not (is_away(error) or is_full(error) or isinstance(error, _CLASHES)):
+                    raise
+
     async def _wake_sleepers(self) -> float:
         """Every now and then: wake runs for which something is due. Returns how long until the next time."""
         now = asyncio.get_running_loop().time()
@@ -297,10 +384,10 @@ class RunKeeper:
         if now >= self._look_for_own_at:
             self._look_for_own_at = now + LOOK_FOR_OWN
             rows = await self._database.fetch(OWN_RUNS, self.worker_id, list(self.runs), CLAIM_AT_ONCE, patience=None)
-            await self._load([row for row in rows if row["workflow"] in self._workflows])
+            await self._load([row for row in rows if row["kind"] in self._kinds])
         if room <= 0:
             return 0
-        rows = await self._database.fetch(CLAIM_RUNS, self.worker_id, list(self._workflows), room, patience=None)
+        rows = await self._database.fetch(CLAIM_RUNS, self.worker_id, list(self._kinds), room, patience=None)
         await self._load(rows)
         return len(rows)
 
@@ -319,26 +406,21 @@ class RunKeeper:
                 self._resume(row, None if snapshot is None else snapshot["data"], ticks.get(number, []))
 
     def _resume(self, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> None:
-        workflow, number = self._workflows[row["workflow"]], row["id"]
-        now = SYSTEM_CLOCK.now()
+        number = row["id"]
         try:
-            if row["seq"] == 0:
-                first, state = Started(now, decode_event(row["input"])), None
-            else:
-                first, state = Resumed(now), restore(workflow, snapshot, ticks)
-            run = DurableRun(workflow, number, self, stored=row["seq"], state=state)
+            run, first = self._kinds[row["kind"]].open(self, row, snapshot, ticks)
             run.loop.post(first)
         except Exception as error:  # noqa: BLE001 - one run that does not fit must not end the others
-            self._park(workflow, row, str(error) or repr(error))
+            self._park(row, str(error) or repr(error))
             return
         self.runs[number] = run
 
-    def _park(self, workflow: Workflow, row: Any, why: str) -> None:
+    def _park(self, row: Any, why: str) -> None:
         """A run that does not fit the code any more waits, loudly, for somebody to decide."""
         log.error("run parked: it does not fit the workflow any more", run=row["id"], why=why)
         for run in [run for run in self._dirty if run.number == row["id"]]:
             self._forget(run)
-        turn = DurableRun(workflow, row["id"], self, stored=row["seq"]).turn()
+        turn = Unopened(self, row["id"], row["seq"]).turn()
         turn.state = "parked"
         turn.note = storable(f"{why}; the workflow has changed since: cancel the run, or deploy what fits")
 
@@ -346,7 +428,7 @@ class RunKeeper:
         if not self.runs:
             return
         settled, self._settled = self._settled, set()
-        rows = await self._database.fetch(DUE_INBOX, list(self.runs), patience=None)
+        rows = await self._database.fetch(DUE_INBOX, self.worker_id, list(self._taken), MOST_INBOX, patience=None)
         self._taken -= settled  # Their turn was written before this reading: it shows only what is new.
         for row in rows:
             run = self.runs.get(row["run_id"])
@@ -354,16 +436,18 @@ class RunKeeper:
                 continue
             self._taken.add(row["id"])
             self._hand_over(run, row)
+        if len(rows) == MOST_INBOX:
+            self._news.set()
 
-    def _hand_over(self, run: DurableRun, row: Any) -> None:
+    def _hand_over(self, run: StoredRun, row: Any) -> None:
         try:
-            tick = Elapsed(SYSTEM_CLOCK.now(), row["timer"]) if row["timer"] else decode_tick(row["data"])
+            ticks = _ticks_of(run, row)
         except Exception as error:  # noqa: BLE001 - whatever was sent, the run and its keeper go on
             log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
             run.pass_over(row["id"], f"something that was sent to it could not be read: {error}")
             return
         try:
-            run.take_in(row["id"], tick)
+            run.take_in(row["id"], ticks)
         except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
             run.give_up(error)
 
@@ -396,7 +480,16 @@ class RunKeeper:
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=(),
-            tasks=tuple(self._workflows),
+            tasks=tuple(self._kinds),
             concurrency=0,
             versions={"tidemill": VERSION, "python": platform.python_version()},
         )
+
+
+def _ticks_of(run: StoredRun, row: Any) -> Sequence[Tick]:
+    """What a row of the inbox says to a run."""
+    if row["timer"] is not None:
+        return [Elapsed(SYSTEM_CLOCK.now(), row["timer"])]
+    if row["work"] is not None:
+        return run.work_ended(row["work"], decode(row["data"], WorkEnd))
+    return [run.decode_tick(row["data"])]

@@ -1,0 +1,419 @@
+"""Steps on queues, runs started by runs, and a step's own transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.support import eventually
+from tidemill import App
+from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.errors import WorkflowRuntimeError
+from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
+from tidemill.store.database import Database
+
+
+THRICE = retry_policy(wait=wait_fixed(0.01), stop=stop_after_attempt(3))
+
+
+class Part(Event):
+    n: int
+
+
+class Square(Event):
+    n: int
+
+
+class Word(Event):
+    text: str
+
+
+class Progress(Event):
+    done: int
+
+
+async def jobs_of(database: Database, run: int) -> list[dict[str, Any]]:
+    rows = await database.fetch(
+        "SELECT task, queue, state, attempt, note FROM tidemill.job_history WHERE run_id = $1 ORDER BY id", run
+    )
+    return [dict(row) for row in rows]
+
+
+async def test_a_step_on_a_queue_is_a_job_and_its_result_comes_back(app: App, database: Database) -> None:
+    @app.workflow
+    class Far(Workflow):
+        @step
+        async def near(self, ev: StartEvent) -> Part:
+            return Part(n=ev.n)
+
+        @step(queue="gpu")
+        async def far(self, ev: Part) -> StopEvent:
+            return StopEvent(result=ev.n * ev.n)
+
+    async with app.running():
+        handle = await app.start(Far, n=7)
+        assert await handle == 49
+    assert await jobs_of(database, handle.id) == [
+        {"task": "Far.far", "queue": "gpu", "state": "succeeded", "attempt": 1, "note": None}
+    ]
+
+
+async def test_a_step_on_a_queue_runs_in_place_when_the_run_is_in_memory() -> None:
+    class Here(Workflow):
+        @step(queue="gpu")
+        async def far(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            answer = await ctx.wait_for_event(Word)
+            return StopEvent(result=(os.getpid(), answer.text))
+
+    handler = Here().run()
+    await asyncio.sleep(0)
+    handler.ctx.send_event(Word(text="hi"))
+    assert await handler == (os.getpid(), "hi")
+
+
+async def test_state_sends_and_shown_events_of_a_step_on_a_queue_reach_the_run(app: App) -> None:
+    @app.workflow
+    class Telling(Workflow):
+        @step
+        async def begin(self, ctx: Context, ev: StartEvent) -> Part:
+            await ctx.store.set("words", ["one"])
+            return Part(n=1)
+
+        @step(queue="far")
+        async def far(self, ctx: Context, ev: Part) -> Square | None:
+            words = await ctx.store.get("words")
+            await ctx.store.set("words", [*words, "two"])
+            assert await ctx.store.get("words") == ["one", "two"]
+            ctx.write_event_to_stream(Progress(done=1))
+            ctx.send_event(Square(n=ev.n))
+
+        @step
+        async def end(self, ctx: Context, ev: Square) -> StopEvent:
+            return StopEvent(result=await ctx.store.get("words"))
+
+    async with app.running():
+        handle = await app.start(Telling)
+        shown = [event async for event in handle.stream_events()]
+        assert await handle == ["one", "two"]
+    assert Progress(done=1) in shown
+
+
+async def test_a_fan_out_over_a_queue_is_collected_again(app: App, database: Database) -> None:
+    @app.workflow
+    class Wide(Workflow):
+        @step
+        async def split(self, ev: StartEvent) -> list[Part]:
+            return [Part(n=n) for n in range(200)]
+
+        @step(queue="far", num_workers=200)
+        async def work(self, ev: Part) -> Square:
+            return Square(n=ev.n * ev.n)
+
+        @step
+        async def join(self, events: list[Square]) -> StopEvent:
+            return StopEvent(result=sum(event.n for event in events))
+
+    async with app.running():
+        handle = await app.start(Wide)
+        assert await handle == sum(n * n for n in range(200))
+    assert len(await jobs_of(database, handle.id)) == 200
+
+
+async def test_the_retry_policy_of_a_step_on_a_queue_is_obeyed_and_failed_attempts_leave_nothing(
+    app: App, database: Database
+) -> None:
+    @app.workflow
+    class Flaky(Workflow):
+        @step(queue="far", retry_policy=THRICE)
+        async def far(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            await ctx.store.set("tried", await ctx.store.get("tried", default=0) + 1)
+            if ctx.retry_info().retry_number < 2:
+                raise ValueError("not yet")
+            return StopEvent(result=await ctx.store.get("tried"))
+
+    async with app.running():
+        handle = await app.start(Flaky)
+        assert await handle == 1
+    assert len(await jobs_of(database, handle.id)) == 3
+
+
+async def test_a_step_on_a_queue_that_fails_for_good_fails_its_run_with_the_same_exception(app: App) -> None:
+    @app.workflow
+    class Bad(Workflow):
+        @step(queue="far")
+        async def far(self, ev: StartEvent) -> StopEvent:
+            raise ValueError("no good")
+
+    async with app.running():
+        with pytest.raises(ValueError, match="no good"):
+            await (await app.start(Bad))
+
+
+async def test_a_step_on_a_queue_that_waits_ends_its_job_and_is_a_job_again_when_answered(
+    app: App, database: Database
+) -> None:
+    effects: list[int] = []
+
+    @app.workflow
+    class Asks(Workflow):
+        @step(queue="far")
+        async def far(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            async def effect() -> int:
+                effects.append(1)
+                return len(effects)
+
+            first = await ctx.once("first", effect)
+            await ctx.store.set("before", True)
+            answer = await ctx.wait_for_event(Word)
+            return StopEvent(result=[answer.text, first, await ctx.store.get("before")])
+
+    async with app.running():
+        handle = await app.start(Asks)
+        await eventually(lambda: jobs_of(database, handle.id))
+        await handle.send_event(Word(text="yes"))
+        assert await handle.result(timeout=20) == ["yes", 1, True]
+    assert len(await jobs_of(database, handle.id)) == 2
+    assert effects == [1]
+
+
+async def test_what_cannot_be_had_on_a_queue_is_said_clearly(app: App) -> None:
+    @app.workflow
+    class Collects(Workflow):
+        @step(queue="far")
+        async def far(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            ctx.collect_events(ev, [StartEvent])
+            return StopEvent()
+
+    async with app.running():
+        with pytest.raises(WorkflowRuntimeError, match="let it take a list of events"):
+            await (await app.start(Collects))
+
+
+async def test_cancelling_a_run_cancels_its_jobs(app: App, database: Database) -> None:
+    begun = asyncio.Event()
+
+    @app.workflow
+    class Long(Workflow):
+        @step
+        async def split(self, ctx: Context, ev: StartEvent) -> Part | Square:
+            ctx.send_event(Square(n=1))
+            return Part(n=1)
+
+        @step(queue="far")
+        async def running(self, ev: Part) -> StopEvent:
+            begun.set()
+            await asyncio.Event().wait()
+            return StopEvent()
+
+        @step(queue="nobody")
+        async def waiting(self, ev: Square) -> StopEvent:
+            return StopEvent()
+
+    async with app.running(queues=["far"]):
+        handle = await app.start(Long)
+        await begun.wait()
+        await handle.cancel()
+        await eventually(lambda: _no_jobs(database))
+    jobs = await jobs_of(database, handle.id)
+    assert {job["task"]: job["state"] for job in jobs} == {"Long.running": "cancelled", "Long.waiting": "cancelled"}
+
+
+async def _no_jobs(database: Database) -> bool:
+    return not await database.fetch("SELECT FROM tidemill.job")
+
+
+async def test_a_job_that_an_operator_cancels_fails_its_step(app: App, database: Database) -> None:
+    @app.workflow
+    class Stuck(Workflow):
+        @step(queue="nobody")
+        async def far(self, ev: StartEvent) -> StopEvent:
+            return StopEvent()
+
+    async with app.running(queues=["other"]):
+        handle = await app.start(Stuck)
+        (row,) = await database.fetch("SELECT id FROM tidemill.job")
+        await app.cancel(row["id"], by="an operator")
+        with pytest.raises(WorkflowRuntimeError, match="was cancelled: cancelled by an operator"):
+            await handle.result(timeout=20)
+
+
+async def test_a_child_run_gives_its_result_to_the_step_that_started_it(app: App, database: Database) -> None:
+    @app.workflow
+    class Child(Workflow):
+        @step
+        async def only(self, ev: StartEvent) -> StopEvent:
+            if ev.n < 0:
+                raise ValueError("negative")
+            return StopEvent(result=ev.n * 10)
+
+    @app.workflow
+    class Parent(Workflow):
+        @step
+        async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            first = await ctx.child(Child, n=1)
+            second = await ctx.child("Child", n=first)
+            try:
+                await ctx.child(Child, n=-1)
+            except ValueError as error:
+                return StopEvent(result=[first, second, str(error)])
+            return StopEvent(result="no error")
+
+    async with app.running():
+        handle = await app.start(Parent)
+        assert await handle.result(timeout=30) == [10, 100, "negative"]
+    rows = await database.fetch("SELECT workflow, parent, state FROM tidemill.run ORDER BY id")
+    assert [tuple(row) for row in rows] == [
+        ("Parent", None, "succeeded"),
+        ("Child", handle.id, "succeeded"),
+        ("Child", handle.id, "succeeded"),
+        ("Child", handle.id, "failed"),
+    ]
+
+
+async def test_a_child_runs_in_memory_when_its_parent_does() -> None:
+    class Child(Workflow):
+        @step
+        async def only(self, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=ev.n + 1)
+
+    class Parent(Workflow):
+        @step
+        async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=await ctx.child(Child, n=1))
+
+    assert await Parent().run() == 2
+
+
+async def test_children_end_with_their_parent(app: App) -> None:
+    @app.workflow(timeout=None)
+    class Child(Workflow):
+        @step
+        async def only(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            await ctx.wait_for_event(Word)
+            return StopEvent()
+
+    @app.workflow
+    class Parent(Workflow):
+        @step
+        async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=await ctx.child(Child))
+
+    async with app.running():
+        parent = await app.start(Parent)
+
+        async def child_is_there() -> Any:
+            database = await app._reach()
+            return await database.fetch("SELECT id FROM tidemill.run WHERE parent = $1", parent.id)
+
+        ((number,),) = await eventually(child_is_there)
+        await parent.cancel()
+        child = await app.run(number)
+
+        async def child_is_over() -> bool:
+            return await child.state() == "cancelled"
+
+        await eventually(child_is_over)
+
+
+@pytest.fixture
+async def ledger(database: Database) -> Database:
+    await database.fetch("CREATE TABLE public.ledger (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
+    return database
+
+
+async def entries(database: Database) -> list[int]:
+    return [row["n"] for row in await database.fetch("SELECT n FROM public.ledger ORDER BY n")]
+
+
+async def test_a_steps_own_writes_are_committed_with_its_result(app: App, ledger: Database) -> None:
+    seen: list[int] = []
+
+    @app.workflow
+    class Pays(Workflow):
+        @step
+        async def pay(self, ctx: Context, ev: StartEvent) -> Part:
+            async with ctx.transaction() as connection:
+                await connection.execute("INSERT INTO public.ledger VALUES ($1)", ev.n)
+            seen.append(len(await entries(ledger)))  # Not yet: the step has not ended.
+            return Part(n=1)
+
+        @step
+        async def end(self, ev: Part) -> StopEvent:
+            return StopEvent(result=await entries(ledger))
+
+    async with app.running():
+        assert await (await app.start(Pays, n=7)) == [7]
+    assert seen == [0]
+
+
+async def test_writes_of_a_step_that_fails_are_gone(app: App, ledger: Database) -> None:
+    @app.workflow
+    class Fails(Workflow):
+        @step(retry_policy=THRICE)
+        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            async with ctx.transaction() as connection:
+                await connection.execute("INSERT INTO public.ledger VALUES (1)")
+            if ctx.retry_info().retry_number < 2:
+                raise ValueError("after the writes")
+            return StopEvent(result="paid")
+
+    async with app.running():
+        assert await (await app.start(Fails)) == "paid"
+    assert await entries(ledger) == [1]
+
+
+async def test_a_constraint_that_is_checked_at_the_commit_fails_the_step(app: App, ledger: Database) -> None:
+    await ledger.fetch("INSERT INTO public.ledger VALUES (1)")
+
+    @app.workflow
+    class Twice(Workflow):
+        @step
+        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            async with ctx.transaction() as connection:
+                await connection.execute("INSERT INTO public.ledger VALUES (1)")
+            return StopEvent()
+
+    async with app.running():
+        with pytest.raises(Exception, match="duplicate key"):
+            await (await app.start(Twice)).result(timeout=20)
+    assert await entries(ledger) == [1]
+
+
+async def test_a_transaction_that_is_cut_before_its_commit_is_done_again_once(
+    app: App, ledger: Database, database_url: str
+) -> None:
+    attempts: list[int] = []
+
+    @app.workflow
+    class Cut(Workflow):
+        @step
+        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            attempts.append(1)
+            async with ctx.transaction() as connection:
+                await connection.execute("INSERT INTO public.ledger VALUES (1)")
+                pid = await connection.fetchval("SELECT pg_backend_pid()")
+            if len(attempts) == 1:
+                cutter = await asyncpg.connect(database_url)
+                await cutter.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
+                await cutter.close()
+            return StopEvent(result="paid")
+
+    async with app.running():
+        assert await (await app.start(Cut)).result(timeout=30) == "paid"
+    assert await entries(ledger) == [1]
+    assert len(attempts) == 2
+
+
+async def test_a_transaction_needs_a_durable_run() -> None:
+    class Here(Workflow):
+        @step
+        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            async with ctx.transaction():
+                return StopEvent()
+
+    with pytest.raises(WorkflowRuntimeError, match="is for durable runs"):
+        await Here().run()

@@ -1,0 +1,199 @@
+"""What a failed attempt has written is taken back, and nothing else: the state is as if it had never run."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from tests.simulation.test_flow_folds import program
+from tidemill.flows import StartEvent
+from tidemill.flows.changes import changes, same
+from tidemill.flows.drafts import settle, take_back, write, write_for_good
+from tidemill.flows.paths import MISSING, write_path, write_paths
+from tidemill.flows.snapshot import encode_state
+from tidemill.flows.state import Drafts, FlowState, Work
+from tidemill.flows.store import DictState
+
+NAMES = "abc"
+paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(".".join)
+values = st.recursive(st.integers(0, 3), lambda inner: st.dictionaries(st.sampled_from(NAMES), inner, max_size=2))
+acts = st.lists(st.tuples(paths, values), min_size=1, max_size=3)
+
+
+def new_work(number: int) -> Work:
+    return Work(number, "work", StartEvent(), (), (), StartEvent, 0.0)
+
+
+class Drafting(RuleBasedStateMachine):
+    """Several attempts write at once, and end as they like; the outside writes too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = program().begin()
+        self.state.store = DictState()
+        self.attempts: dict[int, int] = {}  # the attempt that each worker is at, if any
+        self.begun = 0
+        self.history: list[tuple[int, str, Any]] = []
+        self.failed: set[int] = set()
+
+    @rule(worker=st.integers(1, 4), act=acts)
+    def an_attempt_writes(self, worker: int, act: list[tuple[str, Any]]) -> None:
+        if worker not in self.attempts:
+            self.begun += 1
+            self.attempts[worker] = self.begun
+            self.state.works[worker] = new_work(worker)
+        done: list[tuple[str, Any]] = []
+        for path, value in act:
+            if can_write(self.state, path, done) and can_write(self.told(), path, done):
+                done.append((path, value))
+        write(self.state, self.state.works[worker], copy.deepcopy(tuple(done)))
+        self.history += [(self.attempts[worker], path, value) for path, value in done]
+
+    @rule(path=paths, value=values)
+    def the_outside_writes(self, path: str, value: Any) -> None:
+        if can_write(self.state, path) and can_write(self.told(), path):
+            write_for_good(self.state, ((path, copy.deepcopy(value)),))
+            self.history.append((0, path, value))
+
+    @rule(worker=st.integers(1, 4))
+    def an_attempt_ends_well(self, worker: int) -> None:
+        if self.attempts.pop(worker, None) is not None:
+            settle(self.state, self.state.works.pop(worker))
+
+    @rule(worker=st.integers(1, 4))
+    def an_attempt_fails(self, worker: int) -> None:
+        if (attempt := self.attempts.pop(worker, None)) is not None:
+            self.failed.add(attempt)
+            take_back(self.state, self.state.works.pop(worker))
+
+    @rule()
+    def it_is_restored(self) -> None:
+        self.state = program().restore(program().snapshot(self.state))
+
+    def told(self) -> FlowState:
+        """The state without what failed attempts have written."""
+        state = FlowState(store=DictState())
+        for who, path, value in self.history:
+            if who not in self.failed and can_write(state, path):
+                write_path(state, path, copy.deepcopy(value))
+        return state
+
+    @invariant()
+    def the_state_is_what_the_others_have_written(self) -> None:
+        assert filled(plain(self.state.store)) == filled(plain(self.told().store))
+
+    @invariant()
+    def nothing_is_kept_for_nobody(self) -> None:
+        if not self.attempts:
+            assert self.state.drafts == Drafts()
+
+
+TestDrafting = Drafting.TestCase
+TestDrafting.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
+
+
+def can_write(state: FlowState, path: str, first: list[tuple[str, Any]] | None = None) -> bool:
+    """Whether a path leads through dicts only, after some other writes."""
+    trial = FlowState(store=copy.deepcopy(state.store))
+    try:
+        write_paths(trial, copy.deepcopy(tuple(first or ())))
+        write_path(trial, path, 0)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def holding(data: dict[str, Any]) -> DictState:
+    return DictState(**{"_data": data})
+
+
+def filled(value: Any) -> Any:
+    """A value without empty dicts: those that were made on the way to somebody else's value may stay."""
+    if not isinstance(value, dict):
+        return value
+    inner = {name: filled(each) for name, each in value.items()}
+    return {name: each for name, each in inner.items() if each != {}}
+
+
+def plain(store: Any) -> Any:
+    return dict(store.items())
+
+
+def test_a_later_write_of_another_step_outlives_a_failure() -> None:
+    state = FlowState(store=holding({"x": 0}))
+    early, late = new_work(1), new_work(2)
+    write(state, early, (("x", 1),))
+    write(state, late, (("x", 1),))
+    take_back(state, early)
+    assert state.store.x == 1
+    take_back(state, late)
+    assert state.store.x == 0, "what came back is not the failed attempt's value"
+
+
+def test_writes_cost_what_they_overlap() -> None:
+    """Thousands of attempts at once, each with a name of its own and one that they share."""
+
+    def seconds(count: int) -> float:
+        state = FlowState(store=DictState())
+        began = time.perf_counter()
+        works = [new_work(number) for number in range(count)]
+        for work in works:
+            write(state, work, ((f"part{work.id}", 1), ("last", work.id), (f"parts.{work.id}", 1)))
+        for work in works:
+            (settle if work.id % 2 else take_back)(state, work)
+        assert state.drafts == Drafts()
+        return time.perf_counter() - began
+
+    seconds(100)
+    assert seconds(8000) < 12 * max(seconds(2000), 0.005)
+
+
+# -- edits ----------------------------------------------------------------------------------------
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.sampled_from(["", "x", "y"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("pq"), inner, max_size=2),
+)
+states = st.dictionaries(st.sampled_from(["a", "b", "get", "items", "x.y", ""]), anything, max_size=4)
+
+
+@given(states, states)
+def test_an_edit_writes_what_has_changed_and_gives_the_edited_state(before: Any, after: Any) -> None:
+    one, other = holding(copy.deepcopy(before)), holding(copy.deepcopy(after))
+    state = FlowState(store=one)
+    found = changes(one, other)
+    write_paths(state, found)
+    assert same(plain(state.store), plain(other)) or sorted(plain(state.store)) == sorted(plain(other))
+    assert all(same(plain(state.store)[name], value) for name, value in plain(other).items())
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, True), (1, 1.0), (0, False), ([1], [True]), ({"k": 1}, {"k": 1.0})])
+def test_a_change_of_type_is_a_change(before: Any, after: Any) -> None:
+    assert changes(holding({"x": before}), holding({"x": after})) == (("x", after),)
+
+
+def test_an_edit_of_one_value_writes_one_value() -> None:
+    big = holding({"log": list(range(1000)), "n": 1})
+    edited = copy.deepcopy(big)
+    edited.n = 2
+    assert changes(big, edited) == (("n", 2),)
+    del edited._data["log"]
+    assert changes(big, edited) == (("n", 2), ("log", MISSING))
+    assert changes(big, copy.deepcopy(big)) == ()
+
+
+def test_the_snapshot_of_a_state_with_drafts_says_everything() -> None:
+    state = program().begin()
+    state.store = holding({"x": 0})
+    work = state.works[1] = new_work(1)
+    write(state, work, (("x", 1), ("new.deep", 2)))
+    restored = program().restore(program().snapshot(state))
+    assert encode_state(restored) == encode_state(state)
+    take_back(restored, restored.works[1])
+    assert plain(restored.store) == {"x": 0}

@@ -1,0 +1,257 @@
+"""The picture that `tidemill top` draws: one table each for hosts, workers, queues and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.render import ago, cut, names, plain, short, state
+from tidemill.core.codec import decode
+from tidemill.engine.telemetry.hosts import HostSample, ProcessUsage
+from tidemill.version import VERSION
+
+WIDE = 104
+STALE = 20.0
+BAR = 8
+FIRST = 14  # the first columns of all tables are at least so wide, to stand in one line
+WARN, ALARM = 0.75, 0.9
+
+Row = Mapping[str, Any]
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """What is to be drawn."""
+
+    where: str
+    at: datetime
+    hosts: Sequence[Row]
+    workers: Sequence[Row]
+    queues: Sequence[Row]
+    runs: Sequence[Row]
+
+
+def to_json(scene: Scene) -> dict[str, Any]:
+    """The same for programs."""
+    rows = {name: [plain(row) for row in getattr(scene, name)] for name in ("hosts", "workers", "queues", "runs")}
+    return {"at": scene.at, "where": scene.where, **rows}
+
+
+def picture(
+    scene: Scene, *, width: int, height: int | None = None, trouble: str | None = None, live: bool = False
+) -> RenderableType:
+    """The whole screen; with a `height`, long tables are cut so that each of them shows something."""
+    samples = [(row, decode(row["data"], HostSample)) for row in scene.hosts]
+    used = {(row["host"], each.pid): each for row, sample in samples for each in sample.processes}
+    most = _share_height(scene, sum(len(sample.gpus) for _, sample in samples), height)
+    parts: list[RenderableType] = [_title(scene, width, live)]
+    if trouble is not None:
+        parts.append(Text(cut(trouble, width), style="bold red", no_wrap=True))
+    parts += _part(
+        "hosts",
+        [_hosts(samples[: most[0]], width), *_gpus(samples[: most[0]], width)] if samples else [],
+        len(samples) - most[0],
+        "no host has been sampled: each shows up seconds after `tidemill up app.py` or `tidemill worker app.py` starts",
+    )
+    parts += _part(
+        "workers",
+        [_workers(scene.workers[: most[1]], used, scene.at, width)] if scene.workers else [],
+        len(scene.workers) - most[1],
+        "no worker runs: tidemill worker app.py",
+    )
+    parts += _part(
+        "queues",
+        [_queues(scene.queues[: most[2]], width)] if scene.queues else [],
+        len(scene.queues) - most[2],
+        "no queue is in use: a queue is made by enqueueing to it",
+    )
+    parts += _part(
+        "runs",
+        [_runs(scene.runs[: most[3]], scene.at)] if scene.runs else [],
+        len(scene.runs) - most[3],
+        "no runs: start one with `await app.start(Workflow, ...)`",
+    )
+    return Group(*parts)
+
+
+def size(number: float) -> str:
+    """Bytes in three figures or so: 812M, 12.4G."""
+    for unit in ("B", "K", "M", "G", "T"):
+        if number < 1000 or unit == "T":
+            return f"{number:.0f}{unit}" if unit in "BKM" or number >= 100 else f"{number:.1f}{unit}"
+        number /= 1024
+    return ""
+
+
+def _title(scene: Scene, width: int, live: bool) -> Text:
+    left = f"tidemill {VERSION} · {scene.where}"
+    right = f"{scene.at.astimezone():%H:%M:%S}" + (" · q leaves" if live else "")
+    room = max(10, width - len(right) - 2)
+    left = left if len(left) <= room else f"{left[: room - 1]}…"
+    return Text.assemble((left, "bold"), " " * (width - len(left) - len(right)), (right, "dim"), no_wrap=True)
+
+
+def _part(name: str, tables: list[RenderableType], left_out: int, empty: str) -> list[RenderableType]:
+    if not tables:
+        return [Text(""), Text.assemble((f"{name}  ", "bold"), (empty, "dim"))]
+    more = [Text(f"and {left_out} more: tidemill {name}", style="dim")] if left_out > 0 else []
+    return [Text(""), *tables, *more]
+
+
+def _table(*columns: str, numbers: Sequence[str] = (), rest: str | None = None) -> Table:
+    """A bare table whose first column gives way last, and whose column `rest` takes what room there is."""
+    made = Table(box=None, pad_edge=False, header_style="bold dim", padding=(0, 2, 0, 0), expand=rest is not None)
+    for index, name in enumerate(columns):
+        made.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if name == rest else None,
+            min_width=FIRST if index == 0 else None,
+            header_style="bold" if index == 0 else None,
+        )
+    return made
+
+
+def _hosts(samples: Sequence[tuple[Row, HostSample]], width: int) -> Table:
+    remarks = {row["host"]: _remark(row, sample) for row, sample in samples}
+    last = ("limit",) if any(remarks.values()) else ()
+    made = _table("hosts", "cpu", "memory", "disk", "load", "ours", *last, numbers=("load",))
+    for row, sample in samples:
+        stale = row["age"] > STALE
+        made.add_row(
+            Text(cut(row["host"], 40 if width >= WIDE else 20), style="dim" if stale else ""),
+            _gauge(sample.cpu / sample.cores, f"{sample.cpu:.1f}/{sample.cores}", width),
+            _gauge(sample.memory / sample.memory_total, f"{size(sample.memory)}/{size(sample.memory_total)}", width),
+            _gauge(sample.disk / max(1, sample.disk_total), "", width, bar=False),
+            Text(f"{sample.load:.1f}", style="yellow" if sample.load > sample.cores else ""),
+            Text(f"{sample.ours.cpu:.2f} cores {size(sample.ours.memory)}", style="cyan"),
+            *([remarks[row["host"]]] if last else []),
+        )
+    return made
+
+
+def _remark(row: Row, sample: HostSample) -> Text:
+    """What our control groups may use, where they are limited; or that the host is silent."""
+    if row["age"] > STALE:
+        return Text(f"silent for {short(row['age'])}", style="yellow")
+    group = sample.group
+    if group is None:
+        return Text("")
+    words = [] if group.cpu_limit is None else [f"{group.cpu_limit:g} cores"]
+    words += [] if group.memory_limit is None else [size(group.memory_limit)]
+    held = group.throttled > 0.05 or (group.memory_limit is not None and group.memory > ALARM * group.memory_limit)
+    return Text(" ".join(words), style="bold yellow" if held else "")
+
+
+def _gpus(samples: Sequence[tuple[Row, HostSample]], width: int) -> list[RenderableType]:
+    found = [(row["host"], gpu) for row, sample in samples for gpu in sample.gpus]
+    if not found:
+        return []
+    made = _table("gpus", "model", "busy", "memory", "heat", "power", numbers=("heat", "power"))
+    for host, gpu in found:
+        memory = "" if gpu.memory is None else size(gpu.memory)
+        share = (gpu.memory or 0) / (gpu.memory_total or 1)
+        made.add_row(
+            cut(f"{host} {gpu.index}", 40 if width >= WIDE else 20),
+            cut(gpu.name, 30),
+            _gauge(gpu.busy, "", width, alarming=False),
+            _gauge(share, f"{memory}/{size(gpu.memory_total)}" if gpu.memory_total else memory, width),
+            "" if gpu.temperature is None else f"{gpu.temperature:.0f}°C",
+            "" if gpu.power is None else f"{gpu.power:.0f}W",
+        )
+    return [Text(""), made]
+
+
+def _workers(rows: Sequence[Row], used: Mapping[tuple[str, int], ProcessUsage], now: datetime, width: int) -> Table:
+    made = _table(
+        "workers", "status", "busy", "cpu", "memory", "seen", "queues", numbers=("busy", "cpu", "memory"), rest="queues"
+    )
+    for row in rows:
+        process = used.get((row["host"], row["pid"]))
+        lapsed = row["lease_until"] <= now or row["flagged_at"] is not None
+        made.add_row(
+            cut(f"{row['host']}:{row['pid']}", 44 if width >= WIDE else 24),
+            state("silent" if lapsed else row["status"]),
+            f"{row['running']}/{row['concurrency']}" if row["concurrency"] else Text("keeper", style="dim"),
+            "" if process is None else f"{process.cpu:.2f}",
+            "" if process is None else size(process.memory),
+            ago(row["seen_at"], now).removesuffix(" ago"),
+            Text(names(row["queues"]), style="dim"),
+        )
+    return made
+
+
+def _queues(rows: Sequence[Row], width: int) -> Table:
+    wide = width >= WIDE
+    heads = (
+        ("waiting", "running", "delayed", "held", "done/min", "failed/min", "oldest", "workers")
+        if wide
+        else ("wait", "run", "later", "held", "done/m", "fail/m", "oldest", "served")
+    )
+    made = _table("queues", *heads, numbers=heads)
+    for row in rows:
+        made.add_row(
+            cut(row["queue"], 40 if wide else 20),
+            _count(row["ready"], "bold"),
+            _count(row["running"], "cyan"),
+            _count(row["delayed"]),
+            _count(row["held"], "yellow"),
+            _count(row["succeeded"], "green"),
+            _count(row["unsuccessful"], "bold red"),
+            "" if row["oldest"] is None else short(row["oldest"]),
+            _count(row["workers"]) if row["workers"] else Text("none", style="yellow"),
+        )
+    return made
+
+
+def _runs(rows: Sequence[Row], now: datetime) -> Table:
+    made = _table("runs", "state", "ticks", "started", "took", "workflow", "note", numbers=("ticks",), rest="note")
+    for row in rows:
+        ended = row["ended_at"]
+        made.add_row(
+            f"r{row['id']}",
+            state(row["state"]),
+            f"{row['seq']:,}",
+            ago(row["created_at"], now),
+            "" if ended is None else short((ended - row["created_at"]).total_seconds()),
+            cut(row["workflow"], 30),
+            Text(cut(row["note"]), style="dim"),
+        )
+    return made
+
+
+def _gauge(share: float | None, text: str, width: int, *, bar: bool = True, alarming: bool = True) -> Text:
+    """A share as a bar with words beside it; without words, as a percentage."""
+    if share is None:
+        return Text("·", style="dim")
+    share = min(1.0, max(0.0, share))
+    style = "red" if alarming and share >= ALARM else "yellow" if alarming and share >= WARN else "green"
+    words = text or f"{share:.0%}"
+    if not bar or width < WIDE:
+        return Text(words, style=style if style != "green" else "")
+    full = round(share * BAR)
+    return Text.assemble(("█" * full, style), ("░" * (BAR - full), "dim"), f" {words}")
+
+
+def _count(value: int, style: str = "") -> Text:
+    return Text(f"{value:,}", style=style) if value else Text("·", style="dim")
+
+
+def _share_height(scene: Scene, gpus: int, height: int | None) -> tuple[int, int, int, int]:
+    """How many rows each table may have: what is short is shown whole, the rest share what room is left."""
+    wanted = [len(scene.hosts), len(scene.workers), len(scene.queues), len(scene.runs)]
+    if height is None:
+        return (wanted[0], wanted[1], wanted[2], wanted[3])
+    room = max(4, height - 1 - 3 * 4 - (gpus + 2 if gpus else 0))
+    given = [0, 0, 0, 0]
+    for left, index in enumerate(sorted(range(4), key=lambda each: wanted[each])):
+        given[index] = min(wanted[index], max(1, room // (4 - left)))
+        room -= given[index]
+    return (given[0], given[1], given[2], given[3])

@@ -1,0 +1,77 @@
+"""Conditions: texts in CEL, the Common Expression Language, that are true or false.
+
+    condition = Condition("extract.rows > 0 && run.day != 'sunday'")
+    condition.names                                                     {"extract", "run"}
+    condition.holds({"extract": {"rows": 3}, "run": {"day": "monday"}})  True
+
+CEL has no loops without end, no side effects and no way out into Python: the text may come from anybody. What a
+condition reads is a name and the fields behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping
+from typing import Any
+
+from cel_expr_python import cel
+
+from tidemill.core.paths import ABSENT, Path, RefError
+
+LONGEST = 4000
+
+_TEXTS = re.compile(
+    r"""[rRbB]{0,2}(?:'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*")|//[^\n]*""", re.DOTALL
+)
+_NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?!\s*\()")
+_WORDS = frozenset({"true", "false", "null", "in"})
+
+
+class Condition:
+    """A condition that was compiled once and is asked often."""
+
+    def __init__(self, text: str, known: Container[str] | None = None, place: Path = ()) -> None:
+        """With `known` names, one that is not among them is an error here and now."""
+        self.text = text
+        self._place = place
+        if not text.strip() or len(text) > LONGEST:
+            raise RefError(place, f"a condition is a text of 1 to {LONGEST} characters in CEL")
+        found = set(_NAME.findall(_TEXTS.sub("''", text))) - _WORDS
+        self.names = frozenset(name for name in found if known is None or name in known)
+        try:
+            env = cel.NewEnv(variables=dict.fromkeys(sorted(self.names), cel.Type.DYN))
+            self._program = env.compile(text)
+        except Exception as error:  # the library raises plain RuntimeErrors
+            raise RefError(place, f"{text!r} is not a condition: {_told(error)}") from error
+
+    def value(self, context: Mapping[str, Any]) -> Any:
+        """What the expression gives, as plain data."""
+        data = {name: _plain(context[name]) for name in self.names if name in context}
+        try:
+            found = self._program.eval(data=data)
+            kind = found.type()
+        except Exception as error:
+            raise RefError(self._place, f"{self.text!r} cannot be decided: {_told(error)}") from error
+        if kind == cel.Type.ERROR or kind == cel.Type.UNKNOWN:
+            raise RefError(self._place, f"{self.text!r} cannot be decided: {_told(found.value())}")
+        return found.plain_value()
+
+    def holds(self, context: Mapping[str, Any]) -> bool:
+        """Whether the condition is true."""
+        value = self.value(context)
+        if not isinstance(value, bool):
+            raise RefError(self._place, f"{self.text!r} is neither true nor false, but {value!r}")
+        return value
+
+
+def _plain(value: Any) -> Any:
+    return None if value is ABSENT else value
+
+
+def _told(error: object) -> str:
+    """The library's words without their decoration: `Key not found in map : "rows"`."""
+    first = str(error).strip().splitlines()[0]
+    first = re.sub(r"^[A-Z_]+: (ERROR: )?", "", first)
+    first = re.sub(r" expecting \{.*", "", first)
+    first = re.sub(r"^<input>:(\d+):(\d+): ", r"at character \2: ", first)
+    return re.sub(r" \(in container ''\)| \[[A-Z_]+\]$", "", first)

@@ -1,0 +1,24 @@
+"""Dags: nodes in dependency order, each a job on any host, with people in the loop.
+
+from tidemill.dags import Dag, node, ref, input_node, sub_dag
+"""
+
+from tidemill.core.refs import ref
+from tidemill.dags.errors import DagError
+from tidemill.dags.files import load_dag, parse_dag
+from tidemill.dags.model import Dag, InputNode, Node, SubDag, TaskNode, input_node, node, sub_dag
+
+__all__ = [
+    "Dag",
+    "DagError",
+    "InputNode",
+    "Node",
+    "SubDag",
+    "TaskNode",
+    "input_node",
+    "load_dag",
+    "node",
+    "parse_dag",
+    "ref",
+    "sub_dag",
+]

@@ -1,0 +1,154 @@
+"""JSON and YAML texts as plain data, together with the line on which every part of them begins.
+
+YAML is read as version 1.2 has it: `no` is a text and not false, a date is a text, a key stands once.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from json.decoder import scanstring  # pyright: ignore[reportAttributeAccessIssue]
+from typing import Any, ClassVar
+
+import yaml
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import PayloadError
+from tidemill.core.paths import Path
+from tidemill.dags.errors import DagError
+
+Lines = dict[Path, int]
+
+MOST_PARTS = 1_000_000
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, with the few kinds of plain values that JSON has too."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {}
+
+
+def _resolve(tag: str, pattern: str, first: str) -> None:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), list(first))
+
+
+_resolve("null", "~|null|Null|NULL|", "~nN")
+_Loader.yaml_implicit_resolvers.setdefault("", []).extend(_Loader.yaml_implicit_resolvers["~"])
+_resolve("bool", "true|True|TRUE|false|False|FALSE", "tTfF")
+_resolve("int", "[-+]?[0-9]+", "-+0123456789")
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+_resolve("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789")
+_resolve("merge", "<<", "<")
+
+
+def read_yaml(text: str, file: str) -> tuple[Any, Lines]:
+    """A YAML text as data, and the lines of its parts."""
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            raise DagError((), "the file is empty", file=file)
+        lines: Lines = {}
+        _mark_yaml(root, (), lines, file)
+        return decode(encode(loader.construct_document(root))), lines
+    except (PayloadError, RecursionError) as error:
+        raise DagError((), f"this is more than plain data: {error}", file=file) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        told = " ".join(part for part in (error.context, error.problem) if part)
+        raise DagError((), f"this is not YAML: {told}", file=file, line=mark.line + 1 if mark else None) from error
+    except yaml.YAMLError as error:
+        raise DagError((), f"this is not YAML: {error}", file=file) from error
+
+
+def _mark_yaml(node: yaml.Node, path: Path, lines: Lines, file: str) -> None:
+    if len(lines) > MOST_PARTS:
+        raise DagError(
+            (), "the file unfolds into millions of parts; its aliases (*name) may repeat each other", file=file
+        )
+    lines[path] = node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            at = (*path, str(key.value))
+            if not isinstance(key, yaml.ScalarNode):
+                raise DagError(path, "a key is not a text", file=file, line=key.start_mark.line + 1)
+            if at in lines:
+                raise DagError(at, f"the key {key.value!r} is there twice", file=file, line=key.start_mark.line + 1)
+            _mark_yaml(value, at, lines, file)
+            lines[at] = key.start_mark.line + 1
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _mark_yaml(value, (*path, index), lines, file)
+
+
+def read_json(text: str, file: str) -> tuple[Any, Lines]:
+    """A JSON text as data, and the lines of its parts."""
+    try:
+        data = json.loads(text, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise DagError((), f"this is not JSON: {error.msg}", file=file, line=error.lineno) from error
+    except ValueError as error:
+        raise DagError((), f"this is not JSON: {error}", file=file) from error
+    except RecursionError as error:
+        raise DagError((), "this is nested too deeply", file=file) from error
+    lines: Lines = {}
+    _JsonMarks(text, file, lines).value(0, ())
+    return data, lines
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not a number that JSON has")
+
+
+class _JsonMarks:
+    """Walks over a text that is known to be JSON, and notes where its parts begin."""
+
+    def __init__(self, text: str, file: str, lines: Lines) -> None:
+        self._text = text
+        self._file = file
+        self._lines = lines
+        self._decoder = json.JSONDecoder()
+        self._line, self._counted = 1, 0
+
+    def value(self, at: int, path: Path) -> int:
+        """Note a value and its parts; returns where it ends."""
+        at = self._skip(at)
+        self._lines.setdefault(path, self._line_at(at))
+        opening = self._text[at]
+        if opening not in "{[":
+            return self._decoder.raw_decode(self._text, at)[1]
+        at, index = self._skip(at + 1), 0
+        while self._text[at] not in "}]":
+            if opening == "{":
+                key, end = scanstring(self._text, at + 1)
+                if (*path, key) in self._lines:
+                    where = self._line_at(at)
+                    raise DagError((*path, key), f"the key {key!r} is there twice", file=self._file, line=where)
+                self._lines[(*path, key)] = self._line_at(at)
+                at = self.value(self._skip(end) + 1, (*path, key))
+            else:
+                at = self.value(at, (*path, index))
+                index += 1
+            at = self._skip(at)
+            if self._text[at] == ",":
+                at = self._skip(at + 1)
+        return at + 1
+
+    def _skip(self, at: int) -> int:
+        while self._text[at] in " \t\r\n":
+            at += 1
+        return at
+
+    def _line_at(self, at: int) -> int:
+        self._line += self._text.count("\n", self._counted, at)
+        self._counted = at
+        return self._line
+
+
+def line_of(place: Path, lines: Lines) -> int | None:
+    """The line of a place, or of what it is nearest inside of."""
+    while place not in lines and place:
+        place = place[:-1]
+    return lines.get(place)

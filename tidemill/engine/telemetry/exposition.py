@@ -1,0 +1,222 @@
+"""What `/metrics` says: the totals and the newest samples of all hosts, as Prometheus reads them.
+
+Every endpoint of a database says the same, so one of them is enough to scrape. See docs/telemetry.md for the names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from tidemill.core.codec import decode
+from tidemill.engine.telemetry.hosts import HostSample
+from tidemill.engine.telemetry.meter import BEYOND, BOUNDS
+from tidemill.store.database import Database
+from tidemill.store.telemetry import Totals, read_totals
+from tidemill.version import VERSION
+
+FRESH = 1.0
+COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
+
+_COUNTERS = (
+    ("ended", "tidemill_job_attempts", "Attempts at jobs that ended, by outcome.", ("queue", "task", "outcome")),
+    ("lease_reclaims", "tidemill_lease_reclaims", "Workers whose lease lapsed and was taken from them.", ()),
+    ("jobs_reclaimed", "tidemill_jobs_reclaimed", "Jobs that went back because their worker was lost.", ()),
+    ("watchdog_trips", "tidemill_watchdog_trips", "Jobs ended for a limit they broke.", ("limit",)),
+)
+_HISTOGRAMS = (
+    ("wait", "tidemill_job_wait_seconds", "From when a job was due to when a worker had it.", ("queue",)),
+    ("run", "tidemill_job_run_seconds", "How long attempts took.", ("queue", "task")),
+)
+
+
+class Exposition:
+    """The text of `/metrics` for one database, read again only when it is old enough."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: CollectorRegistry | None = None
+        self._good_until = 0.0
+
+    async def text(self, accept: str = "") -> tuple[bytes, str]:
+        """The text in the form that the reader accepts, and its content type."""
+        write, content_type = choose_encoder(accept)
+        return write(await self._registry()), content_type
+
+    async def _registry(self) -> CollectorRegistry:
+        began = time.monotonic()
+        if self._known is None or began >= self._good_until:
+            totals = await read_totals(self._database)
+            now = time.monotonic()
+            self._known = registry_of(totals, took=now - began)
+            self._good_until = now + max(FRESH, (now - began) * COST_RATIO)
+        return self._known
+
+
+class _Told(Collector):
+    """Totals as a collector: what prometheus_client asks for metrics."""
+
+    def __init__(self, totals: Totals, took: float) -> None:
+        self._totals = totals
+        self._took = took
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("tidemill_info", "This version of Tidemill.", ("version",), [((VERSION,), 1)])
+        yield _gauge("tidemill_scrape_seconds", "How long the database took to tell all this.", (), [((), self._took)])
+        yield from queue_metrics(self._totals)
+        yield from count_metrics(self._totals)
+        yield from process_metrics(self._totals)
+        yield from host_metrics(self._totals)
+
+
+def registry_of(totals: Totals, *, took: float = 0.0) -> CollectorRegistry:
+    """A registry of everything in these totals."""
+    registry = CollectorRegistry()
+    registry.register(_Told(totals, took))
+    return registry
+
+
+def queue_metrics(totals: Totals) -> Iterator[Metric]:
+    """What waits, and who serves."""
+    rows = totals.queues
+    states = ("waiting", "delayed", "held", "running")
+    yield _gauge(
+        "tidemill_queue_jobs",
+        "Unfinished jobs.",
+        ("queue", "state"),
+        [((row["queue"], state), row[state]) for row in rows for state in states],
+    )
+    yield _gauge(
+        "tidemill_queue_oldest_waiting_seconds",
+        "How long the oldest job that could start has been due.",
+        ("queue",),
+        [((row["queue"],), row["oldest"]) for row in rows],
+    )
+    yield _gauge(
+        "tidemill_queue_workers", "Living workers.", ("queue",), [((row["queue"],), row["workers"]) for row in rows]
+    )
+    told = [((state,), totals.workers[state]) for state in ("alive", "silent")]
+    yield _gauge("tidemill_workers", "Worker processes that have not ended.", ("state",), told)
+
+
+def count_metrics(totals: Totals) -> Iterator[Metric]:
+    """What was done, and how long it took."""
+    for name, shown, about, labels in _COUNTERS:
+        counter = CounterMetricFamily(shown, about, labels=labels)
+        found = {key: value for (each, key), value in totals.counts.items() if each == name and len(key) == len(labels)}
+        if not labels:
+            found.setdefault((), 0.0)
+        for key, value in found.items():
+            counter.add_metric(key, value)
+        yield counter
+    for name, shown, about, labels in _HISTOGRAMS:
+        yield _histogram(totals, name, shown, about, labels)
+
+
+def process_metrics(totals: Totals) -> Iterator[Metric]:
+    """What each process of ours says of itself."""
+    lags: list[tuple[tuple[str, ...], float]] = []
+    models: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+    for row in totals.processes:
+        gauges = decode(row["gauges"], dict[str, Any])
+        who = (row["host"], str(row["pid"]))
+        lags.append(((*who, row["role"]), gauges.get("lag", 0.0)))
+        models += [((*who, figures["name"]), figures) for figures in gauges.get("models") or ()]
+    yield _gauge("tidemill_loop_lag_seconds", "How late the event loop was at worst.", ("host", "pid", "role"), lags)
+    labels = ("host", "pid", "model")
+    yield _gauge(
+        "tidemill_model_memory_bytes",
+        "Models in memory; 0 for those that are not.",
+        labels,
+        [(key, figures["memory"] if figures.get("phase") == "loaded" else 0) for key, figures in models],
+    )
+    for field, about in (
+        ("loads", "Times that a model was loaded."),
+        ("hits", "Uses that found their model loaded."),
+        ("evictions", "Times that a model made room for another."),
+        ("failures", "Loads that failed."),
+    ):
+        counter = CounterMetricFamily(f"tidemill_model_{field}", about, labels=labels)
+        for key, figures in models:
+            counter.add_metric(key, figures.get(field, 0))
+        yield counter
+
+
+def host_metrics(totals: Totals) -> Iterator[Metric]:
+    """What hosts use, and our share of it."""
+    samples = [(row["host"], decode(row["data"], HostSample)) for row in totals.hosts]
+    for name, about, field in (
+        ("cpu_cores", "CPU in use, in cores.", "cpu"),
+        ("cpu_cores_total", "Cores.", "cores"),
+        ("load1", "Load average of a minute.", "load"),
+        ("memory_bytes", "Memory in use.", "memory"),
+        ("memory_total_bytes", "Memory.", "memory_total"),
+        ("swap_bytes", "Swap in use.", "swap"),
+        ("disk_bytes", "Disk in use, where Tidemill runs.", "disk"),
+        ("disk_total_bytes", "Disk, where Tidemill runs.", "disk_total"),
+    ):
+        told = [((host,), getattr(sample, field)) for host, sample in samples]
+        yield _gauge(f"tidemill_host_{name}", about, ("host",), told)
+    for what, about, part in (
+        ("ours", "of our processes with their children", "ours"),
+        ("cgroup", "of our control groups", "group"),
+    ):
+        parts = [((host,), used) for host, sample in samples if (used := getattr(sample, part)) is not None]
+        yield _gauge(f"tidemill_{what}_cpu_cores", f"CPU {about}, in cores.", ("host",), [(k, u.cpu) for k, u in parts])
+        yield _gauge(f"tidemill_{what}_memory_bytes", f"Memory {about}.", ("host",), [(k, u.memory) for k, u in parts])
+    yield from _limit_metrics(samples)
+    for name, about, field in (("cpu_cores", "CPU", "cpu"), ("memory_bytes", "Memory", "memory")):
+        told = [((host, str(each.pid)), getattr(each, field)) for host, sample in samples for each in sample.processes]
+        yield _gauge(f"tidemill_process_{name}", f"{about} of a process with its children.", ("host", "pid"), told)
+    for name, about, field in (
+        ("busy_ratio", "The share of time that a GPU was busy.", "busy"),
+        ("memory_bytes", "GPU memory in use.", "memory"),
+        ("memory_total_bytes", "GPU memory.", "memory_total"),
+        ("temperature_celsius", "How hot a GPU is.", "temperature"),
+        ("power_watts", "What a GPU draws.", "power"),
+    ):
+        told = [
+            ((host, str(gpu.index), gpu.name), getattr(gpu, field))
+            for host, sample in samples
+            for gpu in sample.gpus
+            if getattr(gpu, field) is not None
+        ]
+        yield _gauge(f"tidemill_gpu_{name}", about, ("host", "gpu", "model"), told)
+
+
+def _limit_metrics(samples: list[tuple[str, HostSample]]) -> Iterator[Metric]:
+    groups = [((host,), sample.group) for host, sample in samples if sample.group is not None]
+    for name, about, field in (
+        ("cpu_limit_cores", "CPU that our control groups may use, in cores.", "cpu_limit"),
+        ("memory_limit_bytes", "Memory that our control groups may use.", "memory_limit"),
+        ("throttled_ratio", "The share of time for which our control groups were held back.", "throttled"),
+    ):
+        told = [(key, getattr(group, field)) for key, group in groups if getattr(group, field) is not None]
+        yield _gauge(f"tidemill_cgroup_{name}", about, ("host",), told)
+
+
+def _gauge(
+    name: str, about: str, labels: tuple[str, ...], values: list[tuple[tuple[str, ...], float]]
+) -> GaugeMetricFamily:
+    made = GaugeMetricFamily(name, about, labels=labels)
+    for key, value in values:
+        made.add_metric(key, value)
+    return made
+
+
+def _histogram(totals: Totals, name: str, shown: str, about: str, labels: tuple[str, ...]) -> HistogramMetricFamily:
+    made = HistogramMetricFamily(shown, about, labels=labels)
+    sums = {key: value for (each, key), value in totals.counts.items() if each == f"{name}_sum"}
+    for key, total in sums.items():
+        upto, buckets = 0.0, []
+        for bound in (*map(str, BOUNDS), BEYOND):
+            upto += totals.counts.get((name, (*key, bound)), 0.0)
+            buckets.append((bound, upto))
+        made.add_metric(key, buckets, total)
+    return made

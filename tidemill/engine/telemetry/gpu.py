@@ -1,0 +1,225 @@
+"""The GPUs of a host: through NVIDIA's library where `tidemill[gpu]` is installed, else through a vendor's tool.
+
+    find_probe().read()      # [] on a host without a GPU, or without any way to ask it
+
+`nvidia-smi` and `rocm-smi` are programs to start, so they are asked less often than the library. A probe that
+fails is left alone for a while and then tried again: a driver may be updated under a running worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+log = structlog.get_logger("tidemill.telemetry")
+
+MIB = 1024 * 1024
+TOOL_EVERY = 15.0
+TOOL_PATIENCE = 10.0
+AFTER_FAILURE = 300.0
+
+NVIDIA_SMI = (
+    "nvidia-smi",
+    "--query-gpu=index,name,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw",
+    "--format=csv,noheader,nounits",
+)
+ROCM_SMI = (
+    "rocm-smi", "--showproductname", "--showuse", "--showmeminfo", "vram", "--showtemp", "--showpower", "--json",
+)  # fmt: skip
+
+
+class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One GPU now: `busy` from 0 to 1, memory in bytes, degrees Celsius, watts. None is what it does not tell."""
+
+    index: int
+    name: str
+    busy: float | None = None
+    memory: int | None = None
+    memory_total: int | None = None
+    temperature: float | None = None
+    power: float | None = None
+
+
+class Probe(Protocol):
+    """A way to ask the GPUs."""
+
+    def read(self) -> list[Gpu]: ...
+
+
+class NoProbe:
+    """No GPU, or nobody to ask about it."""
+
+    def read(self) -> list[Gpu]:
+        return []
+
+
+class LibraryProbe:
+    """Asks through `pynvml`, the module of nvidia-ml-py."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        library.nvmlInit()
+
+    def read(self) -> list[Gpu]:
+        return [self._one(index) for index in range(self._library.nvmlDeviceGetCount())]
+
+    def _one(self, index: int) -> Gpu:
+        ask = self._library
+        device = ask.nvmlDeviceGetHandleByIndex(index)
+        name = ask.nvmlDeviceGetName(device)
+        memory = self._ask(ask.nvmlDeviceGetMemoryInfo, device)
+        use = self._ask(ask.nvmlDeviceGetUtilizationRates, device)
+        power = self._ask(ask.nvmlDeviceGetPowerUsage, device)
+        temperature = self._ask(ask.nvmlDeviceGetTemperature, device, ask.NVML_TEMPERATURE_GPU)
+        return Gpu(
+            index=index,
+            name=name.decode() if isinstance(name, bytes) else name,
+            busy=None if use is None else use.gpu / 100,
+            memory=None if memory is None else memory.used,
+            memory_total=None if memory is None else memory.total,
+            temperature=None if temperature is None else float(temperature),
+            power=None if power is None else power / 1000,
+        )
+
+    def _ask(self, question: Callable[..., Any], *of: Any) -> Any:
+        """An answer, or None: not every GPU can tell everything."""
+        try:
+            return question(*of)
+        except self._library.NVMLError:
+            return None
+
+
+class ToolProbe:
+    """Asks a vendor's command-line tool, at most every so often."""
+
+    def __init__(self, command: Sequence[str], parse: Callable[[str], list[Gpu]], *, every: float = TOOL_EVERY) -> None:
+        self._command = command
+        self._parse = parse
+        self._every = every
+        self._ask_at = 0.0
+        self._known: list[Gpu] = []
+
+    def read(self) -> list[Gpu]:
+        now = time.monotonic()
+        if now >= self._ask_at:
+            self._ask_at = now + self._every
+            self._known = []  # rather nothing than what it told long ago, should it fail now
+            asked = subprocess.run(self._command, capture_output=True, text=True, timeout=TOOL_PATIENCE, check=True)
+            self._known = self._parse(asked.stdout)
+        return self._known
+
+
+class Careful:
+    """A probe that may fail without harm: it is then left alone for a while, and the log says why."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._again_at = 0.0
+
+    def read(self) -> list[Gpu]:
+        if time.monotonic() < self._again_at:
+            return []
+        try:
+            return self._probe.read()
+        except Exception as error:  # noqa: BLE001 - drivers and their tools fail in every way there is
+            self._again_at = time.monotonic() + AFTER_FAILURE
+            log.warning("the GPUs cannot be read", error=str(error) or repr(error), again_in=f"{AFTER_FAILURE:g}s")
+            return []
+
+
+def find_probe(path: str | None = None) -> Probe:
+    """The best way to ask the GPUs of this host; `path` is where to look for tools instead of PATH."""
+    library = _find_library()
+    if library is not None:
+        return Careful(library)
+    for command, parse in ((NVIDIA_SMI, parse_nvidia_smi), (ROCM_SMI, parse_rocm_smi)):
+        tool = shutil.which(command[0], path=path)
+        if tool is not None:
+            return Careful(ToolProbe((tool, *command[1:]), parse))
+    return NoProbe()
+
+
+def parse_nvidia_smi(text: str) -> list[Gpu]:
+    """GPUs from what `NVIDIA_SMI` prints: one line each, `[N/A]` for what a model does not tell."""
+    gpus = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != 7 or not cells[0].isdigit():
+            continue
+        busy, memory, total, temperature, power = (_measured(cell) for cell in cells[2:])
+        gpus.append(
+            Gpu(
+                index=int(cells[0]),
+                name=cells[1],
+                busy=None if busy is None else busy / 100,
+                memory=None if memory is None else int(memory * MIB),
+                memory_total=None if total is None else int(total * MIB),
+                temperature=temperature,
+                power=power,
+            )
+        )
+    return gpus
+
+
+def parse_rocm_smi(text: str) -> list[Gpu]:
+    """GPUs from what `ROCM_SMI` prints. The names of its fields differ between versions, so they are looked for."""
+    start = text.find("{")  # warnings may come first
+    if start < 0:
+        return []
+    cards: Mapping[str, Any] = json.loads(text[start:])
+    gpus = []
+    for card, fields in cards.items():
+        if not card.startswith("card") or not card[4:].isdigit() or not isinstance(fields, Mapping):
+            continue
+        told = {str(name).lower(): str(value) for name, value in fields.items()}
+        busy, memory, total = (
+            _measured(told.get(name)) for name in ("gpu use (%)", "vram total used memory (b)", "vram total memory (b)")
+        )
+        gpus.append(
+            Gpu(
+                index=int(card[4:]),
+                name=_first(told, "card series", "device name", "card model", "card sku") or "AMD GPU",
+                busy=None if busy is None else busy / 100,
+                memory=None if memory is None else int(memory),
+                memory_total=None if total is None else int(total),
+                temperature=_measured(_first(told, "temperature (sensor edge)", "temperature (sensor junction)")),
+                power=_measured(
+                    _first(told, "average graphics package power", "current socket graphics package power")
+                ),
+            )
+        )
+    return sorted(gpus, key=lambda gpu: gpu.index)
+
+
+def _find_library() -> Probe | None:
+    try:
+        library = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        return LibraryProbe(library)
+    except library.NVMLError:
+        return None  # installed on a host without an NVIDIA driver
+
+
+def _first(told: Mapping[str, str], *beginnings: str) -> str | None:
+    for beginning in beginnings:
+        for name, value in told.items():
+            if name.startswith(beginning) and value.upper() != "N/A":
+                return value
+    return None
+
+
+def _measured(cell: str | None) -> float | None:
+    try:
+        return float(cell) if cell is not None else None
+    except ValueError:
+        return None

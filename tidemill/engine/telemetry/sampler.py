@@ -1,0 +1,112 @@
+"""The sampler: keeps a sample of its host every few seconds, for a day.
+
+Every Tidemill process on a host runs one, and the host's row in the database decides which of them samples; the
+others look now and then whether it still does. When it ends or dies, another takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import psutil
+import structlog
+
+from tidemill.core.codec import encode
+from tidemill.core.errors import StoreError
+from tidemill.engine.telemetry.hosts import HostReader, HostSample
+from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.telemetry import KEPT, leave_sampling, may_sample, write_sample
+
+log = structlog.get_logger("tidemill.telemetry")
+
+LEASE = 3  # how many samples may be missing before another process takes over
+WARM_UP = 1.0
+
+
+class Sampler:
+    """Samples this host until cancelled, unless another process does."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        every: float = 5.0,
+        host: str | None = None,
+        kept: float = KEPT,
+        reader: HostReader | None = None,
+    ) -> None:
+        self.samples = 0
+        self.leading = False
+        self._database = database
+        self._every = every
+        self._host = host or socket.gethostname()
+        self._kept = kept
+        self._reader = reader
+        self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._pids = {os.getpid()}
+
+    async def run(self) -> None:
+        """Sample the host, or wait to be the one who does."""
+        try:
+            while True:
+                try:
+                    await self._turn()
+                except Exception as error:
+                    if not (is_away(error) or is_full(error) or isinstance(error, psutil.Error | OSError)):
+                        raise
+                    log.warning("the host could not be sampled", host=self._host, error=str(error))
+                await asyncio.sleep(self._every * (1 if self.leading else LEASE))
+        finally:
+            if self.leading:
+                with contextlib.suppress(StoreError):
+                    await leave_sampling(self._database, self._host, self._name)
+
+    async def _turn(self) -> None:
+        lease = self._every * LEASE
+        if not self.leading:
+            if not await may_sample(self._database, self._host, self._name, lease=lease):
+                return
+            await self._read()  # CPU is what has passed since the reading before
+            await asyncio.sleep(min(WARM_UP, self._every))
+        sample = await self._read()
+        found = await write_sample(self._database, self._host, self._name, encode(sample), lease=lease, kept=self._kept)
+        self.leading = found is not None
+        if found is not None:
+            self.samples += 1
+            self._pids = {os.getpid(), *found}
+
+    async def _read(self) -> HostSample:
+        return await asyncio.to_thread(self._measure)
+
+    def _measure(self) -> HostSample:
+        if self._reader is None:  # made here, for it may have to look for a GPU
+            self._reader = HostReader()
+        return self._reader.read(self._pids)
+
+
+@asynccontextmanager
+async def sampling(database: Database, *, every: float, when: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Sample this host while the block lasts, from when `when` returns on; not at all if `every` is 0."""
+    if every <= 0:
+        yield
+        return
+
+    async def live() -> None:
+        await when()
+        try:
+            await Sampler(database, every=every).run()
+        except Exception as error:  # noqa: BLE001 - a worker must not end because its host cannot be measured
+            log.error("the sampler broke: this host is no longer sampled by this process", error=repr(error))
+
+    task = asyncio.create_task(live(), name="tidemill-sampler")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

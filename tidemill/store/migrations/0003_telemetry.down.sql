@@ -1,0 +1,1 @@
+DROP TABLE tidemill.meter, tidemill.process, tidemill.host_sample, tidemill.host;

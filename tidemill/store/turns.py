@@ -1,0 +1,328 @@
+"""What happened to runs, written down: one turn of an owner over all its runs is one statement.
+
+    mine = await commit_turn(database, connection, owner, number, turns)      # the runs that were still its own
+
+Ticks, what they publish, timers, jobs to do, inbox rows used up, runs ended and let go: all of it is there together
+or not at all. A statement has only the parts that its turn needs; most turns are ticks and nothing else. The journal's
+primary key is the fence behind the owner's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.job import NewJob
+from tidemill.store.database import Connection, Database, Executor, columns
+from tidemill.store.history import TOLD, archive_sql
+from tidemill.store.jobs import ADMIT_GATED
+
+#: Why a job of a run is cancelled when the run wants it no longer.
+UNWANTED = "its run wants it no longer"
+
+
+class NewRun(msgspec.Struct):
+    """A run that its owner has begun and that is stored with its first turn."""
+
+    kind: str
+    workflow: str
+    version: str
+    input: bytes
+    origin: bytes | None = None
+
+
+class RunTurn(msgspec.Struct):
+    """What one run has to write down in one turn. `before` is the last tick that it knows to be stored."""
+
+    run_id: int
+    before: int
+    last: int
+    ticks: list[bytes] = []
+    shown: list[bytes] = []
+    used: list[int] = []
+    timers: dict[str, float | None] = {}
+    jobs: list[tuple[int, NewJob]] = []
+    stops: list[int] = []
+    new: NewRun | None = None
+    state: str | None = None
+    result: bytes | None = None
+    error: bytes | None = None
+    note: str | None = None
+    snapshot: bytes | None = None
+    within: Any = None
+    """A connection with an open transaction that is committed with this turn."""
+    release: bool = False
+    awake: bool = False
+    """Whether a run that is let go has work to do, whatever the inbox says."""
+
+    @property
+    def changes_head(self) -> bool:
+        """Whether more than the number of ticks changes in the run's own row."""
+        return self.release or self.state is not None or self.note is not None
+
+
+_NEW = {"kind": "text", "workflow": "text", "version": "text", "input": "json", "origin": "json"}
+_HELD = "r.id = w.run_id AND r.owner + 0 = $1 AND r.seq = w.before AND r.turn < $2"
+
+# A run that is let go while something comes for it may fall asleep over it: what it looks at is older than the lock.
+# `WAKE_RUNS` has to follow.
+_WHOLE_HEAD = """
+    state = coalesce(w.state, r.state), result = coalesce(w.result, r.result), error = coalesce(w.error, r.error),
+    note = coalesce(w.note, r.note),
+    ended_at = CASE WHEN w.state IS NULL OR w.state = 'parked' THEN r.ended_at ELSE now() END,
+    owner = CASE WHEN w.release OR w.state IS NOT NULL THEN NULL ELSE r.owner END,
+    awake = CASE WHEN w.release THEN w.awake OR EXISTS (
+        SELECT FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ({used}))
+        ELSE r.awake END"""
+
+#: After a lost answer: which of these runs had been written in this turn. One that ended or was let go has no owner.
+WRITTEN_RUNS = """
+SELECT r.id FROM unnest($3::bigint[], $4::bigint[]) AS w(run_id, seq)
+JOIN tidemill.run AS r ON r.id = w.run_id AND r.seq = w.seq
+WHERE r.turn = $2 AND (r.owner = $1 OR r.owner IS NULL)
+"""
+
+#: Jobs of runs that want them no longer and that nobody has begun.
+CANCEL_UNWANTED = f"""
+WITH gone AS (
+    DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.job
+        WHERE cancel_reason IS NOT NULL AND run_id IS NOT NULL AND state <> 'running'
+        ORDER BY id LIMIT 5000 FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+{archive_sql("gone", state="'cancelled'", note="cancel_reason")}
+SELECT id, concurrency_key, {TOLD} FROM gone
+"""
+
+#: New run numbers for an owner that begins runs itself.
+RESERVE_NUMBERS = """
+SELECT nextval(pg_get_serial_sequence('tidemill.run', 'id')) FROM generate_series(1, $1::int)
+"""
+
+
+class _Turns:
+    """The statement for one turn of many runs, and its parameters."""
+
+    def __init__(self, owner: int, number: int, turns: Sequence[RunTurn]) -> None:
+        self.turns = turns
+        self.parameters: list[Any] = [owner, number]
+        self.parts: list[str] = []
+        self.news: list[str] = []
+        self._add_heads()
+        self._add_journal()
+        self._add_inbox()
+        self._add_jobs()
+        if self._ended:
+            self._add_ends()
+
+    @property
+    def statement(self) -> str:
+        news = "".join(f", {each}" for each in self.news)
+        return f"WITH {','.join(self.parts)}\nSELECT id{news} FROM mine"
+
+    @cached_property
+    def _ended(self) -> bool:
+        return any(turn.state is not None and turn.state != "parked" for turn in self.turns)
+
+    def _arrays(self, rows: Iterable[Sequence[Any]], *types: str) -> str:
+        first = len(self.parameters) + 1
+        self.parameters += columns(list(rows), len(types))
+        return ", ".join(f"${at}::{kind}[]" for at, kind in enumerate(types, first))
+
+    def _add_heads(self) -> None:
+        held = [turn for turn in self.turns if turn.new is None]
+        born = [turn for turn in self.turns if turn.new is not None]
+        if not any(turn.changes_head for turn in held):
+            heads = self._arrays(((t.run_id, t.last, t.before) for t in held), "bigint", "bigint", "bigint")
+            columns_of, more = "run_id, seq, before", ""
+        else:
+            heads = self._arrays(
+                ((t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.release, t.awake) for t in held),
+                *("bigint", "bigint", "bigint", "text", "json", "json", "text", "boolean", "boolean"),
+            )
+            columns_of = "run_id, seq, before, state, result, error, note, release, awake"
+            used = self._arrays(([number] for turn in held for number in turn.used), "bigint")
+            more = "," + _WHOLE_HEAD.format(used=used)
+        self.parts.append(f"""
+held AS (
+    UPDATE tidemill.run AS r SET seq = w.seq, turn = $2{more}
+    FROM unnest({heads}) AS w({columns_of}) WHERE {_HELD}
+    RETURNING r.id, r.key, r.parent, r.parent_work, r.state, r.result, r.error, r.note)""")
+        if not born:
+            self.parts.append("\nmine AS MATERIALIZED (SELECT id FROM held)")
+            return
+        ends = ("state", "result", "error", "note", "release")
+        rows = ((t.run_id, t.last, *_fields(t.new, _NEW), *_fields(t, ends)) for t in born)
+        news = self._arrays(rows, "bigint", "bigint", *_NEW.values(), "text", "json", "json", "text", "boolean")
+        self.parts.append(f"""
+born AS (
+    INSERT INTO tidemill.run (id, seq, kind, workflow, version, input, origin, state, result, error, note,
+                              owner, turn, ended_at)
+    SELECT id, seq, kind, workflow, version, input, origin, coalesce(state, 'running'), result, error, note,
+           CASE WHEN release OR state IS NOT NULL THEN NULL ELSE $1 END, $2,
+           CASE WHEN state IS NOT NULL AND state <> 'parked' THEN now() END
+    FROM unnest({news}) AS n(id, seq, kind, workflow, version, input, origin, state, result, error, note, release)
+    ON CONFLICT (id) DO NOTHING RETURNING id)""")
+        self.parts.append("\nmine AS MATERIALIZED (SELECT id FROM held UNION ALL SELECT id FROM born)")
+
+    def _add(self, name: str, rows: list[Any], types: tuple[str, ...], text: str) -> None:
+        """A part of the statement that is needed for these rows, if there are any."""
+        if rows:
+            given = f"unnest({self._arrays(rows, *types)})"
+            # IS TRUE keeps the planner from a join whose size it would guess wrongly.
+            mine = "(run_id IN (SELECT id FROM mine)) IS TRUE"
+            self.parts.append(f"\n{name} AS ({text.format(given=given, mine=mine)})")
+
+    def _add_journal(self) -> None:
+        turns = self.turns
+        self._add(
+            "ticks",
+            [(t.run_id, t.before + n, data) for t in turns for n, data in enumerate(t.ticks, 1)],
+            ("bigint", "bigint", "json"),
+            "INSERT INTO tidemill.tick (run_id, seq, data) SELECT * FROM {given} AS t(run_id, seq, data) WHERE {mine}",
+        )
+        self._add(
+            "shown",
+            [(t.run_id, data) for t in turns for data in t.shown],
+            ("bigint", "json"),
+            "INSERT INTO tidemill.published (run_id, data) SELECT * FROM {given} AS p(run_id, data) WHERE {mine}",
+        )
+        self._add(
+            "snaps",
+            [(t.run_id, t.last, t.snapshot) for t in turns if t.snapshot is not None],
+            ("bigint", "bigint", "json"),
+            "INSERT INTO tidemill.snapshot (run_id, seq, data)"
+            " SELECT * FROM {given} AS s(run_id, seq, data) WHERE {mine}"
+            " ON CONFLICT (run_id) DO UPDATE SET seq = excluded.seq, data = excluded.data",
+        )
+
+    def _add_inbox(self) -> None:
+        turns = self.turns
+        self._add(
+            "used",
+            [(t.run_id, inbox_id) for t in turns for inbox_id in t.used],
+            ("bigint", "bigint"),
+            "DELETE FROM tidemill.inbox AS i USING {given} AS u(run_id, id)"
+            " WHERE i.id = u.id AND u.run_id IN (SELECT id FROM mine)",
+        )
+        self._add(
+            "dropped",
+            [(t.run_id, name) for t in turns for name, due in t.timers.items() if due is None],
+            ("bigint", "text"),
+            "DELETE FROM tidemill.inbox AS i USING {given} AS d(run_id, timer)"
+            " WHERE i.run_id = d.run_id AND i.timer = d.timer AND d.run_id IN (SELECT id FROM mine)",
+        )
+        self._add(
+            "timers",
+            [(t.run_id, name, due) for t in turns for name, due in t.timers.items() if due is not None],
+            ("bigint", "text", "float8"),
+            "INSERT INTO tidemill.inbox (run_id, timer, due_at)"
+            " SELECT run_id, timer, to_timestamp(due) FROM {given} AS t(run_id, timer, due) WHERE {mine}"
+            " ON CONFLICT (run_id, timer) WHERE timer IS NOT NULL DO UPDATE SET due_at = excluded.due_at",
+        )
+
+    def _add_jobs(self) -> None:
+        rows = [(turn.run_id, work, *_job_columns(job)) for turn in self.turns for work, job in turn.jobs]
+        if rows:
+            self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS)
+            self.news.append(_NEW_JOBS)
+        stops = [(turn.run_id, work) for turn in self.turns for work in turn.stops]
+        if stops:
+            self._add("stops", stops, ("bigint", "bigint"), _STOP_JOBS)
+            self.news.append(_STOPPED.format("stops"))
+
+    def _add_ends(self) -> None:
+        over = [turn.run_id for turn in self.turns if turn.state is not None and turn.state != "parked"]
+        given = self._arrays([[number] for number in over], "bigint")
+        self.parts.append(f"""
+over AS MATERIALIZED (SELECT id FROM mine WHERE id = ANY ({given})),
+ended AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM over)),
+left_over AS (
+    UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
+    WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),
+told AS (
+    INSERT INTO tidemill.inbox (run_id, work, data)
+    SELECT parent, parent_work, json_build_object(
+        'run', id, 'key', key, 'state', state, 'result', result, 'note', note, 'error', error)
+    FROM held WHERE parent IS NOT NULL AND id IN (SELECT id FROM over) RETURNING run_id),
+orphans AS (
+    INSERT INTO tidemill.inbox (run_id, data)
+    SELECT id, json_build_object('kind', 'cancel_asked', 'at', extract(epoch FROM now()),
+                                 'reason', 'the run that started it, r' || parent || ', has ended')
+    FROM tidemill.run WHERE parent = ANY (ARRAY(SELECT id FROM over)) AND state IN ('running', 'parked')
+    RETURNING run_id)""")
+        self.news += [_STOPPED.format("left_over"), TOLD]
+        self.news.append("(SELECT count(pg_notify('tidemill_runs', 'wake')) FROM (SELECT FROM orphans LIMIT 1) AS o)")
+
+
+_NEW_JOBS = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM jobs) AS queues)"
+_STOPPED = "(SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM {0} LIMIT 1) AS s_{0})"
+
+_JOB_TYPES = ("text", "text", "json", "smallint", "float8", "float8", "float8", "json", "json", "json")
+_INSERT_JOBS = """
+    INSERT INTO tidemill.job (run_id, work, queue, task, args, priority, due_at, deadline, options, origin,
+                              required_model, tags)
+    SELECT run_id, work, queue, task, args, priority,
+           coalesce(to_timestamp(at), now() + make_interval(secs => delay)), to_timestamp(deadline), options, origin,
+           options ->> 'required_model',
+           CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags)) END
+    FROM {given} AS j(run_id, work, queue, task, args, priority, at, delay, deadline, options, origin, tags)
+    WHERE {mine} RETURNING queue"""
+_STOP_JOBS = f"""
+    UPDATE tidemill.job AS j SET cancel_reason = '{UNWANTED}' FROM {{given}} AS s(run_id, work)
+    WHERE j.run_id = s.run_id AND j.work = s.work AND j.cancel_reason IS NULL
+      AND s.run_id IN (SELECT id FROM mine) RETURNING j.id"""
+
+
+def _fields(of: Any, names: Iterable[str]) -> list[Any]:
+    return [getattr(of, name) for name in names]
+
+
+def _job_columns(job: NewJob) -> tuple[Any, ...]:
+    return (
+        job.queue,
+        job.task,
+        bytes(job.args),
+        job.priority,
+        job.at,
+        job.delay,
+        job.deadline,
+        None if job.options is None else encode(job.options),
+        None if job.origin is None else encode(job.origin),
+        None if job.tags is None else encode(job.tags),
+    )
+
+
+async def commit_turn(
+    database: Database, connection: Executor, owner: int, number: int, turns: Sequence[RunTurn]
+) -> set[int]:
+    """Write down one turn of many runs, by its number; returns those that were still the owner's."""
+    turn = _Turns(owner, number, turns)
+    return {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
+
+
+async def written_runs(
+    database: Database, connection: Connection, owner: int, number: int, turns: Sequence[RunTurn]
+) -> set[int]:
+    """Those of a turn's runs that an earlier try at this turn has written, though its answer was lost."""
+    numbers, lasts = [turn.run_id for turn in turns], [turn.last for turn in turns]
+    rows = await connection.fetch(database.sql(WRITTEN_RUNS), owner, number, numbers, lasts)
+    return {row[0] for row in rows}
+
+
+async def cancel_unwanted(database: Database) -> int:
+    """Cancel jobs of runs that want them no longer, as far as nobody has begun them; returns how many."""
+    async with database.transaction(patience=None) as connection:
+        rows = await connection.fetch(database.sql(CANCEL_UNWANTED))
+        if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
+            await connection.execute(database.sql(ADMIT_GATED), keys)
+    return len(rows)
+
+
+async def reserve_numbers(database: Database, count: int) -> list[int]:
+    """Numbers for runs that an owner will begin itself."""
+    return [row[0] for row in await database.fetch(RESERVE_NUMBERS, count, patience=None)]
