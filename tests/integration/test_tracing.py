@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util._once import Once
 
 from tests.support import eventually, find_live, finished, running_scheduler, running_worker, value
+from tests.support.traced import app as traced
 from tidemill import App
 from tidemill.core.codec import decode
 from tidemill.core.job import JobOptions
@@ -99,7 +101,7 @@ async def test_enqueue_claim_run_and_follow_ups_are_one_trace(app: App, database
 
     chain = ["request", "enqueue first", "claim first", "run first", "enqueue second", "claim second", "run second"]
     found = [await spans.one(name) for name in (*chain, "enqueue third")]
-    for above, below in zip(found, found[1:], strict=False):
+    for above, below in pairwise(found):
         assert parent_of(below) == id_of(above), f"{below.name} follows from {above.name}"
     for name in ("claim third", "run third"):
         assert {trace_of(span) for span in spans.named(name)} == {trace_of(found[0])}
@@ -227,21 +229,13 @@ async def test_a_trace_that_cannot_be_read_harms_nobody(app: App, database: Data
 
 
 async def test_an_isolated_task_continues_the_trace_in_its_own_process(database: Database, database_url: str) -> None:
-    app = isolated_app()
-    app.configure(database_url=database_url, lease=1.5, heartbeat=0.3)
-    job = await app.enqueue("alone")
+    traced.configure(database_url=database_url, lease=1.5, heartbeat=0.3)
+    job = await traced.enqueue("alone")
     await database.fetch("UPDATE tidemill.job SET options = $2 WHERE id = $1", job.id, _options(TRACEPARENT, "process"))
-    async with running_worker(app, ["mail"]):
+    async with running_worker(traced, ["mail"]):
         row = await finished(database, job.id)
-    await app.close()
+    await traced.close()
     assert decode(row["result"]) == TRACEPARENT
-
-
-def isolated_app() -> App:
-    """An application with a task that tells its trace from a child process."""
-    from tests.support.traced import app
-
-    return app
 
 
 def test_the_usual_variables_set_up_an_exporter_for_our_commands() -> None:
@@ -259,7 +253,7 @@ def test_the_usual_variables_set_up_an_exporter_for_our_commands() -> None:
         check=True,
         timeout=60,
     )
-    span = json.loads(told.stdout)
+    span = json.loads(told.stdout[told.stdout.index("{") :])
     assert span["name"] == "hello"
     assert span["resource"]["attributes"]["service.name"] == "shop"
 

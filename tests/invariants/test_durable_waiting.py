@@ -212,7 +212,7 @@ async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several hundred runs fall asleep all the time, and each is sent its event at about that moment."""
-    monkeypatch.setattr("tidemill.engine.keeper.IDLE_BEFORE_RELEASE", 0.0)
+    monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 0.0)
     monkeypatch.setattr("tidemill.engine.keeper.SAFETY_POLL", 600.0)
 
     async def one(number: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.core.retry import retry
 from tidemill.core.ticks import (
     CancelAsked,
     Command,
@@ -22,7 +23,6 @@ from tidemill.core.ticks import (
     StopWork,
     Tick,
 )
-from tidemill.core.retry import retry
 from tidemill.dags import input_node, node, ref, sub_dag
 from tidemill.dags.events import NodeEnded, NodeError, Submission
 from tidemill.dags.model import Dag
@@ -57,8 +57,12 @@ def whole() -> Dag:
                 default={"answer": "yes"},
             ),
             input_node("any", prompt="?", timeout=5, default=None),
-            node("each", "etl.one", map=ref("extract.files"), args={"file": ref("item.name")}, max_parallel=5, tolerate=2),
-            sub_dag("report", inner, args={"x": ref("each[0]")}, skip_if="approve.answer == 'no'", deps=["each", "approve"]),
+            node(
+                "each", "etl.one", map=ref("extract.files"), args={"file": ref("item.name")}, max_parallel=5, tolerate=2
+            ),
+            sub_dag(
+                "report", inner, args={"x": ref("each[0]")}, skip_if="approve.answer == 'no'", deps=["each", "approve"]
+            ),
         ],
         result={"n": ref("report.b")},
         about="all of it",

@@ -1,5 +1,7 @@
 """Dags in JSON and YAML files: the same as in Python, and trouble with its line."""
 
+# ruff: noqa: E501 - what is told stands beside what is wrong
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -155,7 +157,7 @@ def test_what_is_no_dag_is_refused(text: str, told: str) -> None:
 def test_aliases_that_repeat_each_other_do_not_fill_the_memory() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
-    with pytest.raises(DagError, match="the file unfolds into a million parts|its aliases"):
+    with pytest.raises(DagError, match=r"its aliases .* may repeat each other"):
         parse_dag("\n".join(lines))
 
 

@@ -91,7 +91,9 @@ def test_the_same_submission_is_known_after_the_run_has_ended() -> None:
         ({"answer": "yes"}, None, "node 'approve' was answered already by ann"),
     ],
 )
-def test_the_first_answer_counts_and_others_are_refused_with_the_reason(value: Any, key: str | None, reason: str) -> None:
+def test_the_first_answer_counts_and_others_are_refused_with_the_reason(
+    value: Any, key: str | None, reason: str
+) -> None:
     walk = asked()
     walk.submit("approve", {"answer": "yes"}, key="k")
     (refused,) = shown(walk.submit("approve", value, by="bob", key=key), InputRefused)
@@ -159,7 +161,9 @@ def test_a_timeout_that_comes_after_the_answer_changes_nothing() -> None:
 
 
 def test_several_inputs_wait_at_once_and_are_answered_in_any_order() -> None:
-    walk = Walk(Dag("d", [input_node("a", prompt="a?"), input_node("b", prompt="b?"), input_node("c", prompt="c?")])).start()
+    walk = Walk(
+        Dag("d", [input_node("a", prompt="a?"), input_node("b", prompt="b?"), input_node("c", prompt="c?")])
+    ).start()
     assert [event.prompt for event in shown(walk.commands, InputWanted)] == ["a?", "b?", "c?"]
     for name in ("c", "a", "b"):
         walk.submit(name, name)

@@ -121,7 +121,9 @@ def test_progress_of_a_map_is_shown_at_most_a_hundred_times() -> None:
 
 def test_a_map_takes_a_literal_list_and_a_filtered_one() -> None:
     where = {"$ne": [ref("item.size"), 0]}
-    dag = Dag("d", [node("a", "t", map={"$filter": {"in": ref("run.files"), "where": where}}, args={"x": ref("item.size")})])
+    dag = Dag(
+        "d", [node("a", "t", map={"$filter": {"in": ref("run.files"), "where": where}}, args={"x": ref("item.size")})]
+    )
     walk = Walk(dag).start(files=[{"size": 0}, {"size": 3}])
     assert [work.input for work in walk.works.values()] == [{"x": 3}]
 
@@ -184,7 +186,9 @@ def test_a_skipped_sub_dag_is_skipped_with_all_its_nodes() -> None:
 def test_sub_dags_are_skipped_within_sub_dags() -> None:
     inner = Dag("inner", [node("a", "t")])
     middle = Dag("middle", [sub_dag("deep", inner, skip_with="none"), node("b", "t")])
-    walk = Walk(Dag("d", [sub_dag("sub", middle, skip_if="run.x == 1"), node("c", "t", deps=["sub"], skip_with="none")]))
+    walk = Walk(
+        Dag("d", [sub_dag("sub", middle, skip_if="run.x == 1"), node("c", "t", deps=["sub"], skip_with="none")])
+    )
     walk.start(x=1)
     assert walk.running == ["c"]
     assert walk.statuses["sub/deep/a"] == "skipped"
@@ -200,7 +204,11 @@ def test_a_failure_inside_ends_only_the_sub_dag_if_that_may_fail() -> None:
     walk = Walk(outer(on_failure="continue")).start().done("before", {"x": 1}).fail("sub/first")
     assert walk.running == ["other"]
     statuses = walk.statuses
-    assert (statuses["sub/first"], statuses["sub/second"], statuses["sub/aside"]) == ("failed", "cancelled", "cancelled")
+    assert (statuses["sub/first"], statuses["sub/second"], statuses["sub/aside"]) == (
+        "failed",
+        "cancelled",
+        "cancelled",
+    )
     assert (statuses["sub"], statuses["after"]) == ("failed", "blocked")
     assert walk.state.nodes["sub/aside"].note == "the sub-dag 'sub' ended because 'sub/first' failed"
     walk.done("other")
@@ -215,6 +223,13 @@ def test_a_node_that_may_fail_lets_the_rest_of_its_sub_dag_go_on() -> None:
     walk.done("sub/c")
     assert walk.state.nodes["sub"].error == NodeError("nodes_failed", "node 'sub/a' failed: ValueError: no luck")
     assert walk.statuses["after"] == "blocked"
+
+
+def test_a_sub_dag_ends_only_after_all_that_is_inside_of_it() -> None:
+    inner = Dag("inner", [node("a", "t", on_failure="continue"), node("b", "t"), node("c", "t", deps=["a", "b"])])
+    walk = Walk(Dag("d", [sub_dag("sub", inner)])).start().fail("sub/a")
+    assert (walk.statuses["sub/c"], walk.statuses["sub"], walk.running) == ("blocked", "pending", ["sub/b"])
+    assert walk.done("sub/b").statuses["sub"] == "failed"
 
 
 def test_arguments_of_a_sub_dag_that_lead_nowhere_fail_it() -> None:

@@ -82,7 +82,7 @@ def test_an_answer_is_given_again_without_asking() -> None:
     walk = again(dag, rerun_from(old.program, old.state, "a", edited=2))
     assert walk.given("b") == {"x": 2}
     assert walk.state.nodes["a"].note == "answered when the run was repeated"
-    with pytest.raises(ConfigError, match="node 'a': the answer does not fit: \"x\" is not of type \"number\""):
+    with pytest.raises(ConfigError, match='node \'a\': the answer does not fit: "x" is not of type "number"'):
         rerun_from(old.program, old.state, "a", edited="x")
     assert again(dag, rerun_from(old.program, old.state, "a")).statuses == {"a": "waiting", "b": "pending"}
 
@@ -111,7 +111,9 @@ def test_what_was_skipped_stays_skipped_and_counts_as_such() -> None:
 
 
 def test_a_sub_dag_is_repeated_in_part_or_with_other_arguments() -> None:
-    inner = Dag("inner", [node("a", "t", args={"x": ref("run.x")}), node("b", "t", args={"y": ref("a"), "x": ref("run.x")})])
+    inner = Dag(
+        "inner", [node("a", "t", args={"x": ref("run.x")}), node("b", "t", args={"y": ref("a"), "x": ref("run.x")})]
+    )
     dag = Dag("d", [sub_dag("s", inner, args={"x": 1}), node("after", "t", args={"b": ref("s.b")})])
     old = Walk(dag).start().done("s/a", "A").fail("s/b")
     walk = again(dag, rerun_failed(old.program, old.state))
@@ -132,7 +134,10 @@ def test_a_run_can_be_repeated_after_it_was_cancelled_anywhere() -> None:
     ("make", "told"),
     [
         (lambda old: rerun_from(old.program, old.state, "zz"), "there is no node 'zz' in dag 'd'"),
-        (lambda old: rerun_from(old.program, old.state, "b", edited=[1]), "node 'b': arguments are an object with names"),
+        (
+            lambda old: rerun_from(old.program, old.state, "b", edited=[1]),
+            "node 'b': arguments are an object with names",
+        ),
         (
             lambda old: rerun_from(old.program, old.state, "b", edited={"x": ref("c.x")}),
             "node 'b': args.x.$from: 'c.x' is nothing that comes before it",
@@ -145,7 +150,10 @@ def test_a_run_can_be_repeated_after_it_was_cancelled_anywhere() -> None:
             lambda old: rerun_from(old.program, old.state, "b", edited={"x": object()}),
             "node 'b': the edited input: this value cannot be stored as JSON",
         ),
-        (lambda old: rerun_failed(old.program, Walk(CHAIN).state), "this run has not ended yet; cancel it or let it end first"),
+        (
+            lambda old: rerun_failed(old.program, Walk(CHAIN).state),
+            "this run has not ended yet; cancel it or let it end first",
+        ),
         (
             lambda old: rerun_failed(Walk(Dag("d", [node("z", "t")])).program, old.state),
             "dag 'd' has changed since this run",

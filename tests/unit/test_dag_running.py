@@ -69,16 +69,24 @@ def test_a_ref_that_leads_nowhere_fails_the_node_that_has_it() -> None:
 
 def test_a_run_without_an_argument_that_is_read_fails_and_says_so() -> None:
     walk = Walk(DIAMOND).start()
-    assert walk.ends[0].error.message == "node 'top' failed: bad_ref: args.day: run.day: run has no field 'day'; its fields: none"
+    assert (
+        walk.ends[0].error.message
+        == "node 'top' failed: bad_ref: args.day: run.day: run has no field 'day'; its fields: none"
+    )
 
 
 def test_arguments_that_are_no_object_are_refused() -> None:
     walk = Walk(DIAMOND)
     walk.post(Started(0.0, [1]))
-    assert walk.ends == [EndRun("failed", None, RunFailure("bad_input", "the arguments of a run are an object with names"))]
+    assert walk.ends == [
+        EndRun("failed", None, RunFailure("bad_input", "the arguments of a run are an object with names"))
+    ]
     assert set(walk.statuses.values()) == {"cancelled"}
     whole = Walk(Dag("d", [node("a", "t", args={"$from": "run.x"})])).start(x=5)
-    assert whole.ends[0].error.message == "node 'a' failed: bad_ref: args: arguments are an object with names, and this is a number"
+    assert (
+        whole.ends[0].error.message
+        == "node 'a' failed: bad_ref: args: arguments are an object with names, and this is a number"
+    )
 
 
 def test_a_declared_result_is_made_of_refs() -> None:
@@ -86,7 +94,9 @@ def test_a_declared_result_is_made_of_refs() -> None:
     walk = Walk(dag).start(day="monday").done("a", {"x": 1}).done("b")
     assert walk.ends == [EndRun("succeeded", {"x": 1, "day": "monday"}, None)]
     walk = Walk(dag).start(day="monday").done("a", {}).done("b")
-    assert walk.ends == [EndRun("failed", None, RunFailure("bad_ref", "result.x: a.x: a has no field 'x'; its fields: none"))]
+    assert walk.ends == [
+        EndRun("failed", None, RunFailure("bad_ref", "result.x: a.x: a has no field 'x'; its fields: none"))
+    ]
 
 
 def test_a_host_brings_its_own_language_of_refs() -> None:
@@ -178,7 +188,11 @@ def test_a_node_may_run_after_what_was_skipped_and_reads_null_from_it() -> None:
 def test_with_one_of_two_deps_skipped_a_node_does_as_it_is_told(skip_with: Any, status: str) -> None:
     dag = Dag(
         "d",
-        [node("a", "t"), node("b", "t", skip_if={"$value": True}), node("c", "t", deps=["a", "b"], skip_with=skip_with)],
+        [
+            node("a", "t"),
+            node("b", "t", skip_if={"$value": True}),
+            node("c", "t", deps=["a", "b"], skip_with=skip_with),
+        ],
     )
     walk = Walk(dag).start().done("a")
     assert walk.statuses["c"] == status
@@ -199,7 +213,10 @@ def test_a_condition_in_cel_decides_about_skipping() -> None:
 
 def test_a_condition_that_is_neither_true_nor_false_fails_the_node() -> None:
     walk = Walk(Dag("d", [node("a", "t", skip_if=ref("run.x"))])).start(x="yes")
-    assert walk.ends[0].error.message == "node 'a' failed: bad_ref: skip_if: the condition is neither true nor false, but 'yes'"
+    assert (
+        walk.ends[0].error.message
+        == "node 'a' failed: bad_ref: skip_if: the condition is neither true nor false, but 'yes'"
+    )
 
 
 # -- failing --------------------------------------------------------------------------------------

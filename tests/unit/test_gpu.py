@@ -1,5 +1,5 @@
-"""Reading what the vendors' tools say. The texts are recorded samples: the first was printed by `nvidia-smi` on a
-host with an H200; the others have the shape of other cards and versions, with figures of no real host."""
+"""Reading what the vendors' tools say. The texts are recorded samples: those of the H200 were printed by `nvidia-smi`
+on a host that has one; the others have the shape of other cards and versions, with figures of no real host."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tidemill.engine.telemetry import gpu
 from tidemill.engine.telemetry.gpu import Careful, Gpu, LibraryProbe, NoProbe, ToolProbe, find_probe
 
 H200 = "0, NVIDIA H200, 0, 0, 143771, 39, 127.10\n"
+H200_AT_WORK = "0, NVIDIA H200, 100, 1395, 143771, 63, 687.96\n"
 
 TWO_OLDER_CARDS = """\
 0, Tesla T4, 97, 11021, 15360, 71, 68.93
@@ -36,6 +37,11 @@ def test_nvidia_smi_of_an_h200_is_read() -> None:
     assert gpu.parse_nvidia_smi(H200) == [
         Gpu(0, "NVIDIA H200", 0.0, memory=0, memory_total=143771 * 1024**2, temperature=39.0, power=127.1)
     ]
+
+
+def test_a_gpu_at_work_is_fully_busy() -> None:
+    (card,) = gpu.parse_nvidia_smi(H200_AT_WORK)
+    assert (card.busy, card.memory, card.temperature, card.power) == (1.0, 1395 * 1024**2, 63.0, 687.96)
 
 
 def test_what_a_card_does_not_tell_is_none() -> None:
@@ -97,6 +103,12 @@ def test_the_library_is_asked_for_every_card_and_may_not_know_everything() -> No
     ]
 
 
+def test_the_library_is_asked_for_what_is_in_use_without_the_drivers_own() -> None:
+    (first, second) = LibraryProbe(_NewerLibrary()).read()
+    assert first.memory == 1024**3
+    assert second.memory == 2 * 1024**3, "an older driver does not know the newer question"
+
+
 class _Library:
     """What `pynvml` offers of two cards, of which the second cannot tell how busy it is."""
 
@@ -127,6 +139,19 @@ class _Library:
 
     def nvmlDeviceGetTemperature(self, device: int, sensor: int) -> int:
         return 61
+
+
+class _NewerLibrary(_Library):
+    """The same with the newer question for memory, which the second card's driver does not know."""
+
+    nvmlMemory_v2 = 2
+
+    def nvmlDeviceGetMemoryInfo(self, device: int, version: int | None = None) -> SimpleNamespace:
+        if version is None:
+            return super().nvmlDeviceGetMemoryInfo(device)
+        if device == 1:
+            raise RuntimeError("Function Not Found")
+        return SimpleNamespace(used=1024**3, total=140 * 1024**3)
 
 
 def _tool(folder: Path, name: str, script: str) -> Path:

@@ -13,9 +13,9 @@ from tidemill.engine.telemetry.address import read_address
 from tidemill.engine.telemetry.meter import BOUNDS, MOST_UNSORTED, Meter, spread
 
 
-def job(number: int = 1, *, waited: float | None = None) -> ClaimedJob:
+def job(number: int = 1, *, waited: float | None = None, queue: str = "mail") -> ClaimedJob:
     due = None if waited is None else datetime.fromtimestamp(time.time() - waited, UTC)
-    return ClaimedJob(number, 1, "mail", "send", b"{}", None, 0, 0, False, False, due_at=due)
+    return ClaimedJob(number, 1, queue, "send", b"{}", None, 0, 0, False, False, due_at=due)
 
 
 def test_times_fall_into_the_bucket_that_ends_at_or_above_them() -> None:
@@ -51,6 +51,25 @@ def test_waiting_is_counted_from_when_a_job_was_due() -> None:
     assert waits == {"1.0": 1, "60.0": 1, "0.001": 1}, "a clock that is ahead of ours counts as no wait"
 
 
+def test_of_a_large_batch_some_jobs_speak_for_their_neighbours() -> None:
+    meter = Meter()
+    meter.claimed(
+        [job(number, waited=8.0) for number in range(300)] + [job(number, waited=0.2) for number in range(33)]
+    )
+    counts = meter.take()
+    waits = {labels[1]: value for (name, labels), value in counts.items() if name == "wait"}
+    assert sum(waits.values()) == 333
+    assert waits["10.0"] == pytest.approx(300, abs=12)
+    assert waits["0.25"] == pytest.approx(33, abs=12)
+
+
+def test_queues_that_take_turns_in_a_large_batch_each_count_their_own() -> None:
+    meter = Meter()
+    meter.claimed([job(waited=0.2, queue=f"queue {number % 3}") for number in range(300)])
+    waits = {labels[0]: value for (name, labels), value in meter.take().items() if name == "wait"}
+    assert waits == {"queue 0": 100, "queue 1": 100, "queue 2": 100}
+
+
 def test_what_is_taken_is_taken_once_and_can_be_given_back() -> None:
     meter = Meter()
     meter.count("watchdog_trips", "budget")
@@ -65,9 +84,12 @@ def test_what_is_taken_is_taken_once_and_can_be_given_back() -> None:
 def test_a_meter_that_nobody_reads_does_not_grow() -> None:
     meter = Meter()
     done = Finish(1, 1, "succeeded")
-    for _ in range(MOST_UNSORTED * 2):
-        meter.ended(job(), done, 0.0)
-    assert sum(len(times) for times in meter._ran.values()) <= MOST_UNSORTED
+    for _ in range(0, MOST_UNSORTED * 2, 100):
+        meter.claimed([job(waited=0.0)] * 100)
+        for _ in range(100):
+            meter.ended(job(), done, 0.0)
+    kept = [*meter._ran.values(), *meter._waited.values()]
+    assert sum(len(times) for times in kept) <= MOST_UNSORTED * 2
     assert meter.take()["ended", ("mail", "send", "succeeded")] == MOST_UNSORTED * 2
 
 

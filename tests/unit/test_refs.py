@@ -38,7 +38,9 @@ def test_a_path_is_written_as_text_or_as_a_list(written: Any, path: Any) -> None
     assert parse_path(list(path)) == path
 
 
-@pytest.mark.parametrize("written", ["", "$.", ".", "a..b", "[0]", "a.", "a[x]", "a b.c ", "a{", 5, [], [0], ["a", 1.5]])
+@pytest.mark.parametrize(
+    "written", ["", "$.", ".", "a..b", "[0]", "a.", "a[x]", "a b.c ", "a{", 5, [], [0], ["a", 1.5]]
+)
 def test_what_is_not_a_path_is_refused(written: Any) -> None:
     if written == "a b.c ":
         assert parse_path(written) == ("a b", "c")
@@ -67,7 +69,10 @@ def test_a_path_leads_to_a_value(path: str, value: Any) -> None:
     [
         ("extract.rowz", "args.x: extract.rowz: extract has no field 'rowz'; its fields: files, odd.name, rows"),
         ("extract.files[9]", "args.x: extract.files[9]: extract.files is a list of 2, without a place 9"),
-        ("extract.files.first", "args.x: extract.files.first: extract.files is a list, and 'first' is not a place in it"),
+        (
+            "extract.files.first",
+            "args.x: extract.files.first: extract.files is a list, and 'first' is not a place in it",
+        ),
         ("extract.rows.x", "args.x: extract.rows.x: extract.rows is a number, which has no fields"),
         ("run.day.x", "args.x: run.day.x: run.day is text, which has no fields"),
         ("nothing.x", "args.x: nothing.x: nothing is null, which has no fields"),
@@ -129,18 +134,24 @@ def test_a_host_adds_operators_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("expression", "told"),
     [
-        ({"$form": "a"}, "args: $form is not an operator; did you mean $from? (to mean it literally: {\"$value\": ...})"),
+        ({"$form": "a"}, 'args: $form is not an operator; did you mean $from? (to mean it literally: {"$value": ...})'),
         ({"$from": "a", "x": 1}, "args: $from and 'x' are in one object; $from stands alone"),
         ({"$eq": [1]}, "args.$eq: $eq compares two things: write [one, other]"),
         ({"$ne": "x"}, "args.$ne: $ne compares two things: write [one, other]"),
         ({"$filter": []}, 'args.$filter: $filter needs a list and a condition: write {"in": ..., "where": ...}'),
         ({"$template": 5}, "args.$template: 5 is not a text"),
         ({"$template": "{{run}}"}, "args.$template: '{{run}}' does not begin with '$.'; write {{$.node.field}}"),
-        ({"a": [{"$from": "x..y"}]}, "args.a[0].$from: 'x..y' is not a path; write something like 'node.field' or '$.node.list[0]'"),
+        (
+            {"a": [{"$from": "x..y"}]},
+            "args.a[0].$from: 'x..y' is not a path; write something like 'node.field' or '$.node.list[0]'",
+        ),
     ],
 )
 def test_a_ref_that_is_wrongly_written_is_told_with_its_place(expression: Any, told: str) -> None:
-    for use in (lambda: list(Refs().sources(expression, ("args",))), lambda: Refs().resolve(expression, CONTEXT, ("args",))):
+    for use in (
+        lambda: list(Refs().sources(expression, ("args",))),
+        lambda: Refs().resolve(expression, CONTEXT, ("args",)),
+    ):
         with pytest.raises(RefError) as error:
             use()
         assert str(error.value) == told
@@ -175,7 +186,8 @@ def test_equality_is_that_of_json() -> None:
 
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda part: st.lists(part) | st.dictionaries(st.text("ab$."), part)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda part: st.lists(part) | st.dictionaries(st.text("ab$."), part),
 )
 
 
@@ -185,7 +197,11 @@ def test_a_value_is_always_itself_behind_value(value: Any) -> None:
     assert list(Refs().sources({"$value": value})) == []
 
 
-@given(st.lists(st.text("abc_-", min_size=1) | st.integers(-9, 9), min_size=1).filter(lambda parts: isinstance(parts[0], str)))
+@given(
+    st.lists(st.text("abc_-", min_size=1) | st.integers(-9, 9), min_size=1).filter(
+        lambda parts: isinstance(parts[0], str)
+    )
+)
 def test_a_path_is_read_back_from_its_text(parts: list[str | int]) -> None:
     assert parse_path(format_path(tuple(parts))) == tuple(parts)
 
@@ -216,7 +232,7 @@ def test_a_template_that_is_wrongly_written_is_refused(text: str, told: str) -> 
 
 
 def test_a_template_that_leads_nowhere_says_so() -> None:
-    with pytest.raises(RefError, match="prompt: extract.rowz: extract has no field 'rowz'"):
+    with pytest.raises(RefError, match=r"prompt: extract\.rowz: extract has no field 'rowz'"):
         Template("{{$.extract.rowz}}", ("prompt",)).render(CONTEXT)
 
 

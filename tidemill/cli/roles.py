@@ -149,7 +149,7 @@ def worker(
 
 
 def keeper(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
-    """Own and drive the durable runs of an application's workflows.
+    """Own and drive the durable runs of an application's workflows, and runs of dags.
 
     Parameters
     ----------
@@ -161,8 +161,6 @@ def keeper(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> i
 
     def cast() -> Part:
         known = application(app, place, metrics=metrics)
-        if not known.runs.kinds:
-            raise ConfigError(f"{known.source} declares no workflow: put @app.workflow above one")
         require_database(known.settings)
         database = known.database(application=f"tidemill keeper {known.name}")
         return Part(known.keeper(database=database), database, known.settings)
@@ -179,7 +177,7 @@ def application(target: str, place: Place, **settings: Any) -> App:
 
 def served_queues(known: App, queues: list[str] | None, concurrency: int | None) -> tuple[str, ...]:
     """The queues that a worker would serve, after checking that it could be made."""
-    wanted = tuple(queues or known.tasks.queues())
+    wanted = tuple(queues or known.served_queues())
     if not wanted:
         raise ConfigError(f"{known.source} declares no task: put @app.task above a function")
     return known.settings.worker(wanted, concurrency).validate().queues

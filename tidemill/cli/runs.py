@@ -238,7 +238,7 @@ def _told(record: TickRecord) -> str:
             kinds = [decode(bytes(event), dict[str, Any])["type"].rpartition(".")[2] for event in record.events]
             return f"work {record.work} ended with {', '.join(kinds) or 'nothing'}"
         case "noted":
-            note = record.note or {}
+            note = decode(bytes(record.note), dict[str, Any])
             about = note.get("question") or note.get("path") or note.get("name") or note.get("buffer") or ""
             return f"work {record.work} {note.get('kind')} {about}".rstrip()
         case "elapsed":

@@ -45,7 +45,7 @@ def up(
     if workers < 1:
         raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
     known = application(app, place, metrics=metrics)
-    queues = served_queues(known, queue, concurrency) if known.tasks or not known.runs.kinds else ()
+    queues = served_queues(known, queue, concurrency) if known.tasks or not known.runs.declares_any else ()
     return asyncio.run(_run(known, tree(known, app, queue, concurrency, workers if queues else 0, place), queues))
 
 
@@ -53,13 +53,12 @@ def tree(
     known: App, app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: Place
 ) -> list[ChildSpec]:
     """The children to keep running."""
-    keepers = [ChildSpec("keeper", role_command("keeper", app, *place.options()))] if known.runs.kinds else []
     names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]
     command = worker_command(app, queue, concurrency, place)
     return [
         ChildSpec("orchestrator", role_command("orchestrator", app, *place.options())),
         *(ChildSpec(name, command) for name in names),
-        *keepers,
+        ChildSpec("keeper", role_command("keeper", app, *place.options())),
         ChildSpec("scheduler", role_command("scheduler", app, *place.options())),
     ]
 

@@ -115,7 +115,9 @@ def _remark(row: Mapping[str, Any], now: datetime) -> Text:
         return Text("its lease has lapsed: others take over its jobs", style="red")
     if row["flagged_at"] is not None:
         return Text("silent while it owns running jobs: look at the process", style="bold red")
-    return Text(names(row["control"]), style="yellow")
+    if row["control"]:
+        return Text(names(row["control"]), style="yellow")
+    return Text(f"models: {names(row['models'])}" if row["models"] else "")
 
 
 async def _list(place: Place) -> list[dict[str, Any]]:

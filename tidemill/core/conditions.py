@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
+from functools import lru_cache
 from typing import Any
 
 from cel_expr_python import cel
@@ -39,8 +40,7 @@ class Condition:
         found = set(_NAME.findall(_TEXTS.sub("''", text))) - _WORDS
         self.names = frozenset(name for name in found if known is None or name in known)
         try:
-            env = cel.NewEnv(variables=dict.fromkeys(sorted(self.names), cel.Type.DYN))
-            self._program = env.compile(text)
+            self._program = _compiled(text, self.names)
         except Exception as error:  # the library raises plain RuntimeErrors
             raise RefError(place, f"{text!r} is not a condition: {_told(error)}") from error
 
@@ -62,6 +62,17 @@ class Condition:
         if not isinstance(value, bool):
             raise RefError(self._place, f"{self.text!r} is neither true nor false, but {value!r}")
         return value
+
+
+# Setting up an environment takes far longer than compiling in one; what comes of either depends on nothing else.
+@lru_cache(maxsize=512)
+def _environment(names: frozenset[str]) -> cel.Env:
+    return cel.NewEnv(variables=dict.fromkeys(sorted(names), cel.Type.DYN))
+
+
+@lru_cache(maxsize=4096)
+def _compiled(text: str, names: frozenset[str]) -> cel.Expression:
+    return _environment(names).compile(text)
 
 
 def _plain(value: Any) -> Any:

@@ -31,6 +31,9 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     required_model: str | None = None
     trace: str | None = None
     """The W3C `traceparent` that the job continues."""
+    run: int | None = None
+    node: str | None = None
+    """The run that the job is a node of, and which."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -90,6 +90,8 @@ def _label(step: Step, state: DagState | None, name: str | None = None) -> str:
 
 def _deps(plan: Plan, step: Step) -> list[str]:
     """What a step depends on, with the beginning of a sub-dag replaced by what leads to it."""
+    if step.kind == "leave":
+        return [step.scope + sink for sink in plan.scopes[step.scope].sinks]
     found: list[str] = []
     for dep in step.deps:
         found += _deps(plan, plan.steps[dep]) if plan.steps[dep].kind == "enter" else [dep]

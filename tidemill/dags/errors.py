@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tidemill.core.errors import ConfigError
+from collections.abc import Sequence
+
+from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.paths import Path, format_path
 
 
@@ -23,3 +25,15 @@ class DagError(ConfigError):
     def within(self, *outer: str | int, dag: str = "") -> DagError:
         """The same trouble, seen from further out."""
         return DagError((*outer, *self.place), self.problem, dag=dag, file=self.file, line=self.line)
+
+
+class DagRunError(TidemillError):
+    """A run of a dag did not succeed. `nodes` are those that are to blame."""
+
+    def __init__(self, message: str, *, nodes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.nodes = tuple(nodes)
+
+
+class InputRefusedError(TidemillError):
+    """An answer to an input node does not count."""

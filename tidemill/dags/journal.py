@@ -10,7 +10,6 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
 from tidemill.dags.events import NodeEnded, NodeError, Submission
 
-
 _NOTHING = msgspec.Raw(b"")
 
 

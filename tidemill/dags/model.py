@@ -98,7 +98,7 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     """Nodes and what depends on what. `result` is what a run gives: refs, or else the results of the last nodes."""
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: Sequence[Node]
     result: Any = None
     about: str = ""
 
@@ -256,3 +256,14 @@ def _made(kind: Any, name: str, **fields: Any) -> Any:
 
 def _seconds(value: Duration | None, name: str, field: str) -> float | None:
     return None if value is None else parse_duration(value, what=f"node {name!r}: {field}")
+
+
+def queues_of(dag: Dag) -> list[str]:
+    """The queues that the nodes of a dag name, also those of the dags in it."""
+    found: list[str] = []
+    for each in dag.nodes:
+        if isinstance(each, SubDag):
+            found += queues_of(each.dag)
+        elif isinstance(each, TaskNode) and each.queue is not None:
+            found.append(each.queue)
+    return list(dict.fromkeys(found))

@@ -120,8 +120,9 @@ class Plan:
         first = len(self.steps)
         self._add(Step(inner + RUN, "enter", node, prefix, prefix, after, [], condition))
         self._unfold(node.dag, inner, prefix, first=first, keeps_going=node.on_failure == "continue")
-        ends = tuple(inner + sink for sink in self.scopes[inner].sinks)
-        self._add(Step(name, "leave", node, inner, prefix, ends, []))
+        # Not only its last nodes: one of those may be blocked while others are still at work.
+        inside = tuple(inner + each.name for each in node.dag.nodes)
+        self._add(Step(name, "leave", node, inner, prefix, inside, []))
 
     def _add(self, step: Step) -> None:
         self.steps[step.name] = step

@@ -17,6 +17,7 @@ from typing import Any
 import structlog
 
 from tidemill.core.clock import Clock
+from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.engine.context import JobCancelled, RunningJob, enter_job
@@ -32,6 +33,7 @@ from tidemill.engine.outcome import (
     model_of,
     read_options,
 )
+from tidemill.engine.seams import InvokeContext, NodeCall, within
 from tidemill.engine.task import Task, encode_result
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.tracing import is_tracing, run_traced
@@ -70,6 +72,7 @@ class Hands:
     ) -> None:
         self.worker = ""
         self.models = models
+        self.invoke_context: InvokeContext | None = None
         self.closed: str | None = None
         self.slots: dict[int, Slot] = {}
         self.watched: dict[int, Slot] = {}
@@ -251,7 +254,9 @@ class Hands:
             kwargs = task.signature.load(claim.args)
             if self.models is not None:
                 await self._open_models(slot, self.models, options.required_model)
-            if options.isolation == "process":
+            if options.node is not None and self.invoke_context is not None:
+                result = await self._in_context(self.invoke_context, slot, task, options, kwargs)
+            elif options.isolation == "process":
                 result = await self._children.run(task.name, claim.args, job)
             elif task.is_async:
                 result = encode_result(task.name, await task.function(**kwargs))
@@ -300,6 +305,24 @@ class Hands:
             slot.interruptible = interruptible
         job.started = time.monotonic()
         job.budget = budget
+
+    async def _in_context(
+        self, context: InvokeContext, slot: Slot, task: Task[Any, Any], options: JobOptions, kwargs: dict[str, Any]
+    ) -> bytes | None:
+        """Run a node inside of what its host has put around nodes."""
+        claim = slot.claim
+
+        async def invoke() -> Any:
+            if options.isolation == "process":
+                result = await self._children.run(task.name, claim.args, slot.job)
+                return None if result is None else decode(result)
+            if task.is_async:
+                return await task.function(**kwargs)
+            return await self._in_thread(slot, task, kwargs)
+
+        node, run = options.node or "", options.run or 0
+        call = NodeCall(claim.id, claim.attempt, claim.task, claim.queue, run, node, kwargs)
+        return await within(context, call, invoke)
 
     async def _in_thread(self, slot: Slot, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()

@@ -50,7 +50,6 @@ log = structlog.get_logger("tidemill.runs")
 
 CLAIM_AT_ONCE = 200
 SAFETY_POLL = 1.0
-IDLE_BEFORE_RELEASE = 0.3
 MOST_RUNS = 20_000
 MOST_INBOX = 5000
 LOOK_FOR_OWN = 5.0
@@ -302,7 +301,7 @@ class RunKeeper:
             return
         if born is not None and not born.done():
             born.set_result(None)
-        if turn.stops or turn.state is not None:
+        if turn.stops or (turn.state is not None and run.queues_work):
             self._unwanted.set()
         try:
             if after:
@@ -335,11 +334,16 @@ class RunKeeper:
         while True:
             pause = SAFETY_POLL
             try:
-                pause = await self._wake_sleepers()
-                while await self._claim() == CLAIM_AT_ONCE:
-                    pass
                 await self._bring_inbox()
-                self._release_idle()
+                pause = await self._wake_sleepers()
+                claimed = False
+                while (count := await self._claim()) > 0:
+                    claimed = True
+                    if count < CLAIM_AT_ONCE:
+                        break
+                if claimed:
+                    await self._bring_inbox()
+                pause = min(pause, self._release_idle())
             except _CLASHES:
                 self._news.set()
             except Exception as error:
@@ -347,8 +351,6 @@ class RunKeeper:
                     raise
                 log.warning("the database is away", error=str(error))
                 self._look_for_own_at = 0.0
-            if self._idle_since:
-                pause = min(pause, IDLE_BEFORE_RELEASE)
             try:
                 async with asyncio.timeout(pause):
                     await self._news.wait()
@@ -451,13 +453,20 @@ class RunKeeper:
         except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
             run.give_up(error)
 
-    def _release_idle(self) -> None:
-        now = asyncio.get_running_loop().time()
+    def _release_idle(self) -> float:
+        """Let runs go that have rested long enough; returns how long until the next has."""
+        now, soonest = asyncio.get_running_loop().time(), SAFETY_POLL
         for number, since in list(self._idle_since.items()):
             run = self.runs.get(number)
-            if run is not None and run not in self._dirty and now - since >= IDLE_BEFORE_RELEASE:
+            if run is None or run in self._dirty:
+                continue
+            left = since + run.patience - now
+            if left <= 0:
                 run.turn().release = True
                 del self._idle_since[number]
+            else:
+                soonest = min(soonest, left)
+        return soonest
 
     async def _let_go_of_all(self) -> None:
         """Give every run back for others to take up, with what has happened to it so far."""

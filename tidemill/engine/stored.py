@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.runs")
 
 SNAPSHOT_EVERY = 500
+IDLE_BEFORE_RELEASE = 0.3
 
 #: Pieces of work, and the name of each.
 Begun = list[tuple[int, str]]
@@ -60,6 +61,8 @@ class StoredRun:
     result: asyncio.Future[Any]
     queues_work: bool
     """Whether work of this run may be jobs."""
+    works_in_place: bool = True
+    """Whether work without a queue runs in this process; else everything is a job."""
 
     def own(self, keeper: RunKeeper, number: int, *, stored: int, new: NewRun | None = None) -> None:
         """Begin to belong to a keeper, with so many ticks in the journal."""
@@ -81,6 +84,11 @@ class StoredRun:
         """Whether nothing goes on in this process for the run: it only waits for something to come."""
         return self.loop.state.idle
 
+    @property
+    def patience(self) -> float:
+        """How long it rests before it leaves memory."""
+        return IDLE_BEFORE_RELEASE
+
     # -- what a shape fills in --------------------------------------------------------------------
 
     def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
@@ -99,8 +107,8 @@ class StoredRun:
         """Put the run's result or error into the turn."""
         raise NotImplementedError
 
-    def job_for(self, command: RunWork) -> NewJob:
-        """The job that does a piece of work."""
+    def job_for(self, command: RunWork) -> NewJob | None:
+        """The job that does a piece of work; None if there can be none, which the run has then been told."""
         raise NotImplementedError
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
@@ -128,8 +136,10 @@ class StoredRun:
             kind = type(command)
             if kind is Publish:
                 self._show(turn, command)
-            elif kind is RunWork and command.queue is not None:  # pyright: ignore[reportAttributeAccessIssue]
-                turn.jobs.append((command.work, self.job_for(command)))  # pyright: ignore
+            elif kind is RunWork and (not self.works_in_place or command.queue is not None):  # pyright: ignore
+                job = self.job_for(command)  # pyright: ignore[reportArgumentType]
+                if job is not None:
+                    turn.jobs.append((command.work, job))  # pyright: ignore[reportAttributeAccessIssue]
             elif isinstance(command, SetTimer):
                 turn.timers[command.timer] = command.due
                 self._keeper.expect(command.due)

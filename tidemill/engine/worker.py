@@ -30,6 +30,7 @@ from tidemill.engine.lifeline import Lifeline
 from tidemill.engine.models import ModelCache
 from tidemill.engine.modelspec import ModelSpec
 from tidemill.engine.pump import Pump
+from tidemill.engine.seams import InvokeContext
 from tidemill.engine.task import Task
 from tidemill.engine.telemetry.meter import Reporter
 from tidemill.store.claims import find_cancels, report_progress
@@ -91,6 +92,7 @@ class Worker:
         *,
         limits: Iterable[QueueLimit] = (),
         models: Iterable[ModelSpec] = (),
+        invoke_context: InvokeContext | None = None,
         app_path: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -114,6 +116,9 @@ class Worker:
         specs = list(models)
         self.models = ModelCache(specs, budget=settings.model_memory, clock=clock) if specs else None
         self.hands = Hands(tasks, settings.concurrency, self._children, clock, self._news.set, self.models)
+        self.hands.invoke_context = invoke_context
+        if self.models is not None:
+            self.hands.meter.gauges["models"] = self.models.figures
         self._reporter = Reporter(database, self.hands.meter, "worker", host=self.host)
         self._pump = Pump(
             database,

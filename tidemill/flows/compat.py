@@ -25,6 +25,7 @@ from tidemill.flows import (
     handler,
     representation,
     resource,
+    runtime,
     saving,
     serializers,
     signature,
@@ -38,10 +39,6 @@ from tidemill.flows.wire import qualified_name
 _MARK = "__tidemill__"
 
 
-class BasicRuntime:
-    """Stands for the runtime that a workflow could be given; Tidemill's runs need none."""
-
-
 def get_steps_from_class(workflow_class: type) -> dict[str, Callable[..., Any]]:
     """The functions that are the steps of a workflow class, by name."""
     return {name: spec.function for name, spec in decorators.steps_of(workflow_class).items()}
@@ -53,13 +50,28 @@ def get_steps_from_instance(flow: Any) -> dict[str, Callable[..., Any]]:
     return {name: spec.function if spec.is_free else spec.function.__get__(flow) for name, spec in steps}
 
 
+def validate_graph(flow: Any) -> bool:
+    """Check the graph of a workflow's steps and events; True if it asks a person for input."""
+    return flow.validate()
+
+
+def inspect_signature(fn: Callable[..., Any], localns: dict[str, Any] | None = None) -> signature.StepSignature:
+    """What a function says about itself as a step."""
+    return signature.read_signature(fn, localns)
+
+
+def is_free_function(qualname: str) -> bool:
+    """Whether a function of this qualified name is no method."""
+    return "." not in qualname.rpartition("<locals>.")[2]
+
+
 def validate_step_signature(spec: signature.StepSignature) -> None:
     """Nothing is left to check: what makes no step is refused when its signature is read."""
 
 
-def import_module_from_qualified_name(name: str) -> Any:
+def import_module_from_qualified_name(qualified_name: str) -> Any:
     """The class of this name in a module that is loaded."""
-    return serializers.JsonSerializer().resolve_class(name)
+    return serializers.JsonSerializer().resolve_class(qualified_name)
 
 
 def get_qualified_name(value: Any) -> str:
@@ -70,7 +82,7 @@ def modules() -> dict[str, dict[str, Any]]:
     """The names that each module of `workflows` has here."""
     contexts = {"Context": context.Context}
     writing = _named(serializers, "BaseSerializer", "JsonSerializer", "PickleSerializer")
-    runtime = BasicRuntime()
+    plugins = _named(runtime, "BasicRuntime", "basic_runtime", "get_current_runtime")
     graph = _public(representation, "Workflow") | _named(representation, "get_workflow_representation")
     return {
         "workflows": {
@@ -106,11 +118,11 @@ def modules() -> dict[str, dict[str, Any]]:
         "workflows.types": {"StopEventT": workflow.StopEventT},
         "workflows.utils": {
             "StepSignatureSpec": signature.StepSignature,
-            "inspect_signature": signature.read_signature,
+            "inspect_signature": inspect_signature,
             "validate_step_signature": validate_step_signature,
             "get_steps_from_class": get_steps_from_class,
             "get_steps_from_instance": get_steps_from_instance,
-            "is_free_function": lambda qualname: "." not in qualname.rpartition("<locals>.")[2],
+            "is_free_function": is_free_function,
         },
         "workflows.retry_policy": _defined_in(sys.modules[RetryPolicy.__module__]),
         "workflows.resource": {
@@ -119,14 +131,12 @@ def modules() -> dict[str, dict[str, Any]]:
         },
         "workflows.testing": {"WorkflowTestRunner": testing.WorkflowTestRunner},
         "workflows.testing.runner": _named(testing, "WorkflowTestRunner", "WorkflowTestResult"),
-        "workflows.plugins": {
-            "BasicRuntime": BasicRuntime,
-            "basic_runtime": runtime,
-            "get_current_runtime": lambda: runtime,
-        },
+        "workflows.plugins": plugins,
+        "workflows.plugins.basic": plugins,
         "workflows.representation": graph,
         "workflows.representation.types": graph,
         "workflows.representation.build": _named(representation, "get_workflow_representation"),
+        "workflows.representation.validate": {"validate_graph": validate_graph},
     }
 
 

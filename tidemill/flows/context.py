@@ -13,6 +13,7 @@ A context has three faces: before its run, inside a step, and outside of a run. 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable
@@ -195,11 +196,16 @@ class Context(Generic[S]):
         """What the run shows, with what goes on inside."""
         return self._outside("stream_events").stream(expose_internal=True)
 
+    @property
+    def streaming_queue(self) -> asyncio.Queue[Any]:
+        """The same in a queue, as it comes. An older way: use the handler's `stream_events` instead."""
+        run = self._outside("streaming_queue")
+        warnings.warn("streaming_queue is an older way; use handler.stream_events()", DeprecationWarning, stacklevel=2)
+        return run.queue()
+
     def get_result(self) -> Any:
         """The result of a run that has ended. An older way: await the handler instead."""
-        run = self._outside("get_result")
-        warnings.warn("get_result() is an older way; await the handler of the run", DeprecationWarning, stacklevel=2)
-        event = run.result.result()
+        event = self._outside("get_result").result.result()
         return event.result if type(event) is StopEvent else event
 
     def to_dict(self, serializer: Any = None, *, include_state: bool = True) -> dict[str, Any]:

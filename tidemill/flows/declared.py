@@ -10,10 +10,12 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
-from tidemill.flows.decorators import steps_of
+from tidemill.engine.loop import Adapter
+from tidemill.flows.decorators import additions, steps_of
 from tidemill.flows.errors import WorkflowConfigurationError, WorkflowRuntimeError, WorkflowValidationError
 from tidemill.flows.events import Event, StartEvent, StopEvent
 from tidemill.flows.resource import ResourceManager
+from tidemill.flows.runtime import basic_runtime, get_current_runtime
 from tidemill.flows.signature import StepSpec
 from tidemill.flows.topology import Topology
 from tidemill.flows.validate import (
@@ -54,9 +56,15 @@ class Declared:
         self.timeout = timeout
         self.verbose = verbose
         self.resource_manager = resource_manager or ResourceManager()
-        self.runtime = runtime
+        if runtime is not None and not callable(getattr(runtime, "around", None)):
+            raise WorkflowConfigurationError(
+                f"runtime={runtime!r} cannot surround a run: give a BasicRuntime, with the decorators that you want"
+            )
+        self.runtime = runtime or get_current_runtime()
         self.serializer = serializer
         self.workflow_name = workflow_name or f"{cls.__module__}.{cls.__qualname__}"
+        self._class = cls
+        self._additions = additions()
         self.steps: dict[str, StepSpec] = steps_of(cls)
         self.start_event_class: type[StartEvent] = find_start_class(self.steps, cls.__name__)
         self.stop_event_class: type[StopEvent] = find_stop_class(self.steps, cls.__name__)
@@ -88,8 +96,15 @@ class Declared:
             check_resource_cycles(self.steps)
         return asks
 
+    def around(self, run: Adapter) -> Adapter:
+        """What the loop of a run talks to: the run, and what its runtime puts around it."""
+        return run if self.runtime is basic_runtime else self.runtime.around(run, self.workflow_name)
+
     def check_once(self, validate: Callable[[], Any]) -> None:
-        """Validate before the first run, as far as that is wanted."""
+        """Validate before the first run, as far as that is wanted; and again when steps have been added."""
+        if self._additions != additions():
+            self._additions, self.steps = additions(), steps_of(self._class)
+            self._topology, self._checked = None, False
         if self._checked:
             return
         if self._disable_validation:

@@ -45,7 +45,6 @@ def step(func: F, /) -> F: ...
 @overload
 def step(
     func: None = None,
-    /,
     *,
     workflow: Any = None,
     num_workers: int = 4,
@@ -59,7 +58,6 @@ def step(
 
 def step(
     func: Any = None,
-    /,
     *,
     workflow: Any = None,
     num_workers: int = 4,
@@ -104,11 +102,11 @@ def catch_error(func: F, /) -> F: ...
 
 @overload
 def catch_error(
-    func: None = None, /, *, for_steps: list[str] | None = None, max_recoveries: int = 1
+    func: None = None, *, for_steps: list[str] | None = None, max_recoveries: int = 1
 ) -> Callable[[F], F]: ...
 
 
-def catch_error(func: Any = None, /, *, for_steps: list[str] | None = None, max_recoveries: int = 1) -> Any:
+def catch_error(func: Any = None, *, for_steps: list[str] | None = None, max_recoveries: int = 1) -> Any:
     """Make a method the handler of steps that have failed for the last time.
 
     Without `for_steps` it is for all steps that no other handler names. What came of a recovery may fail and be
@@ -161,6 +159,14 @@ def step_spec(function: Any) -> StepSpec | None:
     return spec if isinstance(spec, StepSpec) else None
 
 
+_added: list[str] = []
+
+
+def additions() -> int:
+    """How many steps have been added so far to classes that were there already."""
+    return len(_added)
+
+
 def attach_step(workflow_class: type, function: Any) -> None:
     """Add a free function to the steps of a workflow class and of its subclasses."""
     spec = step_spec(function)
@@ -174,6 +180,7 @@ def attach_step(workflow_class: type, function: Any) -> None:
         own = {}
         setattr(workflow_class, FREE_STEPS_ATTRIBUTE, own)
     own[spec.name] = spec
+    _added.append(spec.name)
 
 
 def steps_of(workflow_class: type) -> dict[str, StepSpec]:

@@ -144,3 +144,7 @@ class DictLikeModel(BaseModel):
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         declared = type(self).__pydantic_fields__
         return ((name, value) for name, value in self.__dict__.items() if name in declared)
+
+
+class DictState(DictLikeModel):
+    """The state of a run without a declared shape."""

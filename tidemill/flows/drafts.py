@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from tidemill.flows.paths import MISSING, Changes, inner_path, missing_part, read_path, write_path
@@ -48,11 +49,15 @@ def settle(state: FlowState, work: Work) -> None:
 
 def take_back(state: FlowState, work: Work, *, since: int = 0) -> None:
     """The attempt has come to nothing: take back its acts, from this one on."""
-    homeless: dict[int, Any] = {}
+    homeless: dict[int, Draft] = {}
     for act in reversed(work.undo[since:]):
         for draft in reversed(act):
             if not draft.void:
                 _take_back(state, draft, homeless)
+    for draft in homeless.values():  # What it was written into has gone, and there is something else now.
+        if not draft.void:
+            _remove(state.drafts, draft)
+            _tidy(state.drafts, draft.path)
     work.undo = work.undo[:since]
 
 
@@ -71,7 +76,7 @@ def _stands(drafts: Drafts, number: int, path: str) -> None:
     _tidy(drafts, path)
 
 
-def _take_back(state: FlowState, draft: Draft, homeless: dict[int, Any]) -> None:
+def _take_back(state: FlowState, draft: Draft, homeless: dict[int, Draft]) -> None:
     later = _later(state.drafts, draft)
     _remove(state.drafts, draft)
     place: _Box | FlowState = state
@@ -84,8 +89,9 @@ def _take_back(state: FlowState, draft: Draft, homeless: dict[int, Any]) -> None
             break
         if _is_in(draft.path, each.path):
             inside.append(each)
-    values = [(each, _value(place, around, each, homeless)) for each in inside]
-    write_path(place, _within(around, draft.path), draft.before)
+    values = [(each, _value(place, around, inside[index:], homeless)) for index, each in enumerate(inside)]
+    with suppress(*_NO_PLACE):
+        write_path(place, _within(around, draft.path), draft.before)
     for each, value in values:
         if value is not MISSING:
             _put_again(place, around, each, value, homeless)
@@ -95,13 +101,18 @@ def _take_back(state: FlowState, draft: Draft, homeless: dict[int, Any]) -> None
     _tidy(state.drafts, draft.path)
 
 
-def _value(place: _Box | FlowState, around: str, draft: Draft, homeless: dict[int, Any]) -> Any:
-    if draft.number in homeless:
-        return homeless.pop(draft.number)
+def _value(place: _Box | FlowState, around: str, drafts: list[Draft], homeless: dict[int, Draft]) -> Any:
+    """What the first of these drafts has written: it may be kept by a later one that has replaced it."""
+    draft, *later = drafts
+    if homeless.pop(draft.number, None) is not None:
+        return draft.before
+    for each in later:
+        if _is_in(each.path, draft.path):
+            return read_path(each.before, _within(each.path, draft.path))
     return read_path(place.store, _within(around, draft.path))
 
 
-def _put_again(place: _Box | FlowState, around: str, draft: Draft, value: Any, homeless: dict[int, Any]) -> None:
+def _put_again(place: _Box | FlowState, around: str, draft: Draft, value: Any, homeless: dict[int, Draft]) -> None:
     """Somebody's value, in what stands now where it was written."""
     path = _within(around, draft.path)
     if place.store is MISSING:
@@ -112,8 +123,9 @@ def _put_again(place: _Box | FlowState, around: str, draft: Draft, value: Any, h
     try:
         draft.before = write_path(place, path, value)
         draft.made = made
-    except (AttributeError, IndexError, TypeError, ValueError):
-        homeless[draft.number] = value  # There may be a place for it again when more has been taken back.
+    except _NO_PLACE:
+        draft.before = value
+        homeless[draft.number] = draft  # There may be a place for it again when more has been taken back.
 
 
 def _remove_empty(place: _Box | FlowState, around: str, draft: Draft) -> None:
@@ -126,6 +138,10 @@ def _remove_empty(place: _Box | FlowState, around: str, draft: Draft) -> None:
         if read_path(place.store, _within(around, path)) != {}:
             return
         write_path(place, _within(around, path), MISSING)
+
+
+#: What is raised by writing into something that has no such place.
+_NO_PLACE = (AttributeError, IndexError, TypeError, ValueError)
 
 
 class _Box:

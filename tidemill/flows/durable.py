@@ -23,7 +23,7 @@ from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.events import ChildEnded, Event, InternalDispatchEvent
 from tidemill.flows.handle import result_of
 from tidemill.flows.journal import TickRecord, decode_tick, encode_record, read_record, record_of, tick_of
-from tidemill.flows.notes import Asked, Ended, Failure, Narrated, Note
+from tidemill.flows.notes import Asked, Ended, Failure, Note
 from tidemill.flows.reducer import FlowProgram
 from tidemill.flows.runner import FlowRun
 from tidemill.flows.signature import StepSpec
@@ -76,6 +76,7 @@ class DurableRun(StoredRun, FlowRun):
     """One run of a workflow, owned by this process for as long as its keeper's lease is good."""
 
     holds_sends = True
+    narrates = False
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class DurableRun(StoredRun, FlowRun):
         return decode_tick(data)
 
     def encode_shown(self, event: Any) -> bytes | None:
-        return None if isinstance(event, Narrated | InternalDispatchEvent) else encode(pack(event))
+        return None if isinstance(event, InternalDispatchEvent) else encode(pack(event))
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:

@@ -44,19 +44,18 @@ class RunHandle:
     async def result(self, *, timeout: float | None = None) -> Any:
         """The run's result, once it has ended. Raises TimeoutError if that takes too long."""
         async with asyncio.timeout(timeout):
-            await self._wait_near()
+            if self._near is not None:
+                await asyncio.wait([self._near])
+                if not self._near.cancelled():
+                    event = self._near.result()
+                    return event.result if type(event) is StopEvent else event
+                self._near = None  # It has left this process.
             pause = _FIRST_PAUSE
             while (row := await show_run(self._database, self.id))["state"] in ("running", "parked"):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
         result, error = (None if row[name] is None else decode(row[name]) for name in ("result", "error"))
         return result_of(row["state"], result, error, row["note"])
-
-    async def _wait_near(self) -> None:
-        """Wait while the run is driven in this process: no need to ask the database."""
-        if self._near is not None:
-            await asyncio.wait([self._near])
-            self._near = None
 
     async def state(self) -> str:
         """Where the run stands: running, parked, succeeded, failed, cancelled or timed_out."""

@@ -90,7 +90,10 @@ def _put(place: Any, part: str, value: Any) -> None:
     if isinstance(place, dict):
         place[part] = value
     elif isinstance(place, list):
-        place[int(part)] = value
+        try:
+            place[int(part)] = value
+        except (ValueError, IndexError) as error:
+            raise AttributeError(f"there is no place {part!r} in a list of {len(place)}") from error
     elif isinstance(place, DictLikeModel) and hasattr(DictLikeModel, part):
         place[part] = value
     else:

@@ -56,8 +56,9 @@ RUN_TIMEOUT = "run"
 class FlowProgram:
     """A workflow as a program for the control loop."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, *, narrates: bool = True) -> None:
         self.topology = topology
+        self._narrates = narrates  # whether anybody may want to hear of every attempt that begins and ends
 
     @property
     def version(self) -> str:
@@ -490,8 +491,8 @@ class FlowProgram:
         state.idle = idle
 
     def _narrate(self, out: list[Command], work: Work, status: str, output: type | None) -> None:
-        if work.slot < 0 and status == "not_running":
-            return  # It was told when the step began to wait.
+        if not self._narrates or (work.slot < 0 and status == "not_running"):
+            return  # Of a step that waits it was told when it began to.
         out.append(Publish(Narrated(work.step, status, work.slot, work.cause, output)))
 
 

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -67,21 +68,26 @@ class FlowRun:
         self.declared = declared(workflow)
         self.run_id = run_id
         self.cell = cell
-        self.program = FlowProgram(self.declared.topology)
-        self.loop = RunLoop(self.program, self, state)
+        self.program = FlowProgram(self.declared.topology, narrates=self.narrates)
+        self.loop = RunLoop(self.program, self.declared.around(self), state)
         self.loop.state.store = cell.store
         self.result: asyncio.Future[StopEvent] = asyncio.get_running_loop().create_future()
         self.result.add_done_callback(_seen)
         self.opener: asyncio.Task[None] | None = None
         self._home = asyncio.get_running_loop()
+        self._variables = copy_context()
         self._thread = threading.get_ident()
         self._events = EventStream()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._questions = Questions()
+        self._fed: tuple[asyncio.Queue[Any], asyncio.Task[None]] | None = None
 
     #: Whether what a step sends waits for its end, since the step may be run again.
     holds_sends = False
+
+    #: Whether every attempt that begins or ends is published.
+    narrates = True
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         """An outcome as it can be kept; in memory that is any."""
@@ -125,6 +131,18 @@ class FlowRun:
 
     def stream(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
         return self._events.read(expose_internal=expose_internal)
+
+    def queue(self) -> asyncio.Queue[Any]:
+        """Everything that the run shows, in a queue."""
+        if self._fed is None:
+            into: asyncio.Queue[Any] = asyncio.Queue()
+
+            async def feed() -> None:
+                async for event in self.stream(expose_internal=True):
+                    into.put_nowait(event)
+
+            self._fed = into, asyncio.create_task(feed())
+        return self._fed[0]
 
     def check_target(self, event: Event, step: str | None) -> None:
         """Refuse a step that does not exist, or that does not accept the event."""
@@ -205,7 +223,8 @@ class FlowRun:
             if work.id in self._tasks:
                 return  # A step whose place is a queue, but which has waited here: it has its answer.
             self._questions.begin(work.id, command.known)  # pyright: ignore[reportAttributeAccessIssue]
-            self._tasks[work.id] = asyncio.create_task(self._attempt(work))
+            # A step sees the variables that its run was begun with, not what other steps have made of them.
+            self._tasks[work.id] = asyncio.create_task(self._attempt(work), context=self._variables.copy())
         elif kind is Publish:
             self._events.put(command.event)  # pyright: ignore[reportAttributeAccessIssue]
             if self.declared.verbose:

@@ -13,11 +13,11 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
+from tidemill.flows.dictlike import DictState
 from tidemill.flows.errors import ContextSerdeError
 from tidemill.flows.serializers import JsonSerializer
 from tidemill.flows.snapshot import decode_state, encode_state
 from tidemill.flows.state import FlowState
-from tidemill.flows.store import DictState
 from tidemill.flows.topology import Topology
 
 VERSION = 2

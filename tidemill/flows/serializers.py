@@ -33,7 +33,7 @@ class BaseSerializer(Protocol):
 class JsonSerializer:
     """Plain JSON values, and pydantic models (events are some) with the names of their classes."""
 
-    def __init__(self, allowed_types: Iterable[type | str] | None = None) -> None:
+    def __init__(self, *, allowed_types: Iterable[type | str] | None = None) -> None:
         self._allowed: dict[str, type | None] | None = None
         if allowed_types is not None:
             self._allowed = dict(map(_named, allowed_types))

@@ -19,14 +19,12 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tidemill.flows.changes import changes
-from tidemill.flows.dictlike import DictLikeModel
+from tidemill.flows.dictlike import DictState
 from tidemill.flows.paths import MISSING, Changes, read_path, write_paths
+from tidemill.flows.saving import load_store, save_store
+from tidemill.flows.values import loaded_class
 
 S = TypeVar("S")
-
-
-class DictState(DictLikeModel):
-    """State without a declared shape."""
 
 
 class StateCell:
@@ -79,6 +77,10 @@ class StateStore(Generic[S]):
         async with self._lock:
             self._write((("", self._kind()),))
 
+    def to_dict(self, serializer: Any) -> dict[str, Any]:
+        """The state as JSON values, written with this serializer."""
+        return save_store(self._cell.store, serializer)
+
     @asynccontextmanager
     async def edit_state(self) -> AsyncIterator[S]:
         """Change the state in place, alone; if the block raises, nothing has changed."""
@@ -94,3 +96,11 @@ class InMemoryStateStore(StateStore[S]):
     def __init__(self, initial_state: S) -> None:
         cell = StateCell(type(initial_state), initial_state)
         super().__init__(cell, cell.kind, cell.lock, partial(write_paths, cell))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], serializer: Any) -> InMemoryStateStore[Any]:
+        """The store that `to_dict` has written; its kind of state must have been loaded."""
+        kind: Any = DictState
+        if (name := data.get("state_type", "DictState")) != "DictState":
+            kind = loaded_class(f"{data.get('state_module', '')}.{name}")
+        return cls(load_store(data, kind, serializer))

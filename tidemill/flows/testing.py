@@ -3,16 +3,21 @@
 result = await WorkflowTestRunner(Article()).run(StartEvent(topic="tides"))
 assert result.result == "on tides"
 assert result.event_types[Progress] == 3
+assert [tick.timer for tick in result.recording.ticks if isinstance(tick, Elapsed)] == []
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tidemill.engine.adapters import Recording
+from tidemill.engine.loop import Adapter
 from tidemill.flows.context import Context
+from tidemill.flows.declared import declared
 from tidemill.flows.events import Event, StartEvent
+from tidemill.flows.runtime import BasicRuntime
 from tidemill.flows.workflow import Workflow
 
 
@@ -24,6 +29,8 @@ class WorkflowTestResult:
     event_types: dict[type, int]
     result: Any
     ctx: Context[Any] | None = None
+    recording: Recording | None = field(default=None, repr=False)
+    """The ticks that made the run, and the commands that followed from them."""
 
 
 class WorkflowTestRunner:
@@ -40,7 +47,18 @@ class WorkflowTestRunner:
         exclude_events: list[type[Event]] | None = None,
     ) -> WorkflowTestResult:
         """Run it from this event; the classes in `exclude_events` are left out of what is kept."""
-        handler = self._workflow.run(ctx=ctx, start_event=start_event or StartEvent())
+        known = declared(self._workflow)
+        recordings: list[Recording] = []
+
+        def record(run: Adapter, name: str) -> Adapter:
+            recordings.append(Recording(run))
+            return recordings[0]
+
+        usual, known.runtime = known.runtime, BasicRuntime(known.runtime.around, record)
+        try:
+            handler = self._workflow.run(ctx=ctx, start_event=start_event or StartEvent())
+        finally:
+            known.runtime = usual
         left_out = set(exclude_events or ())
         shown = [event async for event in handler.stream_events(expose_internal) if type(event) not in left_out]
-        return WorkflowTestResult(shown, dict(Counter(map(type, shown))), await handler, handler.ctx)
+        return WorkflowTestResult(shown, dict(Counter(map(type, shown))), await handler, handler.ctx, recordings[0])

@@ -97,7 +97,8 @@ CANCEL_PARKED = """
 WITH ended AS (
     UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'parked'
     RETURNING id),
-gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM ended))
+gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM ended)),
+unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM ended))
 SELECT id FROM ended
 """
 
@@ -120,6 +121,7 @@ WITH old AS MATERIALIZED (
 ticks AS (DELETE FROM tidemill.tick WHERE run_id IN (SELECT id FROM old)),
 shown AS (DELETE FROM tidemill.published WHERE run_id IN (SELECT id FROM old)),
 waiting AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM old)),
+asked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM old)),
 snaps AS (DELETE FROM tidemill.snapshot WHERE run_id IN (SELECT id FROM old))
 DELETE FROM tidemill.run WHERE id IN (SELECT id FROM old) RETURNING id
 """
@@ -147,6 +149,13 @@ WAKE_RUN = "UPDATE tidemill.run SET awake = true WHERE id = $1 RETURNING pg_noti
 
 #: There are runs to take up.
 TELL_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
+
+#: What runs ask people, the longest waiting first.
+LIST_INPUTS = """
+SELECT i.run_id, i.node, i.prompt, i.schema, i.asked_at, i.due_at, r.workflow FROM tidemill.run_input AS i
+JOIN tidemill.run AS r ON r.id = i.run_id
+WHERE ($1::bigint IS NULL OR i.run_id = $1) ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
+"""
 
 #: What was noted by a piece of work, in the journal or on its way there.
 NOTED_FOR_WORK = """
@@ -261,6 +270,23 @@ async def list_runs(
 async def read_ticks(database: Database, run_id: int, *, after: int = 0, limit: int = 100_000) -> list[Any]:
     """A run's journal from a point on: (seq, data) each."""
     return await database.fetch(READ_TICKS, run_id, after, limit)
+
+
+async def load_run(database: Database, run_id: int) -> tuple[asyncpg.Record, bytes | None, list[bytes]]:
+    """A run, its newest snapshot and the ticks after that: all that its state can be made of."""
+    async with database.transaction(patience=30.0) as connection:
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        row = await connection.fetchrow(database.sql(SHOW_RUN), run_id)
+        if row is None:
+            raise NotFoundError(f"there is no run {run_id}: `tidemill runs` lists them")
+        snapshots = await connection.fetch(database.sql(LOAD_SNAPSHOTS), [run_id])
+        ticks = await connection.fetch(database.sql(LOAD_TICKS), [run_id])
+    return row, snapshots[0]["data"] if snapshots else None, [tick["data"] for tick in ticks]
+
+
+async def list_inputs(database: Database, *, run_id: int | None = None, limit: int = 200) -> list[asyncpg.Record]:
+    """What runs ask people, the longest waiting first."""
+    return await database.fetch(LIST_INPUTS, run_id, limit)
 
 
 async def publish(database: Database, run_id: int, shown: Sequence[bytes]) -> None:

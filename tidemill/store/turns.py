@@ -47,6 +47,10 @@ class RunTurn(msgspec.Struct):
     timers: dict[str, float | None] = {}
     jobs: list[tuple[int, NewJob]] = []
     stops: list[int] = []
+    asks: list[tuple[str, str, bytes | None, float | None]] = []
+    """Nodes that ask a person something: the prompt, the schema of the answer, until when."""
+    settled: list[str] = []
+    """Nodes that ask no longer."""
     new: NewRun | None = None
     state: str | None = None
     result: bytes | None = None
@@ -115,6 +119,7 @@ class _Turns:
         self._add_heads()
         self._add_journal()
         self._add_inbox()
+        self._add_asks()
         self._add_jobs()
         if self._ended:
             self._add_ends()
@@ -225,6 +230,24 @@ born AS (
             " ON CONFLICT (run_id, timer) WHERE timer IS NOT NULL DO UPDATE SET due_at = excluded.due_at",
         )
 
+    def _add_asks(self) -> None:
+        self._add(
+            "settled",
+            [(t.run_id, node) for t in self.turns for node in t.settled],
+            ("bigint", "text"),
+            "DELETE FROM tidemill.run_input AS i USING {given} AS s(run_id, node)"
+            " WHERE i.run_id = s.run_id AND i.node = s.node AND s.run_id IN (SELECT id FROM mine)",
+        )
+        self._add(
+            "asks",
+            [(t.run_id, *ask) for t in self.turns for ask in t.asks],
+            ("bigint", "text", "text", "json", "float8"),
+            "INSERT INTO tidemill.run_input (run_id, node, prompt, schema, due_at)"
+            " SELECT run_id, node, prompt, schema, to_timestamp(due)"
+            " FROM {given} AS a(run_id, node, prompt, schema, due) WHERE {mine}"
+            " ON CONFLICT (run_id, node) DO UPDATE SET prompt = excluded.prompt, due_at = excluded.due_at",
+        )
+
     def _add_jobs(self) -> None:
         rows = [(turn.run_id, work, *_job_columns(job)) for turn in self.turns for work, job in turn.jobs]
         if rows:
@@ -241,6 +264,7 @@ born AS (
         self.parts.append(f"""
 over AS MATERIALIZED (SELECT id FROM mine WHERE id = ANY ({given})),
 ended AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM over)),
+unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM over)),
 left_over AS (
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
     WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),

@@ -75,7 +75,11 @@ class LibraryProbe:
         ask = self._library
         device = ask.nvmlDeviceGetHandleByIndex(index)
         name = ask.nvmlDeviceGetName(device)
-        memory = self._ask(ask.nvmlDeviceGetMemoryInfo, device)
+        # The second version of this question leaves out what the driver keeps for itself, as nvidia-smi does.
+        newer = getattr(ask, "nvmlMemory_v2", None)
+        memory = self._ask(ask.nvmlDeviceGetMemoryInfo, device, newer) if newer is not None else None
+        if memory is None:
+            memory = self._ask(ask.nvmlDeviceGetMemoryInfo, device)
         use = self._ask(ask.nvmlDeviceGetUtilizationRates, device)
         power = self._ask(ask.nvmlDeviceGetPowerUsage, device)
         temperature = self._ask(ask.nvmlDeviceGetTemperature, device, ask.NVML_TEMPERATURE_GPU)

@@ -14,7 +14,7 @@ import importlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import msgspec
@@ -51,11 +51,11 @@ def current_trace() -> str | None:
     return carrier.get("traceparent")
 
 
-@contextmanager
-def enqueueing(job: NewJob) -> Iterator[NewJob]:
+def enqueueing(job: NewJob) -> AbstractContextManager[NewJob]:
     """A span for as long as it takes to store a job; gives the job with its trace in it."""
-    with _sending(job.task, job.queue) as parent:
-        yield carrying(job, parent)
+    if not is_tracing():
+        return nullcontext(carrying(job, current_trace()))
+    return _enqueueing(job)
 
 
 @contextmanager
@@ -166,6 +166,12 @@ def _provider(role: str, wanted: str) -> Any:
 
 def _nothing() -> None:
     """There is nothing to do at the end."""
+
+
+@contextmanager
+def _enqueueing(job: NewJob) -> Iterator[NewJob]:
+    with _sending(job.task, job.queue) as parent:
+        yield carrying(job, parent)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-DROP TABLE tidemill.snapshot, tidemill.published, tidemill.inbox, tidemill.tick, tidemill.run;
+DROP TABLE tidemill.run_input, tidemill.snapshot, tidemill.published, tidemill.inbox, tidemill.tick, tidemill.run;

@@ -54,6 +54,17 @@ CREATE INDEX inbox_run ON tidemill.inbox (run_id, due_at);
 CREATE INDEX inbox_due ON tidemill.inbox (due_at);
 CREATE UNIQUE INDEX inbox_timer ON tidemill.inbox (run_id, timer) WHERE timer IS NOT NULL;
 
+-- What runs ask people, as long as they wait for the answer.
+CREATE TABLE tidemill.run_input (
+    run_id   bigint NOT NULL,
+    node     text COLLATE "C" NOT NULL,
+    prompt   text NOT NULL,
+    schema   json,
+    asked_at timestamptz NOT NULL DEFAULT now(),
+    due_at   timestamptz,
+    PRIMARY KEY (run_id, node)
+);
+
 -- What a run has shown, for readers at any point.
 CREATE TABLE tidemill.published (
     run_id bigint NOT NULL,

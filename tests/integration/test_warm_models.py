@@ -1,0 +1,428 @@
+"""Jobs that need a model: how they get it, what happens when it cannot be had, and which of them goes first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support import eventually, find_live, find_worker, finished, running_worker, value
+from tidemill import App, ModelSpec, current_job
+from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.store.database import Database
+from tidemill.store.modelclaims import CLAIM_OF_MODEL, CLAIM_WITHOUT_MODEL, LOOK_FOR_MODELS, NEXT_DUE_AFTER, WINDOW
+from tidemill.store.operate import retry_jobs
+
+MODELS = ("a", "b", "c")
+
+
+class Model:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.gone = False
+
+
+class World:
+    def __init__(self) -> None:
+        self.loads: list[str] = []
+        self.served: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+
+    def spec(self, name: str) -> ModelSpec:
+        return ModelSpec(name, lambda: self.load(name), lambda model: setattr(model, "gone", True), 1)
+
+    def load(self, name: str) -> Model:
+        self.gate.wait(20)
+        if self.broken:
+            raise OSError("no such weights")
+        self.loads.append(name)
+        return Model(name)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def make_app(database_url: str, world: World) -> Callable[..., App]:
+    """An application with three models and memory for one."""
+
+    def make(*, models: bool = True, **settings: Any) -> App:
+        app = App(
+            "models",
+            models=[world.spec(name) for name in MODELS] if models else [],
+            database_url=database_url,
+            lease=1.5,
+            heartbeat=0.3,
+            grace=5,
+            **{"model_memory": 1, **settings},
+        )
+
+        @app.task(required_model="a")
+        async def serve() -> str:
+            model = current_job().model("a")
+            world.served.append(model.name)
+            return model.name
+
+        @app.task
+        async def answer(model: str) -> str:
+            return (await current_job().load_model(model)).name
+
+        @app.task
+        def answer_plainly(model: str) -> str:
+            return current_job().model(model).name
+
+        @app.task
+        async def other() -> str:
+            world.served.append("none")
+            return "no model"
+
+        return app
+
+    return make
+
+
+async def results(database: Database, jobs: list[Any]) -> list[Any]:
+    return [json.loads((await finished(database, job.id))["result"]) for job in jobs]
+
+
+async def done(database: Database) -> bool:
+    return await value(database, "SELECT NOT EXISTS (SELECT FROM tidemill.job)")
+
+
+# Getting the model
+
+
+async def test_a_job_finds_its_required_model_loaded(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app = make_app()
+    jobs = [await app.enqueue("serve") for _ in range(5)]
+    async with app, running_worker(app):
+        assert await results(database, jobs) == ["a"] * 5
+    assert world.loads == ["a"]
+
+
+@pytest.mark.parametrize("task", ["answer", "answer_plainly"])
+async def test_a_task_may_ask_for_a_model_by_name(make_app: Callable[..., App], database: Database, task: str) -> None:
+    app = make_app()
+    async with app, running_worker(app):
+        jobs = [await app.enqueue(task, args={"model": name}) for name in MODELS]
+        assert await results(database, jobs) == list(MODELS)
+
+
+async def test_a_caller_may_wish_for_another_model_for_one_job_or_for_many(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app = make_app()
+
+    @app.task
+    async def whichever(name: str) -> str:
+        return current_job().model(name).name
+
+    async with app, running_worker(app):
+        one = await app.enqueue("whichever", name="b", required_model="b")
+        many = await app.enqueue_many("whichever", [{"name": "c"}] * 3, required_model="c")
+        keyed = await app.enqueue("whichever", name="a", required_model="a", unique_key="k", concurrency_key="g")
+        assert await results(database, [one, *many, keyed]) == ["b", "c", "c", "c", "a"]
+    assert sorted(world.loads) == ["a", "b", "c"]
+
+
+async def test_a_retried_job_still_knows_its_model(make_app: Callable[..., App], database: Database) -> None:
+    app = make_app()
+    job = await app.enqueue("serve")
+    async with app, running_worker(app):
+        await finished(database, job.id)
+    await retry_jobs(database, [job.id], by="me")
+    assert await value(database, "SELECT required_model FROM tidemill.job") == "a"
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_model_that_nobody_declared_is_refused_before_anything_is_stored(
+    make_app: Callable[..., App], database: Database, many: bool
+) -> None:
+    app = make_app()
+    async with app:
+        with pytest.raises(ConfigError, match=r"there is no model 'd'; this application declares: a, b, c"):
+            await (
+                app.enqueue_many("other", [{}], required_model="d")
+                if many
+                else app.enqueue("other", required_model="d")
+            )
+    assert await done(database)
+
+
+def test_an_isolated_task_cannot_require_a_model(make_app: Callable[..., App]) -> None:
+    app = make_app()
+    with pytest.raises(ConfigError, match="models live in their worker's process"):
+
+        @app.task(isolation="process", required_model="a")
+        def nothing() -> None: ...
+
+
+async def test_an_argument_of_that_name_has_to_be_told_from_the_option(make_app: Callable[..., App]) -> None:
+    app = make_app()
+
+    @app.task
+    async def choose(required_model: str) -> None: ...
+
+    with pytest.raises(PayloadError, match="is both an argument of the task and an option of enqueue"):
+        await app.enqueue("choose", required_model="a")
+
+
+# When it cannot be had
+
+
+async def test_a_load_that_fails_fails_the_job_and_the_next_attempt_tries_again(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app, world.broken = make_app(), True
+
+    @app.task(required_model="b", retry=app.retry(max_attempts=2, backoff="500ms"))
+    async def stubborn() -> str:
+        return current_job().model("b").name
+
+    async with app, running_worker(app):
+        lost = await app.enqueue("serve")
+        kept = await app.enqueue("stubborn")
+        row = await finished(database, lost.id)
+        assert (row["state"], "model a could not be loaded: OSError: no such weights" in row["note"]) == (
+            "failed",
+            True,
+        )
+        await eventually(lambda: value(database, "SELECT failures FROM tidemill.job WHERE id = $1", kept.id))
+        world.broken = False
+        assert await results(database, [kept]) == ["b"]
+
+
+async def test_a_worker_without_the_model_leaves_the_job_to_one_that_has_it(
+    make_app: Callable[..., App], database: Database
+) -> None:
+    with_models, without = make_app(), make_app(models=False)
+    async with with_models, without:
+        job = await with_models.enqueue("serve")
+        async with running_worker(without):
+            row = await eventually(
+                lambda: database.fetchrow("SELECT * FROM tidemill.job WHERE id = $1 AND note IS NOT NULL", job.id)
+            )
+        assert "does not know model a: waiting for one that does" in row["note"]
+        assert (row["state"], row["failures"], row["losses"]) == ("ready", 0, 0)
+        await database.fetch("UPDATE tidemill.job SET due_at = now()")
+        async with running_worker(with_models):
+            assert await results(database, [job]) == ["a"]
+
+
+async def test_loading_takes_nothing_from_the_jobs_budget_and_can_be_cancelled(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app = make_app()
+
+    @app.task(required_model="b", budget="300ms")
+    def quick() -> str:
+        return current_job().model("b").name
+
+    world.gate.clear()
+    async with app, running_worker(app, concurrency=2):
+        job, unwanted = await app.enqueue("quick"), await app.enqueue("quick")
+        await eventually(lambda: value(database, "SELECT count(*) = 2 FROM tidemill.job WHERE state = 'running'"))
+        await app.cancel(unwanted)
+        assert (await finished(database, unwanted.id))["state"] == "cancelled"
+        started = await value(database, "SELECT started_at FROM tidemill.job WHERE id = $1", job.id)
+        await eventually(lambda: value(database, "SELECT now() > $1::timestamptz + interval '600 ms'", started))
+        world.gate.set()
+        assert await results(database, [job]) == ["b"]
+
+
+async def test_a_thread_that_outlives_its_job_keeps_its_model(make_app: Callable[..., App], database: Database) -> None:
+    app, inside, release, seen = make_app(), threading.Event(), threading.Event(), []
+
+    @app.task(required_model="a")
+    def slow() -> None:
+        model = current_job().model("a")
+        inside.set()
+        release.wait(20)
+        seen.append(model.gone)
+
+    async with app:
+        job = await app.enqueue("slow")
+        async with running_worker(app) as worker:
+            await eventually(inside.is_set)
+            worker.stop()
+            worker.stop()
+            await eventually(lambda: not worker.hands.slots)
+            assert worker.models is not None
+            assert worker.models.in_use() == ["a"]
+        row = await find_live(database, job.id)
+        assert row is not None
+        assert row["state"] == "ready"
+        release.set()
+        await eventually(lambda: seen == [False])
+
+
+# What operators see
+
+
+async def test_a_worker_shows_its_loaded_models(make_app: Callable[..., App], database: Database) -> None:
+    app = make_app()
+    async with app, running_worker(app) as worker:
+        await app.enqueue("serve")
+
+        async def shown() -> bool:
+            row = await find_worker(database, worker.worker_id)
+            return row is not None and row["models"] == ["a"]
+
+        await eventually(shown)
+
+
+async def test_a_worker_for_a_model_on_a_gpu_runs_one_job_at_a_time_unless_told_otherwise(database_url: str) -> None:
+    app = App("gpu", database_url=database_url, models=[ModelSpec("big", object, gpu=True)])
+
+    @app.task(queue="gpu", required_model="big")
+    def draw() -> None: ...
+
+    @app.task(queue="mail")
+    def send() -> None: ...
+
+    assert app.worker(["gpu"]).settings.concurrency == 1
+    assert app.worker(["gpu"], concurrency=3).settings.concurrency == 3
+    assert app.worker(["mail"]).settings.concurrency == 10
+
+
+def test_models_that_do_not_fit_into_the_budget_are_told_when_the_worker_is_made(make_app: Callable[..., App]) -> None:
+    with pytest.raises(ConfigError, match=r"model a needs 1 B, which the models' budget of 0 B does not hold"):
+        make_app(model_memory=0).worker()
+
+
+# Which job goes first
+
+
+async def enqueue_in_turn(app: App, rounds: int) -> list[Any]:
+    @app.task
+    async def use(name: str) -> None:
+        assert current_job().model(name).name == name
+
+    return [await app.enqueue("use", name=name, required_model=name) for _ in range(rounds) for name in MODELS]
+
+
+async def test_interleaved_jobs_of_three_models_cost_three_loads(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app = make_app()
+    async with app:
+        await enqueue_in_turn(app, 20)
+        async with running_worker(app, concurrency=1):
+            await eventually(lambda: done(database))
+    assert sorted(world.loads) == ["a", "b", "c"]
+
+
+async def test_without_patience_jobs_go_strictly_in_order(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app = make_app(model_patience=0)
+    async with app:
+        await enqueue_in_turn(app, 5)
+        async with running_worker(app, concurrency=1):
+            await eventually(lambda: done(database))
+    assert world.loads == [*MODELS] * 5
+
+
+async def test_jobs_run_side_by_side_only_as_far_as_their_models_fit(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app = make_app(model_memory=2)
+    async with app:
+        await enqueue_in_turn(app, 20)
+        async with running_worker(app, concurrency=10):
+            await eventually(lambda: done(database))
+    assert set(world.loads) == {*MODELS}
+    assert len(world.loads) <= 6
+
+
+async def test_jobs_without_a_model_are_found_among_thousands_that_wait_for_one(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app = make_app()
+    async with app:
+        await app.enqueue_many("serve", [{}] * (WINDOW * 3))
+        last = await app.enqueue("other")
+        async with running_worker(app, concurrency=1):
+            assert await results(database, [last]) == ["no model"]
+            await eventually(lambda: done(database))
+    assert world.loads == ["a"]
+
+
+async def test_a_delayed_job_of_a_model_runs_when_it_is_due(make_app: Callable[..., App], database: Database) -> None:
+    app = make_app()
+    async with app, running_worker(app):
+        job = await app.enqueue("serve", delay="1s")
+        row = await finished(database, job.id, timeout=4.5)
+    assert 0 <= (row["started_at"] - row["due_at"]).total_seconds() < 1
+
+
+async def test_a_worker_that_can_take_nothing_yet_does_not_hammer_the_database(
+    make_app: Callable[..., App], database: Database, world: World
+) -> None:
+    app, release = make_app(), asyncio.Event()
+
+    @app.task(required_model="a")
+    async def hold() -> None:
+        await release.wait()
+
+    async with app, running_worker(app, concurrency=2) as worker:
+        await app.enqueue("hold")
+        await eventually(lambda: worker.models is not None and worker.models.in_use() == ["a"])
+        waiting = await app.enqueue("other", required_model="b")
+        await eventually(lambda: worker._pump._look is False)
+        turn = worker._pump._turn
+        began = time.monotonic()
+        await eventually(lambda: time.monotonic() - began > 1.0)
+        assert worker._pump._turn - turn < 10
+        release.set()
+        assert (await finished(database, waiting.id))["state"] == "succeeded"
+
+
+# What it costs
+
+
+@pytest.mark.parametrize("forced", ["force_generic_plan", "force_custom_plan"])
+async def test_claims_by_model_read_a_few_index_entries_however_many_jobs_wait(
+    make_app: Callable[..., App], database: Database, forced: str
+) -> None:
+    app = make_app()
+    async with app:
+        await app.enqueue_many("serve", [{}] * 20_000)
+        await app.enqueue_many("other", [{}] * 20_000, required_model="b", delay="1h")
+        await app.enqueue_many("other", [{}] * 20_000)
+    worker = await value(
+        database,
+        "INSERT INTO tidemill.worker (host, pid, queues, tasks, concurrency, versions, lease_until) "
+        "VALUES ('h', 1, '{default}', '{}', 1, '{}', now() + interval '1 hour') RETURNING id",
+    )
+    seen: dict[str, Any] = {}
+    for name, statement, params in (
+        ("look", LOOK_FOR_MODELS, (["default"], ["a", "b", "c"], [])),
+        ("claim", CLAIM_OF_MODEL, ("default", 5, 10, worker, [], "a")),
+        ("claim without", CLAIM_WITHOUT_MODEL, ("default", 5, 10, worker, [])),
+        ("next", NEXT_DUE_AFTER, (["default"], await value(database, "SELECT now()"), [])),
+    ):
+
+        async def explain(connection: Any, statement: str = statement, params: Any = params) -> Any:
+            await connection.execute("ANALYZE tidemill.job")
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL plan_cache_mode = {forced}")
+                rows = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *params)
+                await connection.execute("ROLLBACK AND CHAIN")
+            return rows
+
+        plan = json.loads(await database.run(explain))[0]["Plan"]
+        assert "Seq Scan on job" not in json.dumps(plan), name
+        seen[name] = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert all(blocks < 1000 for blocks in seen.values()), seen

@@ -1,0 +1,90 @@
+"""Where a host program puts its own parts in: each has a safe default, and `App(...)` takes them all.
+
+    app = App("shop", node_resolver=find_node, invoke_context=with_tenant, workflow_provider=load_dag_from_our_table)
+
+Tidemill imports nothing from a host; it is given these.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.refs import RefResolver
+from tidemill.engine.modelspec import ModelSpec
+from tidemill.engine.task import Task, TaskBook, TaskOptions
+
+
+class NodeCall(msgspec.Struct, frozen=True):
+    """A node that is about to run, as the host's invoke context is told of it."""
+
+    job: int
+    attempt: int
+    task: str
+    queue: str
+    run: int
+    node: str
+    args: Mapping[str, Any]
+
+
+#: From the name of a task to the function that it stands for; None for a name that it does not know.
+NodeResolver = Callable[[str], Callable[..., Any] | None]
+
+#: Around every node: what it yields, if anything, is applied to the node's result, and only on success.
+InvokeContext = Callable[[NodeCall], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+
+#: From the name of a dag to its definition; None for a name that it does not know. May be async.
+WorkflowProvider = Callable[[str], Any]
+
+#: The models that a worker may load, asked for once when the worker starts.
+ModelRegistrar = Callable[[], Iterable[ModelSpec]]
+
+
+class Seams(msgspec.Struct, frozen=True):
+    """The parts of a host."""
+
+    node_resolver: NodeResolver | None = None
+    invoke_context: InvokeContext | None = None
+    workflow_provider: WorkflowProvider | None = None
+    model_registrar: ModelRegistrar | None = None
+    ref_resolver: RefResolver | None = None
+
+
+class ResolvingTasks(TaskBook):
+    """The tasks of an application, and those that its host finds by name."""
+
+    def __init__(self, resolve: NodeResolver | None = None) -> None:
+        super().__init__()
+        self._resolve = resolve
+
+    def __getitem__(self, name: str) -> Task[Any, Any]:
+        found = self._tasks.get(name)
+        if found is None and self._resolve is not None:
+            function = self._resolve(name)
+            if function is not None:
+                found = function if isinstance(function, Task) else Task(function, name, TaskOptions(queue="default"))
+                self._tasks[name] = found
+        if found is None:
+            raise KeyError(name)
+        return found
+
+
+async def within(context: InvokeContext, call: NodeCall, run: Callable[[], Any]) -> bytes | None:
+    """Run a node inside of the host's context; its result as JSON, after the host's finaliser."""
+    async with AsyncExitStack() as stack:
+        made = context(call)
+        if hasattr(made, "__aenter__"):
+            finalise = await stack.enter_async_context(made)  # pyright: ignore[reportArgumentType]
+        else:
+            finalise = stack.enter_context(made)  # pyright: ignore[reportArgumentType]
+        result = await run()
+        if callable(finalise):
+            result = finalise(result)
+            if inspect.isawaitable(result):
+                result = await result
+        return None if result is None else encode(result)
