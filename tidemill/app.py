@@ -469,6 +469,8 @@ class App:
     ) -> Worker:
         """A worker for these queues, or for all that the tasks name; `await worker.run()` works until stopped."""
         wanted = tuple(dict.fromkeys(queues if queues is not None else self.served_queues()))
+        for task in self.tasks.values():
+            require_model(task.options.required_model, self.models, where=f"task {task.name}: ")
         if concurrency is None:
             served = [task.options for task in self.tasks.values() if task.options.queue in wanted]
             concurrency = gpu_concurrency(self.models, [options.required_model for options in served])

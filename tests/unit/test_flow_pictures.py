@@ -101,7 +101,7 @@ def test_a_workflow_can_be_drawn_as_svg() -> None:
     tags = [element.tag.rpartition("}")[2] for element in picture]
     graph = get_workflow_representation(Writing)
     assert tags.count("rect") == len(graph.nodes)
-    assert tags.count("line") == len(graph.edges)
+    assert tags.count("path") == len(graph.edges)
 
 
 async def test_a_run_can_be_drawn() -> None:

@@ -24,7 +24,7 @@ from tidemill.flows.fork import relive
 from tidemill.flows.journal import TickRecord, decode_tick
 from tidemill.flows.snapshot import encode_state
 from tidemill.flows.wire import EventRegistry, defined_elsewhere, encode_event
-from tidemill.store.runs import list_runs, read_ticks, send_to_run, show_run
+from tidemill.store.runs import list_runs, new_token, read_ticks, send_to_run, show_run
 
 _ENDED = ("succeeded", "failed", "cancelled", "timed_out")
 
@@ -136,8 +136,9 @@ def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, 
         async with opened(place.settings()) as database:
             row = await show_run(database, run_number(id))
             data = _event_of(row["workflow"], event, values, app, place)
-            record = TickRecord("received", time.time(), event=msgspec.Raw(data))
-            await send_to_run(database, row["id"], encode(record))
+            token = new_token()
+            record = TickRecord("received", time.time(), event=msgspec.Raw(data), token=token)
+            await send_to_run(database, row["id"], encode(record), token=token)
 
     asyncio.run(put())
     out().print(f"{event} sent to run r{run_number(id)}")

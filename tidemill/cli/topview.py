@@ -80,10 +80,10 @@ def picture(
 
 
 def size(number: float) -> str:
-    """Bytes in three figures or so: 812M, 12.4G."""
+    """Bytes in few figures: 812M, 1.4G, 64G."""
     for unit in ("B", "K", "M", "G", "T"):
         if number < 1000 or unit == "T":
-            return f"{number:.0f}{unit}" if unit in "BKM" or number >= 100 else f"{number:.1f}{unit}"
+            return f"{number:.0f}{unit}" if unit in "BKM" or number >= 10 else f"{number:.1f}{unit}"
         number /= 1024
     return ""
 
@@ -99,7 +99,8 @@ def _title(scene: Scene, width: int, live: bool) -> Text:
 def _part(name: str, tables: list[RenderableType], left_out: int, empty: str) -> list[RenderableType]:
     if not tables:
         return [Text(""), Text.assemble((f"{name}  ", "bold"), (empty, "dim"))]
-    more = [Text(f"and {left_out} more: tidemill {name}", style="dim")] if left_out > 0 else []
+    where = "tidemill top --once" if name == "hosts" else f"tidemill {name}"
+    more = [Text(f"and {left_out} more: {where}", style="dim")] if left_out > 0 else []
     return [Text(""), *tables, *more]
 
 
@@ -120,7 +121,7 @@ def _table(*columns: str, numbers: Sequence[str] = (), rest: str | None = None) 
 
 
 def _hosts(samples: Sequence[tuple[Row, HostSample]], width: int) -> Table:
-    remarks = {row["host"]: _remark(row, sample) for row, sample in samples}
+    remarks = {row["host"]: _remark(row, sample, width) for row, sample in samples}
     last = ("limit",) if any(remarks.values()) else ()
     made = _table("hosts", "cpu", "memory", "disk", "load", "ours", *last, numbers=("load",))
     for row, sample in samples:
@@ -131,20 +132,20 @@ def _hosts(samples: Sequence[tuple[Row, HostSample]], width: int) -> Table:
             _gauge(sample.memory / sample.memory_total, f"{size(sample.memory)}/{size(sample.memory_total)}", width),
             _gauge(sample.disk / max(1, sample.disk_total), "", width, bar=False),
             Text(f"{sample.load:.1f}", style="yellow" if sample.load > sample.cores else ""),
-            Text(f"{sample.ours.cpu:.2f} cores {size(sample.ours.memory)}", style="cyan"),
+            Text(f"{_cores(sample.ours.cpu, width)} {size(sample.ours.memory)}", style="cyan"),
             *([remarks[row["host"]]] if last else []),
         )
     return made
 
 
-def _remark(row: Row, sample: HostSample) -> Text:
+def _remark(row: Row, sample: HostSample, width: int) -> Text:
     """What our control groups may use, where they are limited; or that the host is silent."""
     if row["age"] > STALE:
-        return Text(f"silent for {short(row['age'])}", style="yellow")
+        return Text(f"silent {short(row['age'])}", style="yellow")
     group = sample.group
     if group is None:
         return Text("")
-    words = [] if group.cpu_limit is None else [f"{group.cpu_limit:g} cores"]
+    words = [] if group.cpu_limit is None else [_cores(group.cpu_limit, width)]
     words += [] if group.memory_limit is None else [size(group.memory_limit)]
     held = group.throttled > 0.05 or (group.memory_limit is not None and group.memory > ALARM * group.memory_limit)
     return Text(" ".join(words), style="bold yellow" if held else "")
@@ -157,12 +158,12 @@ def _gpus(samples: Sequence[tuple[Row, HostSample]], width: int) -> list[Rendera
     made = _table("gpus", "model", "busy", "memory", "heat", "power", numbers=("heat", "power"))
     for host, gpu in found:
         memory = "" if gpu.memory is None else size(gpu.memory)
-        share = (gpu.memory or 0) / (gpu.memory_total or 1)
+        share = None if gpu.memory is None else gpu.memory / (gpu.memory_total or 1)
         made.add_row(
             cut(f"{host} {gpu.index}", 40 if width >= WIDE else 20),
             cut(gpu.name, 30),
             _gauge(gpu.busy, "", width, alarming=False),
-            _gauge(share, f"{memory}/{size(gpu.memory_total)}" if gpu.memory_total else memory, width),
+            _gauge(share, f"{memory}/{size(gpu.memory_total or 0)}", width),
             "" if gpu.temperature is None else f"{gpu.temperature:.0f}°C",
             "" if gpu.power is None else f"{gpu.power:.0f}W",
         )
@@ -177,7 +178,7 @@ def _workers(rows: Sequence[Row], used: Mapping[tuple[str, int], ProcessUsage], 
         process = used.get((row["host"], row["pid"]))
         lapsed = row["lease_until"] <= now or row["flagged_at"] is not None
         made.add_row(
-            cut(f"{row['host']}:{row['pid']}", 44 if width >= WIDE else 24),
+            _process(row, 44 if width >= WIDE else 24),
             state("silent" if lapsed else row["status"]),
             f"{row['running']}/{row['concurrency']}" if row["concurrency"] else Text("keeper", style="dim"),
             "" if process is None else f"{process.cpu:.2f}",
@@ -238,6 +239,16 @@ def _gauge(share: float | None, text: str, width: int, *, bar: bool = True, alar
         return Text(words, style=style if style != "green" else "")
     full = round(share * BAR)
     return Text.assemble(("█" * full, style), ("░" * (BAR - full), "dim"), f" {words}")
+
+
+def _cores(number: float, width: int) -> str:
+    return f"{number:.3g} cores" if width >= WIDE else f"{number:.2g}c"
+
+
+def _process(row: Row, most: int) -> str:
+    """A worker's process: of a long name, the process id is what must not be cut."""
+    pid = f":{row['pid']}"
+    return cut(row["host"], most - len(pid)) + pid
 
 
 def _count(value: int, style: str = "") -> Text:

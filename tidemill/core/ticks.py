@@ -26,6 +26,8 @@ class Received(msgspec.Struct, frozen=True, tag="received"):
     at: float
     event: Any
     target: str | None = None
+    token: str = ""
+    """By which its sender can tell whether it has arrived."""
 
 
 class Noted(msgspec.Struct, frozen=True, tag="noted"):

@@ -1,11 +1,11 @@
-"""Whether a dag can work: names, deps, cycles, refs, schemas. The first trouble is raised, with its place."""
+"""Whether a dag can work: names, deps, cycles, refs, schemas. All that is wrong, each with its place."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemill.core import retry
@@ -32,38 +32,57 @@ def check_dag(dag: Dag, refs: RefResolver | None = None) -> None:
 
     Without `refs`, the refs of a host's own language pass: it is looked at when the resolver is known.
     """
-    try:
-        _check(dag, refs or _LENIENT)
-    except DagError as error:
+    for error in find_problems(dag.name, dag.nodes, dag.result, refs):
         raise error.within(dag=dag.name) from error.__cause__
 
 
-def _check(dag: Dag, refs: RefResolver) -> None:
+def find_problems(name: str, nodes: Sequence[Node], result: Any, refs: RefResolver | None = None) -> Iterator[DagError]:
+    """Everything that cannot work in a dag of these nodes. What depends on names being right waits until they are."""
+    refs = refs or _LENIENT
     try:
-        check_name("dag", dag.name)
+        check_name("dag", name)
     except (ConfigError, AttributeError, TypeError) as error:
-        raise DagError(("name",), str(error)) from error
-    if not dag.nodes:
-        raise DagError(("nodes",), "a dag needs at least one node")
-    names = _check_names(dag)
+        yield _because(DagError(("name",), str(error)), error)
+    if not nodes:
+        yield DagError(("nodes",), "a dag needs at least one node")
+        return
+    names = yield from _find_names(nodes)
+    if names is None:
+        return
     deps: dict[str, tuple[str, ...]] = {}
     sources: list[list[Source]] = []
-    for index, node in enumerate(dag.nodes):
-        try:
-            _check_fields(node)
-            sources.append(list(reads(node, refs, names)))
-            deps[node.name] = deps_of(node, sources[-1])
-            _check_deps(node, names)
-            _check_names_read(node, sources[-1], names)
-        except RefError as error:
-            raise DagError(("nodes", index, *error.place), f"node {node.name!r}: {error.problem}") from error
-        except DagError as error:
-            raise error.within("nodes", index) from error.__cause__
-        if isinstance(node, SubDag):
-            _check_inner(node, index, refs)
-    order = _in_order(deps, names)
-    _check_ancestors(dag, names, deps, order, sources)
-    _check_result(dag, refs, names)
+    sound = len(names) == len(nodes)
+    for index, node in enumerate(nodes):
+        found: list[Source] = []
+        for error in _node_problems(node, names, refs, found):
+            sound = False
+            yield error.within("nodes", index)
+        sources.append(found)
+        deps[node.name] = deps_of(node, found)
+    if sound:
+        order = yield from _in_order(deps, names)
+        if order is not None:
+            yield from _unsure_reads(nodes, names, deps, order, sources)
+    yield from _result_problems(result, refs, names)
+
+
+def _node_problems(node: Node, names: dict[str, int], refs: RefResolver, sources: list[Source]) -> Iterator[DagError]:
+    yield from _field_problems(node)
+    try:
+        for source in reads(node, refs, names):
+            sources.append(source)  # noqa: PERF402 - those before a wrong one are looked at all the same
+    except RefError as error:
+        yield _because(DagError(error.place, f"node {node.name!r}: {error.problem}"), error)
+    yield from _dep_problems(node, names)
+    yield from _name_problems(node, sources, names)
+    if isinstance(node, SubDag) and refs is not _LENIENT:  # Else it was checked when it was made.
+        for error in find_problems(node.dag.name, node.dag.nodes, node.dag.result, refs):
+            yield error.within("dag")
+
+
+def _because(told: DagError, cause: BaseException) -> DagError:
+    told.__cause__ = cause
+    return told
 
 
 def reads(node: Node, refs: RefResolver, names: Mapping[str, Any]) -> Iterator[Source]:
@@ -98,128 +117,122 @@ def deps_of(node: Node, sources: Iterable[Source]) -> tuple[str, ...]:
 # -- names and fields -----------------------------------------------------------------------------
 
 
-def _check_names(dag: Dag) -> dict[str, int]:
+def _find_names(nodes: Sequence[Node]) -> Generator[DagError, None, dict[str, int] | None]:
+    """The place of each name; None if there is something that is no node at all."""
     names: dict[str, int] = {}
-    for index, node in enumerate(dag.nodes):
+    for index, node in enumerate(nodes):
         place: Path = ("nodes", index)
         if not isinstance(node, Node):
-            raise DagError(place, f"{node!r} is not a node; make one with node(), input_node() or sub_dag()")
+            yield DagError(place, f"{node!r} is not a node; make one with node(), input_node() or sub_dag()")
+            return None
         if not isinstance(node.name, str) or not _NAME.fullmatch(node.name):
-            raise DagError(
+            yield DagError(
                 (*place, "name"),
                 f"{node.name!r} is not a name for a node: use letters, digits, _ and -, and begin with a letter",
             )
-        if node.name in RESERVED:
-            raise DagError((*place, "name"), f"{node.name!r} means something else in refs; call the node differently")
+        elif node.name in RESERVED:
+            yield DagError((*place, "name"), f"{node.name!r} means something else in refs; call the node differently")
         if node.name in names:
-            raise DagError(
+            yield DagError(
                 (*place, "name"), f"two nodes are called {node.name!r}: this one and nodes[{names[node.name]}]"
             )
-        names[node.name] = index
+        names.setdefault(node.name, index)
     return names
 
 
-def _check_fields(node: Node) -> None:
+def _field_problems(node: Node) -> Iterator[DagError]:
     if node.on_failure not in ("fail_run", "continue"):
-        raise DagError(("on_failure",), f"node {node.name!r}: {node.on_failure!r} is neither 'fail_run' nor 'continue'")
+        yield DagError(("on_failure",), f"node {node.name!r}: {node.on_failure!r} is neither 'fail_run' nor 'continue'")
     if node.skip_with not in ("all", "any", "none"):
-        raise DagError(("skip_with",), f"node {node.name!r}: {node.skip_with!r} is not 'all', 'any' or 'none'")
+        yield DagError(("skip_with",), f"node {node.name!r}: {node.skip_with!r} is not 'all', 'any' or 'none'")
     if isinstance(node, TaskNode):
-        _check_task(node)
+        yield from _task_problems(node)
     elif isinstance(node, InputNode):
-        _check_input(node)
+        yield from _input_problems(node)
 
 
-def _check_task(node: TaskNode) -> None:
+def _task_problems(node: TaskNode) -> Iterator[DagError]:
     for field, what in (("task", "task"), ("queue", "queue"), ("required_model", "model")):
         value = getattr(node, field)
         if value is not None:
             try:
                 check_name(what, value)
             except ConfigError as error:
-                raise DagError((field,), f"node {node.name!r}: {error}") from error
+                yield _because(DagError((field,), f"node {node.name!r}: {error}"), error)
     if node.priority is not None and node.priority not in PRIORITIES:
-        raise DagError(("priority",), f"node {node.name!r}: priority {node.priority} is outside 0 to 9")
+        yield DagError(("priority",), f"node {node.name!r}: priority {node.priority} is outside 0 to 9")
     for field in ("budget", "stall"):
         seconds = getattr(node, field)
         if seconds is not None and seconds <= 0:
-            raise DagError(
+            yield DagError(
                 (field,), f"node {node.name!r}: a {field} of {seconds:g} seconds leaves no time for anything"
             )
     if node.retry is not None:
         try:
             retry.validate(node.retry)
         except ConfigError as error:
-            raise DagError(("retry",), f"node {node.name!r}: {error}") from error
+            yield _because(DagError(("retry",), f"node {node.name!r}: {error}"), error)
     if node.max_parallel is not None and node.max_parallel < 1:
-        raise DagError(("max_parallel",), f"node {node.name!r}: max_parallel={node.max_parallel} would start nothing")
+        yield DagError(("max_parallel",), f"node {node.name!r}: max_parallel={node.max_parallel} would start nothing")
     if node.tolerate < 0:
-        raise DagError(("tolerate",), f"node {node.name!r}: tolerate={node.tolerate} is not a number of items")
+        yield DagError(("tolerate",), f"node {node.name!r}: tolerate={node.tolerate} is not a number of items")
     for field, usual in (("max_parallel", None), ("tolerate", 0)):
         if node.map is None and getattr(node, field) != usual:
-            raise DagError((field,), f"node {node.name!r}: {field} is for nodes with map")
+            yield DagError((field,), f"node {node.name!r}: {field} is for nodes with map")
 
 
-def _check_input(node: InputNode) -> None:
+def _input_problems(node: InputNode) -> Iterator[DagError]:
     if node.timeout is not None and node.timeout <= 0:
-        raise DagError(("timeout",), f"node {node.name!r}: nobody can answer within {node.timeout:g} seconds")
+        yield DagError(("timeout",), f"node {node.name!r}: nobody can answer within {node.timeout:g} seconds")
     if node.default is not UNSET and node.timeout is None:
-        raise DagError(("default",), f"node {node.name!r}: a default is for after a timeout; give a timeout too")
+        yield DagError(("default",), f"node {node.name!r}: a default is for after a timeout; give a timeout too")
     if node.schema is None:
         return
     try:
         schema = Schema(node.schema)
     except SchemaProblem as error:
-        raise DagError(("schema",), f"node {node.name!r}: this is not a JSON Schema: {error}") from error
+        yield _because(DagError(("schema",), f"node {node.name!r}: this is not a JSON Schema: {error}"), error)
+        return
     if node.default is not UNSET and (problem := schema.problem(node.default)):
-        raise DagError(("default",), f"node {node.name!r}: the default does not fit the schema: {problem}")
-
-
-def _check_inner(node: SubDag, index: int, refs: RefResolver) -> None:
-    if refs is _LENIENT:
-        return  # It was checked when it was made.
-    try:
-        check_dag(node.dag, refs)
-    except DagError as error:
-        raise error.within("nodes", index, "dag") from error.__cause__
+        yield DagError(("default",), f"node {node.name!r}: the default does not fit the schema: {problem}")
 
 
 # -- deps and refs --------------------------------------------------------------------------------
 
 
-def _check_deps(node: Node, names: dict[str, int]) -> None:
+def _dep_problems(node: Node, names: dict[str, int]) -> Iterator[DagError]:
     seen: set[str] = set()
     for at, dep in enumerate(node.deps or ()):
         if dep == node.name:
-            raise DagError(("deps", at), f"node {node.name!r} depends on itself")
+            yield DagError(("deps", at), f"node {node.name!r} depends on itself")
         if dep not in names:
-            raise DagError(
+            yield DagError(
                 ("deps", at), f"node {node.name!r} depends on {dep!r}, which is no node here{_hint(dep, names)}"
             )
         if dep in seen:
-            raise DagError(("deps", at), f"node {node.name!r} names its dependency {dep!r} twice")
+            yield DagError(("deps", at), f"node {node.name!r} names its dependency {dep!r} twice")
         seen.add(dep)
 
 
-def _check_names_read(node: Node, sources: list[Source], names: dict[str, int]) -> None:
+def _name_problems(node: Node, sources: list[Source], names: dict[str, int]) -> Iterator[DagError]:
     is_map = isinstance(node, TaskNode) and node.map is not None
     for source in sources:
         name = source.path[0]
         if name == node.name:
-            raise DagError(source.place, f"node {node.name!r} reads its own result")
+            yield DagError(source.place, f"node {node.name!r} reads its own result")
         if name in (ITEM, INDEX):
             if not is_map or source.place[0] != "args":
-                raise DagError(source.place, f"node {node.name!r} reads {name!r}, which only args of a map have")
+                yield DagError(source.place, f"node {node.name!r} reads {name!r}, which only args of a map have")
         elif name != RUN and name not in names:
-            raise DagError(
+            yield DagError(
                 source.place,
                 f"node {node.name!r} reads {format_path(source.path)!r}, but {name!r} is no node here"
                 f"{_hint(str(name), names)}",
             )
 
 
-def _in_order(deps: dict[str, tuple[str, ...]], names: dict[str, int]) -> list[str]:
-    """The names with each after what it depends on; a `DagError` for a cycle."""
+def _in_order(deps: dict[str, tuple[str, ...]], names: dict[str, int]) -> Generator[DagError, None, list[str] | None]:
+    """The names with each after what it depends on; None, and a problem, for a cycle."""
     left = {name: len(needed) for name, needed in deps.items()}
     followers: dict[str, list[str]] = {name: [] for name in deps}
     for name, needed in deps.items():
@@ -234,7 +247,8 @@ def _in_order(deps: dict[str, tuple[str, ...]], names: dict[str, int]) -> list[s
     if len(order) < len(deps):
         cycle = _cycle(deps, {name for name, count in left.items() if count})
         told = " -> ".join((*cycle, cycle[0]))
-        raise DagError(("nodes", names[cycle[0]], "deps"), f"these nodes wait for each other in a circle: {told}")
+        yield DagError(("nodes", names[cycle[0]], "deps"), f"these nodes wait for each other in a circle: {told}")
+        return None
     return order
 
 
@@ -248,11 +262,15 @@ def _cycle(deps: dict[str, tuple[str, ...]], stuck: set[str]) -> list[str]:
     return list(walked)[walked[name] :]
 
 
-def _check_ancestors(
-    dag: Dag, names: dict[str, int], deps: dict[str, tuple[str, ...]], order: list[str], sources: list[list[Source]]
-) -> None:
+def _unsure_reads(
+    nodes: Sequence[Node],
+    names: dict[str, int],
+    deps: dict[str, tuple[str, ...]],
+    order: list[str],
+    sources: list[list[Source]],
+) -> Iterator[DagError]:
     """What a node reads must surely have ended before it starts."""
-    if all(node.deps is None or _only_direct(node.deps, sources[index]) for index, node in enumerate(dag.nodes)):
+    if all(node.deps is None or _only_direct(node.deps, sources[index]) for index, node in enumerate(nodes)):
         return
     before: dict[str, int] = {}  # for each node the set of its ancestors, as bits
     for name in order:
@@ -260,11 +278,11 @@ def _check_ancestors(
         for dep in deps[name]:
             bits |= before[dep] | 1 << names[dep]
         before[name] = bits
-    for index, node in enumerate(dag.nodes):
+    for index, node in enumerate(nodes):
         for source in sources[index]:
             name = str(source.path[0])
             if name in names and not before[node.name] >> names[name] & 1:
-                raise DagError(
+                yield DagError(
                     ("nodes", index, *source.place),
                     f"node {node.name!r} reads {format_path(source.path)!r}, but does not depend on {name!r}; "
                     f"add {name!r} to its deps",
@@ -272,18 +290,20 @@ def _check_ancestors(
 
 
 def _only_direct(deps: tuple[str, ...], sources: list[Source]) -> bool:
-    return all(source.path[0] in deps or source.path[0] in RESERVED for source in sources)
+    known = RESERVED.union(deps)
+    return all(source.path[0] in known for source in sources)
 
 
-def _check_result(dag: Dag, refs: RefResolver, names: dict[str, int]) -> None:
+def _result_problems(result: Any, refs: RefResolver, names: dict[str, int]) -> Iterator[DagError]:
     try:
-        sources: list[Source] = [] if dag.result is None else list(refs.sources(dag.result, ("result",)))
+        sources: list[Source] = [] if result is None else list(refs.sources(result, ("result",)))
     except RefError as error:
-        raise DagError(error.place, error.problem) from error
+        yield _because(DagError(error.place, error.problem), error)
+        return
     for source in sources:
         name = str(source.path[0])
         if name != RUN and name not in names:
-            raise DagError(
+            yield DagError(
                 source.place,
                 f"the result reads {format_path(source.path)!r}, but {name!r} is no node here{_hint(name, names)}",
             )

@@ -103,7 +103,7 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     about: str = ""
 
     def __post_init__(self) -> None:
-        from tidemill.dags.check import check_dag
+        from tidemill.dags.check import check_dag  # which needs this module
 
         msgspec.structs.force_setattr(self, "nodes", tuple(self.nodes))
         if self.result is not None:

@@ -51,6 +51,8 @@ class DagInput(msgspec.Struct, omit_defaults=True):
 class DagKind:
     """What a keeper needs to know of dags in order to drive their runs."""
 
+    version = None
+
     def __init__(self, tasks: Mapping[str, Task[Any, Any]], refs: RefResolver | None = None) -> None:
         self.tasks = tasks
         self._program = lru_cache(_PROGRAMS_KEPT)(lambda dag: DagProgram(Dag.from_json(dag), refs=refs, narrate=False))

@@ -389,7 +389,8 @@ class RunKeeper:
             await self._load([row for row in rows if row["kind"] in self._kinds])
         if room <= 0:
             return 0
-        rows = await self._database.fetch(CLAIM_RUNS, self.worker_id, list(self._kinds), room, patience=None)
+        versions = [kind.version for kind in self._kinds.values()]
+        rows = await self._database.fetch(CLAIM_RUNS, self.worker_id, list(self._kinds), room, versions, patience=None)
         await self._load(rows)
         return len(rows)
 
@@ -491,7 +492,11 @@ class RunKeeper:
             queues=(),
             tasks=tuple(self._kinds),
             concurrency=0,
-            versions={"tidemill": VERSION, "python": platform.python_version()},
+            versions={
+                "tidemill": VERSION,
+                "python": platform.python_version(),
+                **{f"run {name}": kind.version for name, kind in self._kinds.items() if kind.version is not None},
+            },
         )
 
 

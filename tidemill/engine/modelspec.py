@@ -82,11 +82,11 @@ def check_budget(specs: Iterable[ModelSpec], budget: int | None) -> None:
             )
 
 
-def require_model(name: str | None, known: Mapping[str, ModelSpec]) -> None:
+def require_model(name: str | None, known: Mapping[str, ModelSpec], *, where: str = "") -> None:
     """An error that says which models there are, unless this is one of them or none is wanted."""
     if name is not None and name not in known:
         declared = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"there is no model {name!r}; this application declares: {declared}")
+        raise ConfigError(f"{where}there is no model {name!r}; this application declares: {declared}")
 
 
 def gpu_concurrency(models: Mapping[str, ModelSpec], required: Iterable[str | None]) -> int | None:

@@ -47,7 +47,13 @@ class WorkEnd(msgspec.Struct, omit_defaults=True):
 
 
 class RunKind(Protocol):
-    """What a keeper needs to know of a kind of runs in order to drive them."""
+    """What a keeper needs to know of a kind of runs in order to drive them.
+
+    A kind of one `version` folds ticks in one way; None if runs carry their own definition.
+    """
+
+    @property
+    def version(self) -> str | None: ...
 
     def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[StoredRun, Tick]:
         """A run from what is stored of it, and the tick with which it goes on. Raises if it does not fit."""

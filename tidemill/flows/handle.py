@@ -19,7 +19,7 @@ from tidemill.flows.exceptions import exception_from
 from tidemill.flows.journal import encode_tick
 from tidemill.flows.values import unpack
 from tidemill.store.database import Database
-from tidemill.store.runs import cancel_run, read_published, send_to_run, show_run
+from tidemill.store.runs import cancel_run, new_token, read_published, send_to_run, show_run
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
@@ -63,7 +63,9 @@ class RunHandle:
 
     async def send_event(self, event: Event, step: str | None = None) -> None:
         """Give the run an event; it is stored when this returns."""
-        await send_to_run(self._database, self.id, encode_tick(Received(time.time(), event, step)))
+        token = new_token()
+        tick = encode_tick(Received(time.time(), event, step, token))
+        await send_to_run(self._database, self.id, tick, token=token)
 
     async def cancel(self, reason: str = "cancelled by its user") -> None:
         """Ask the run to end."""

@@ -27,6 +27,7 @@ class TickRecord(msgspec.Struct, omit_defaults=True):
     work: int = 0
     event: msgspec.Raw = msgspec.Raw()
     target: str | None = None
+    token: str = ""
     events: list[msgspec.Raw] = []
     listed: bool = False
     sent: list[tuple[msgspec.Raw, str | None]] = []
@@ -65,7 +66,7 @@ def record_of(tick: Tick) -> TickRecord:
     if isinstance(tick, Started):
         return TickRecord("started", tick.at, event=_raw(tick.input))
     if isinstance(tick, Received):
-        return TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target)
+        return TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target, token=tick.token)
     if isinstance(tick, Elapsed):
         return TickRecord("elapsed", tick.at, timer=tick.timer)
     if isinstance(tick, CancelAsked):
@@ -102,7 +103,7 @@ def tick_of(record: TickRecord) -> Tick:
         case "started":
             return Started(record.at, decode_event(bytes(record.event)))
         case "received":
-            return Received(record.at, decode_event(bytes(record.event)), record.target)
+            return Received(record.at, decode_event(bytes(record.event)), record.target, record.token)
         case "elapsed":
             return Elapsed(record.at, record.timer)
         case "cancel_asked":

@@ -2,7 +2,7 @@
 
 Such a worker looks first (`look_for_models`), decides which model to serve, and then takes jobs of that model only.
 Each statement reads a few entries of an index, however many jobs wait: `job_model` has one range per queue, model
-and priority. Jobs without a model have no index of their own, which every other worker would pay for; they are
+and priority. Jobs without a model have no index of their own, for which every other worker would pay; they are
 looked for among the first `WINDOW` of their priority, and others come into that window as those before them go.
 """
 
@@ -19,6 +19,9 @@ WINDOW = 200
 
 _READY = """queue = {0} AND priority = {1} AND state = 'ready' AND due_at <= now()"""
 
+# Jobs that need no model, and those that need one that the worker does not know: it says so and puts them back.
+_NONE_OF = "(required_model IS NULL OR required_model <> ALL ({0}::text[]))"
+
 #: The oldest due job of each queue, priority and model, and how long it has waited; the last row is the time.
 LOOK_FOR_MODELS = f"""
 SELECT wanted.queue, p.priority, m.model, head.due_at, extract(epoch FROM now() - head.due_at)::float8 AS waited
@@ -33,7 +36,7 @@ FROM unnest($1::text[]) AS wanted(queue) CROSS JOIN generate_series(9, 0, -1) AS
     SELECT due_at FROM (
         SELECT due_at, required_model, task FROM tidemill.job
         WHERE {_READY.format("wanted.queue", "p.priority")} ORDER BY due_at, id LIMIT {WINDOW}) AS first
-    WHERE required_model IS NULL AND task <> ALL ($3::text[]) LIMIT 1) AS head
+    WHERE {_NONE_OF.format("$2")} AND task <> ALL ($3::text[]) LIMIT 1) AS head
 UNION ALL
 SELECT NULL, NULL, NULL, now(), NULL
 """
@@ -60,7 +63,7 @@ CLAIM_WITHOUT_MODEL = _TAKE.format(f"""
         SELECT id FROM (
             SELECT id, required_model, task FROM tidemill.job
             WHERE {_READY.format("$1", "$2")} ORDER BY due_at, id LIMIT {WINDOW}) AS first
-        WHERE required_model IS NULL AND task <> ALL ($5::text[])))
+        WHERE {_NONE_OF.format("$6")} AND task <> ALL ($5::text[])))
     ORDER BY due_at, id LIMIT $3 FOR UPDATE SKIP LOCKED""")
 
 #: Seconds from now until the first job of these queues is due that was not due at `$2`.
@@ -101,7 +104,7 @@ class ModelClaims:
         """Up to `room` jobs like this one, oldest first."""
         given = (head.queue, head.priority, room, self._claims.worker_id, list(unknown))
         if head.model is None:
-            rows = await self._claims.fetch(CLAIM_WITHOUT_MODEL, *given)
+            rows = await self._claims.fetch(CLAIM_WITHOUT_MODEL, *given, self._models)
         else:
             rows = await self._claims.fetch(CLAIM_OF_MODEL, *given, head.model)
         return [claimed_job(row) for row in sorted(rows, key=lambda row: (row[12], row[0]))]

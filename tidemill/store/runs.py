@@ -5,6 +5,7 @@ An owner is a worker incarnation. What happens to its runs it writes down in tur
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,13 @@ import asyncpg
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
-from tidemill.store.database import Database
+from tidemill.store.database import Database, is_away, left_nothing
 
 #: News for owners: a run was started, or something is on its way to one.
 RUNS_CHANNEL = "runs"
+
+#: Keys that begin with this are ours, and nobody has asked for them.
+OWN_KEY = "~"
 
 #: A new run with its input; a taken key gives the run that has it.
 START_RUN = """
@@ -30,12 +34,16 @@ UNION ALL
 SELECT id, false, 0 FROM tidemill.run WHERE workflow = $1 AND key = $3 AND NOT EXISTS (SELECT FROM made)
 """
 
-#: Take runs that have something to do and no owner.
+#: Take runs that have something to do and no owner. One that was begun by another version of its workflow is left to
+#: an owner that has that version, as long as there is one.
 CLAIM_RUNS = """
 UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
-    SELECT id FROM tidemill.run
-    WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2) ORDER BY id LIMIT $3
-    FOR UPDATE SKIP LOCKED))
+    SELECT id FROM tidemill.run AS r
+    WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2)
+      AND (seq = 0 OR version = coalesce(($4::text[])[array_position($2, kind)], version) OR NOT EXISTS (
+          SELECT FROM tidemill.worker AS w WHERE w.ended_at IS NULL AND w.lease_until > now()
+          AND w.versions ->> ('run ' || r.kind) = r.version))
+    ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
 RETURNING id, kind, version, seq, input
 """
@@ -90,6 +98,13 @@ WITH target AS (
     UPDATE tidemill.run SET awake = true WHERE id = $1 AND state IN ('running', 'parked') RETURNING id),
 put AS (INSERT INTO tidemill.inbox (run_id, data) SELECT id, $2::json FROM target RETURNING run_id)
 SELECT run_id, pg_notify('tidemill_runs', '') FROM put
+"""
+
+#: Whether something that was sent to a run is on its way there, or has been taken.
+HAS_ARRIVED = """
+SELECT FROM tidemill.inbox WHERE run_id = $1 AND data ->> 'token' = $2
+UNION ALL
+SELECT FROM tidemill.tick WHERE run_id = $1 AND data ->> 'token' = $2
 """
 
 #: A parked run has no owner who could end it.
@@ -169,7 +184,7 @@ WHERE run_id = $1 AND data ->> 'kind' = 'noted' AND (data ->> 'work')::bigint = 
 PUBLISH = "INSERT INTO tidemill.published (run_id, data) SELECT $1, data FROM unnest($2::json[]) AS p(data)"
 
 LIST_RUNS = """
-SELECT id, workflow, kind, state, key, seq, owner, awake, note, created_at, ended_at FROM tidemill.run
+SELECT id, workflow, kind, state, CASE WHEN key NOT LIKE '~%' THEN key END AS key, seq, owner, awake, note, created_at, ended_at FROM tidemill.run
 WHERE ($1::text IS NULL OR state = $1) AND ($2::text IS NULL OR workflow = $2) AND ($3::bigint IS NULL OR id < $3)
 ORDER BY id DESC LIMIT $4
 """
@@ -199,11 +214,13 @@ async def start_run(
 
     `kind` is what an owner must know in order to drive it: the workflow, if nothing else is said.
     """
+    # A start without a key has one of its own, so that it happens once even if the answer to a first try was lost.
+    own = None if key is not None else OWN_KEY + new_token()
     who = (origin, owner, *(parent or (None, None)), kind or workflow)
     while True:
-        rows = await database.fetch(START_RUN, workflow, version, key, input, *who)
+        rows = await database.fetch(START_RUN, workflow, version, own or key, input, *who)
         if rows:
-            return rows[0]["id"], rows[0]["created"]
+            return rows[0]["id"], rows[0]["created"] or own is not None
         # The holder of the key was being stored at the same moment.
 
 
@@ -234,11 +251,31 @@ async def forget_runs(database: Database, *, keep_days: int) -> int:
     return len(await database.fetch(FORGET_RUNS, keep_days, patience=None))
 
 
-async def send_to_run(database: Database, run_id: int, tick: bytes) -> None:
-    """Put a tick into a run's inbox; an error if there is no such run, or it has ended."""
-    if not await database.fetch(SEND, run_id, tick):
-        row = await show_run(database, run_id)
-        raise NotFoundError(f"run {run_id} has ended ({row['state']}): it takes nothing more")
+def new_token() -> str:
+    """By which a sender can tell whether what it has sent has arrived."""
+    return secrets.token_urlsafe(9)
+
+
+async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: str | None = None) -> None:
+    """Put a tick into a run's inbox; an error if there is no such run, or it has ended.
+
+    With a `token`, which the tick carries as well, it arrives once, even if the answer to a first try was lost.
+    """
+    uncertain = False
+    while True:
+        if uncertain and await database.fetch(HAS_ARRIVED, run_id, token):
+            return
+        try:
+            async with database.transaction(patience=30.0) as connection:
+                if await connection.fetch(database.sql(SEND), run_id, tick):
+                    return
+            break
+        except Exception as error:
+            if not is_away(error):
+                raise
+            uncertain = uncertain or (token is not None and not left_nothing(error))
+    row = await show_run(database, run_id)
+    raise NotFoundError(f"run {run_id} has ended ({row['state']}): it takes nothing more")
 
 
 async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: str) -> None:

@@ -1,0 +1,71 @@
+"""A wire to the database that can be cut at a chosen moment: what the client has said arrives, the answer does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+
+class Wire:
+    """Between clients and the server. `cut_after(text)` loses the answer to the next message with this text in it."""
+
+    def __init__(self, server: str) -> None:
+        self._parts = urlsplit(server)
+        self._fatal: bytes | None = None
+        self.cuts = 0
+        self.url = ""
+
+    def cut_after(self, text: str) -> None:
+        self._fatal = text.encode()
+
+    async def _meet(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        server, to_server = await self._connect()
+        lost = asyncio.Event()
+
+        async def forth() -> None:
+            while data := await client.read(65536):
+                if self._fatal is not None and self._fatal in data:
+                    self._fatal = None
+                    lost.set()
+                to_server.write(data)
+                await to_server.drain()
+
+        async def back() -> None:
+            while data := await server.read(65536):
+                if lost.is_set():
+                    self.cuts += 1
+                    return
+                to_client.write(data)
+                await to_client.drain()
+
+        directions = [asyncio.create_task(forth()), asyncio.create_task(back())]
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        for each in directions:
+            each.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
+        for writer in (to_client, to_server):
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host = parse_qs(self._parts.query).get("host", [self._parts.hostname or "localhost"])[0]
+        port = int(parse_qs(self._parts.query).get("port", [self._parts.port or 5432])[0])
+        if host.startswith("/"):
+            return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+        return await asyncio.open_connection(host, port)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Wire]:
+        listener = await asyncio.start_server(self._meet, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        who = self._parts.username or parse_qs(self._parts.query).get("user", ["postgres"])[0]
+        if self._parts.password:
+            who += f":{self._parts.password}"
+        self.url = urlunsplit(("postgresql", f"{who}@127.0.0.1:{port}", self._parts.path, "", ""))
+        try:
+            yield self
+        finally:
+            listener.close()

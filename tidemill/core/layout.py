@@ -1,0 +1,204 @@
+"""Where the boxes and the arrows of a picture go: layers from top to bottom, few crossings, nothing on top of another.
+
+Arrows that go back to an earlier layer are laid like the others, in reverse. An arrow over several layers has a place
+of its own in each layer between, so that it passes between the boxes and not through them. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+HEIGHT, GAP, DOWN, MARGIN = 36.0, 28.0, 46.0, 24.0
+_LANE = 16.0
+
+Point = tuple[float, float]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A box's middle and size."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """A picture's size, its boxes by id, and the points that each arrow goes through, in the order of the arrows."""
+
+    width: float
+    height: float
+    places: dict[str, Place]
+    ways: list[list[Point]]
+
+
+class _Spot:
+    """A box, or an arrow on its way through a layer."""
+
+    def __init__(self, layer: int, width: float) -> None:
+        self.layer, self.width = layer, width
+        self.x = 0.0
+        self.above: list[_Spot] = []
+        self.below: list[_Spot] = []
+
+
+def lay_out(widths: dict[str, float], arrows: Iterable[tuple[str, str]]) -> Layout:
+    """Places for boxes of these widths, given in the order in which they are to be read."""
+    edges = list(arrows)
+    backward = _backward(list(widths), edges)
+    layers = _layers(list(widths), [(b, a) if i in backward else (a, b) for i, (a, b) in enumerate(edges)])
+    spots = {name: _Spot(layers[name], width) for name, width in widths.items()}
+    rows: list[list[_Spot]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
+    for name in widths:
+        rows[layers[name]].append(spots[name])
+    chains: list[list[_Spot]] = []
+    for index, (source, target) in enumerate(edges):
+        upper, lower = (target, source) if index in backward else (source, target)
+        chain = [spots[upper]]
+        for layer in range(layers[upper] + 1, layers[lower]):
+            chain.append(_Spot(layer, _LANE))
+            rows[layer].append(chain[-1])
+        chain.append(spots[lower])
+        for one, other in zip(chain, chain[1:], strict=False):
+            one.below.append(other)
+            other.above.append(one)
+        chains.append(chain if index not in backward else chain[::-1])
+    _order(rows)
+    _spread(rows)
+    return _drawn(rows, spots, edges, chains)
+
+
+def _backward(names: list[str], edges: list[tuple[str, str]]) -> set[int]:
+    """The arrows that close a circle, met in the order of reading."""
+    ahead: dict[str, list[tuple[int, str]]] = {}
+    for index, (source, target) in enumerate(edges):
+        ahead.setdefault(source, []).append((index, target))
+    found: set[int] = set()
+    done: dict[str, bool] = {}
+    for first in names:
+        stack = [] if first in done else [(first, iter(ahead.get(first, ())))]
+        if stack:
+            done[first] = False
+        while stack:
+            name, left = stack[-1]
+            step = next(left, None)
+            if step is None:
+                done[name] = True
+                stack.pop()
+            elif step[1] not in done:
+                done[step[1]] = False
+                stack.append((step[1], iter(ahead.get(step[1], ()))))
+            elif not done[step[1]]:
+                found.add(step[0])
+    return found
+
+
+def _layers(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
+    """The length of the longest way to each box, over arrows without circles."""
+    ahead: dict[str, list[str]] = {}
+    waiting = dict.fromkeys(names, 0)
+    for source, target in edges:
+        if source != target:
+            ahead.setdefault(source, []).append(target)
+            waiting[target] += 1
+    layers = dict.fromkeys(names, 0)
+    ready = [name for name in names if not waiting[name]]
+    for name in ready:
+        for other in ahead.get(name, ()):
+            layers[other] = max(layers[other], layers[name] + 1)
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+    return layers
+
+
+def _order(rows: list[list[_Spot]]) -> None:
+    """Put each row into the order of what its spots are joined to, a few times down and up."""
+    for turn in range(8):
+        for row in rows if turn % 2 == 0 else rows[::-1]:
+            middle: dict[_Spot, float] = {}
+            for index, spot in enumerate(row):
+                joined = spot.above if turn % 2 == 0 else spot.below
+                middle[spot] = sum(other.x for other in joined) / len(joined) if joined else float(index)
+            row.sort(key=middle.__getitem__)
+            for index, spot in enumerate(row):
+                spot.x = float(index)
+
+
+def _spread(rows: list[list[_Spot]]) -> None:
+    """Move spots towards the middle of what they are joined to, as far as their neighbours allow."""
+    for row in rows:
+        _pack(row, [0.0] * len(row))
+    for turn in range(24):
+        for row in rows if turn % 2 == 0 else rows[::-1]:
+            wanted: list[float] = []
+            for spot in row:
+                joined = [*spot.above, *spot.below]
+                wanted.append(sum(other.x for other in joined) / len(joined) if joined else spot.x)
+            _pack(row, wanted)
+
+
+def _pack(row: list[_Spot], wanted: Sequence[float]) -> None:
+    """Places near the wanted ones, in order and without overlaps: the mean of packing from the left and the right."""
+    left: list[float] = []
+    right: list[float] = []
+    for index, spot in enumerate(row):
+        least = left[-1] + (row[index - 1].width + spot.width) / 2 + GAP if left else wanted[index]
+        left.append(max(least, wanted[index]))
+    for index in range(len(row) - 1, -1, -1):
+        spot = row[index]
+        most = right[-1] - (row[index + 1].width + spot.width) / 2 - GAP if right else wanted[index]
+        right.append(min(most, wanted[index]))
+    for spot, low, high in zip(row, left, reversed(right), strict=True):
+        spot.x = (low + high) / 2
+
+
+def _drawn(
+    rows: list[list[_Spot]], spots: dict[str, _Spot], edges: list[tuple[str, str]], chains: list[list[_Spot]]
+) -> Layout:
+    everything = [spot for row in rows for spot in row]
+    shift = MARGIN - min((spot.x - spot.width / 2 for spot in everything), default=0.0)
+    width = max((spot.x + spot.width / 2 for spot in everything), default=0.0) + shift + MARGIN
+    height = len(rows) * (HEIGHT + DOWN) - (DOWN if rows else 0) + 2 * MARGIN
+
+    def middle(layer: int) -> float:
+        return MARGIN + layer * (HEIGHT + DOWN) + HEIGHT / 2
+
+    places = {name: Place(spot.x + shift, middle(spot.layer), spot.width, HEIGHT) for name, spot in spots.items()}
+    ways: list[list[Point]] = []
+    leaving = _ends(chains, 0)
+    arriving = _ends(chains, -1)
+    for index, chain in enumerate(chains):
+        if edges[index][0] == edges[index][1]:
+            place = places[edges[index][0]]
+            side = place.x + place.width / 2
+            far = side + GAP * 0.6
+            ways.append([(side, place.y - 8), (far, place.y - 8), (far, place.y + 8), (side, place.y + 8)])
+            width = max(width, far + MARGIN)
+            continue
+        down = chain[-1].layer > chain[0].layer
+        edge = HEIGHT / 2 if down else -HEIGHT / 2
+        points: list[Point] = [(chain[0].x + shift + leaving[index], middle(chain[0].layer) + edge)]
+        for spot in chain[1:-1]:
+            sides = (-HEIGHT / 2, HEIGHT / 2) if down else (HEIGHT / 2, -HEIGHT / 2)
+            points += [(spot.x + shift, middle(spot.layer) + side) for side in sides]
+        points.append((chain[-1].x + shift + arriving[index], middle(chain[-1].layer) - edge))
+        ways.append(points)
+    return Layout(width, height, places, ways)
+
+
+def _ends(chains: list[list[_Spot]], end: int) -> dict[int, float]:
+    """Where along the edge of its box each arrow begins or ends, so that several do not share a point."""
+    groups: dict[tuple[_Spot, bool], list[int]] = {}
+    for index, chain in enumerate(chains):
+        box, other = chain[end], chain[1 if end == 0 else -2]
+        groups.setdefault((box, other.layer > box.layer), []).append(index)
+    found: dict[int, float] = {}
+    for (box, _), indexes in groups.items():
+        indexes.sort(key=lambda index: chains[index][1 if end == 0 else -2].x)
+        room = min(18.0, (box.width - 30) / len(indexes))
+        for order, index in enumerate(indexes):
+            found[index] = (order - (len(indexes) - 1) / 2) * room
+    return found
