@@ -39,6 +39,7 @@ from tidemill.engine.many import ManyJobs
 from tidemill.engine.modelspec import ModelSpec, gpu_concurrency, read_specs, require_model
 from tidemill.engine.orchestrator import Orchestrator
 from tidemill.engine.roles import Role, run_roles
+from tidemill.engine.runstore import PostgresRuns
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.seams import (
     InvokeContext,
@@ -487,8 +488,9 @@ class App:
     def keeper(self, *, database: Database | None = None) -> RunKeeper:
         """A keeper for the durable runs of this application's workflows."""
         settings = self.settings
+        reached = database or self.database(application=f"tidemill keeper {self.name}")
         return RunKeeper(
-            database or self.database(application=f"tidemill keeper {self.name}"),
+            PostgresRuns(reached),
             self.runs.kinds,
             lease=settings.lease,
             heartbeat=settings.heartbeat,

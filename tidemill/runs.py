@@ -16,6 +16,7 @@ from tidemill.dags.handle import DagHandle
 from tidemill.dags.model import Dag, queues_of
 from tidemill.dags.runner import DAG_KIND, DagInput, DagKind
 from tidemill.engine.keeper import RunKeeper
+from tidemill.engine.runstore import PostgresRuns
 from tidemill.engine.seams import Seams
 from tidemill.engine.stored import RunKind
 from tidemill.engine.task import TaskBook
@@ -66,9 +67,12 @@ class Runs:
         if check_name("workflow", name) in self.flows:
             raise ConfigError(f"two workflows are called {name!r}: give one of them another name=")
         declared(workflow).validate()
-        for task in step_tasks(name, workflow, self._reach):
+        for task in step_tasks(name, workflow, self._reach_runs):
             self._tasks.add(task)
         self.flows[name] = FlowKind(name, workflow, self._start_child)
+
+    async def _reach_runs(self) -> PostgresRuns:
+        return PostgresRuns(await self._reach())
 
     def declare_dag(self, dag: Dag) -> Dag:
         """A dag that can be started by its name."""

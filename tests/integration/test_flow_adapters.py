@@ -99,9 +99,7 @@ async def test_every_command_comes_after_the_tick_that_caused_it() -> None:
     recording = (await WorkflowTestRunner(Simple()).run()).recording
     assert recording is not None
     line = [type(each).__name__ for each in recording.line if type(each).__name__ != "Publish"]
-    assert line == (
-        ["Started", "SetTimer", "RunWork", "Completed", "RunWork"] + ["Completed", "RunWork", "Completed", "EndRun"]
-    )
+    assert line == ["Started", "SetTimer", "RunWork", *("Completed", "RunWork") * 2, "Completed", "EndRun"]
     assert [tick for tick in recording.line if isinstance(tick, Tick)] == recording.ticks
     assert [command for command in recording.line if isinstance(command, Command)] == recording.commands
 

@@ -17,8 +17,9 @@ import msgspec
 
 from tests.support.waiting import PATIENCE
 from tidemill import App
-from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.engine.keeper import RunKeeper
+from tidemill.engine.runstore import PostgresRuns
+from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.store.database import Database
 
@@ -201,7 +202,7 @@ def is_success(tick: Mapping[str, Any]) -> bool:
 async def running_keeper(app: App, **options: Any) -> AsyncIterator[RunKeeper]:
     """A keeper in this process, stopped as SIGTERM would stop it."""
     database = app.database(application="test keeper")
-    keeper = RunKeeper(database, app.runs.kinds, **{"lease": 1.5, "heartbeat": 0.3, **options})
+    keeper = RunKeeper(PostgresRuns(database), app.runs.kinds, **{"lease": 1.5, "heartbeat": 0.3, **options})
     life = asyncio.create_task(keeper.run())
     try:
         async with asyncio.timeout(PATIENCE):

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from io import BytesIO
+from typing import Annotated, Any
 from xml.etree import ElementTree
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.layout import lay_out
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.drawing import draw_run, draw_workflow, draw_workflow_svg
-from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StepStateChanged, StopEvent
+from tidemill.flows.drawing import (
+    MOST_ATTEMPTS,
+    draw_run,
+    draw_run_png,
+    draw_run_svg,
+    draw_workflow,
+    draw_workflow_png,
+    draw_workflow_svg,
+)
+from tidemill.flows.events import (
+    Event,
+    HumanResponseEvent,
+    InputRequiredEvent,
+    StartEvent,
+    StepState,
+    StepStateChanged,
+    StopEvent,
+)
 from tidemill.flows.representation import get_workflow_representation
 from tidemill.flows.resource import Resource
 from tidemill.flows.testing import WorkflowTestRunner
@@ -110,6 +135,65 @@ async def test_a_run_can_be_drawn() -> None:
     assert '["write #0"]' in text
     assert 'n0 -->|"Draft"| n2' in text
     assert text.splitlines()[-1].strip() == "n2 --> n3"
+
+
+def read_png(data: bytes) -> Any:
+    image = Image.open(BytesIO(data))
+    assert image.format == "PNG"
+    return image.convert("RGB")
+
+
+def test_a_workflow_can_be_drawn_as_png() -> None:
+    image = read_png(draw_workflow_png(Writing))
+    picture = ElementTree.fromstring(draw_workflow_svg(Writing))
+    assert image.width == pytest.approx(2 * int(picture.attrib["width"]), abs=2)
+    colours = {colour for _, colour in image.getcolors(maxcolors=1 << 24)}
+    assert {(219, 234, 254), (254, 243, 199), (254, 226, 226)} <= colours, "steps, events, the outside"
+    assert read_png(draw_workflow_png(Writing, scale=1.0)).width == pytest.approx(image.width / 2, abs=1)
+
+
+async def test_a_run_can_be_drawn_as_svg_and_png() -> None:
+    handler = Writing().run()
+    events = [event async for event in handler.stream_events(expose_internal=True)]
+    texts = [element.text for element in ElementTree.fromstring(draw_run_svg(events)).iter() if element.text]
+    assert sorted(text for text in texts if text.strip()) == [
+        *("Draft", "StartEvent", "StopEvent", "review #0", "write #0")
+    ]
+    assert read_png(draw_run_png(events)).height > 400
+
+
+def test_a_long_run_is_drawn_up_to_a_point() -> None:
+    events = [
+        StepStateChanged(name="work", step_state=state, worker_id="0", input_event_name="Draft")
+        for _ in range(MOST_ATTEMPTS + 7)
+        for state in (StepState.RUNNING, StepState.NOT_RUNNING)
+    ]
+    assert "and 7 more attempts" in draw_run_svg(events)
+
+
+def test_without_its_library_a_png_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ConfigError, match=r"pip install 'tidemill\[png\]'"):
+        draw_workflow_png(Writing)
+
+
+names = st.sampled_from("abcdefgh")
+
+
+@given(st.lists(st.tuples(names, names), max_size=20))
+def test_boxes_never_overlap_and_arrows_are_attached(arrows: list[tuple[str, str]]) -> None:
+    widths = {name: 84.0 + 20 * index for index, name in enumerate("abcdefgh")}
+    layout = lay_out(widths, arrows)
+    places = list(layout.places.values())
+    for index, one in enumerate(places):
+        assert one.width / 2 <= one.x <= layout.width - one.width / 2
+        for other in places[index + 1 :]:
+            assert abs(one.y - other.y) >= one.height or abs(one.x - other.x) >= (one.width + other.width) / 2
+    for (source, target), way in zip(arrows, layout.ways, strict=True):
+        for name, (x, y) in ((source, way[0]), (target, way[-1])):
+            place = layout.places[name]
+            assert abs(x - place.x) <= place.width / 2 + 0.01
+            assert abs(y - place.y) <= place.height / 2 + 0.01
 
 
 async def test_the_test_runner_keeps_everything_that_was_shown() -> None:

@@ -7,6 +7,7 @@ of its own in each layer between, so that it passes between the boxes and not th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -61,7 +62,7 @@ def lay_out(widths: dict[str, float], arrows: Iterable[tuple[str, str]]) -> Layo
             chain.append(_Spot(layer, _LANE))
             rows[layer].append(chain[-1])
         chain.append(spots[lower])
-        for one, other in zip(chain, chain[1:], strict=False):
+        for one, other in pairwise(chain):
             one.below.append(other)
             other.above.append(one)
         chains.append(chain if index not in backward else chain[::-1])
@@ -131,13 +132,21 @@ def _spread(rows: list[list[_Spot]]) -> None:
     """Move spots towards the middle of what they are joined to, as far as their neighbours allow."""
     for row in rows:
         _pack(row, [0.0] * len(row))
-    for turn in range(24):
+    for turn in range(80):
         for row in rows if turn % 2 == 0 else rows[::-1]:
             wanted: list[float] = []
             for spot in row:
-                joined = [*spot.above, *spot.below]
-                wanted.append(sum(other.x for other in joined) / len(joined) if joined else spot.x)
+                pulls = [(other.x, _pull(spot, other)) for other in (*spot.above, *spot.below)]
+                force = sum(weight for _, weight in pulls)
+                wanted.append(sum(x * weight for x, weight in pulls) / force if pulls else spot.x)
             _pack(row, wanted)
+    for row in rows[::-1]:  # What leads somewhere stands right above it.
+        _pack(row, [sum(other.x for other in spot.below) / len(spot.below) if spot.below else spot.x for spot in row])
+
+
+def _pull(spot: _Spot, other: _Spot) -> float:
+    """How much two spots are drawn to each other: the lane of an arrow is to be straight above all."""
+    return 8.0 if spot.width == _LANE == other.width else 1.0
 
 
 def _pack(row: list[_Spot], wanted: Sequence[float]) -> None:
@@ -168,8 +177,7 @@ def _drawn(
 
     places = {name: Place(spot.x + shift, middle(spot.layer), spot.width, HEIGHT) for name, spot in spots.items()}
     ways: list[list[Point]] = []
-    leaving = _ends(chains, 0)
-    arriving = _ends(chains, -1)
+    ends = _ends(chains)
     for index, chain in enumerate(chains):
         if edges[index][0] == edges[index][1]:
             place = places[edges[index][0]]
@@ -180,25 +188,32 @@ def _drawn(
             continue
         down = chain[-1].layer > chain[0].layer
         edge = HEIGHT / 2 if down else -HEIGHT / 2
-        points: list[Point] = [(chain[0].x + shift + leaving[index], middle(chain[0].layer) + edge)]
+        points: list[Point] = [(chain[0].x + shift + ends[index, 0], middle(chain[0].layer) + edge)]
         for spot in chain[1:-1]:
             sides = (-HEIGHT / 2, HEIGHT / 2) if down else (HEIGHT / 2, -HEIGHT / 2)
             points += [(spot.x + shift, middle(spot.layer) + side) for side in sides]
-        points.append((chain[-1].x + shift + arriving[index], middle(chain[-1].layer) - edge))
-        ways.append(points)
+        points.append((chain[-1].x + shift + ends[index, -1], middle(chain[-1].layer) - edge))
+        ways.append(_straight(points))
     return Layout(width, height, places, ways)
 
 
-def _ends(chains: list[list[_Spot]], end: int) -> dict[int, float]:
-    """Where along the edge of its box each arrow begins or ends, so that several do not share a point."""
-    groups: dict[tuple[_Spot, bool], list[int]] = {}
+def _ends(chains: list[list[_Spot]]) -> dict[tuple[int, int], float]:
+    """Where along the edge of its box each arrow begins (0) and ends (-1), so that no two share a point."""
+    groups: dict[tuple[_Spot, bool], list[tuple[float, int, int]]] = {}
     for index, chain in enumerate(chains):
-        box, other = chain[end], chain[1 if end == 0 else -2]
-        groups.setdefault((box, other.layer > box.layer), []).append(index)
-    found: dict[int, float] = {}
-    for (box, _), indexes in groups.items():
-        indexes.sort(key=lambda index: chains[index][1 if end == 0 else -2].x)
-        room = min(18.0, (box.width - 30) / len(indexes))
-        for order, index in enumerate(indexes):
-            found[index] = (order - (len(indexes) - 1) / 2) * room
+        for end, other in ((0, chain[1]), (-1, chain[-2])):
+            groups.setdefault((chain[end], other.layer > chain[end].layer), []).append((other.x, index, end))
+    found: dict[tuple[int, int], float] = {}
+    for (box, _), ends in groups.items():
+        room = min(18.0, (box.width - 30) / len(ends))
+        for order, (_, index, end) in enumerate(sorted(ends)):
+            found[index, end] = (order - (len(ends) - 1) / 2) * room
     return found
+
+
+def _straight(points: list[Point]) -> list[Point]:
+    """The same without bends that are too small to mean anything."""
+    if len(points) == 2 and abs(points[0][0] - points[1][0]) < 10:
+        x = (points[0][0] + points[1][0]) / 2
+        return [(x, points[0][1]), (x, points[1][1])]
+    return points

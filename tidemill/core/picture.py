@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from io import BytesIO
+from itertools import pairwise
 from typing import Any
 from xml.sax.saxutils import escape
 
@@ -46,7 +47,7 @@ def svg(rows: Sequence[Sequence[Box]], arrows: Iterable[tuple[str, str]]) -> str
     for box in boxes:
         place = layout.places[box.id]
         drawn.append(
-            f'<rect x="{place.x - place.width / 2:.1f}" y="{place.y - HEIGHT / 2:.1f}" width="{place.width:.1f}" '
+            f'<rect x="{place.x - place.width / 2:.1f}" y="{place.y - HEIGHT / 2:.0f}" width="{place.width:.1f}" '
             f'height="{HEIGHT:.0f}" rx="{HEIGHT / 2 if box.pill else 5:.0f}" fill="{box.fill}" stroke="{LINE}"/>'
             f'<text x="{place.x:.1f}" y="{place.y + 4.5:.1f}" text-anchor="middle" fill="{INK}">'
             f"{escape(box.label)}</text>"
@@ -102,9 +103,9 @@ def _pixels(length: float, scale: float) -> int:
 
 def _bent(way: list[Point]) -> str:
     """An arrow's points as an SVG path with soft bends."""
-    (x, y), *rest = way
+    x, y = way[0]
     drawn = [f"M{x:.1f} {y:.1f}"]
-    for (x1, y1), (x2, y2) in zip(way, rest, strict=False):
+    for (x1, y1), (x2, y2) in pairwise(way):
         if x1 == x2 or y1 == y2:
             drawn.append(f"L{x2:.1f} {y2:.1f}")
         else:
@@ -116,7 +117,7 @@ def _bent(way: list[Point]) -> str:
 def _smooth(way: list[Point]) -> list[Point]:
     """The same as many short lines."""
     points = [way[0]]
-    for (x1, y1), (x2, y2) in zip(way, way[1:], strict=False):
+    for (x1, y1), (x2, y2) in pairwise(way):
         if x1 == x2 or y1 == y2:
             points.append((x2, y2))
             continue

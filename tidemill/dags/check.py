@@ -70,7 +70,7 @@ def _node_problems(node: Node, names: dict[str, int], refs: RefResolver, sources
     yield from _field_problems(node)
     try:
         for source in reads(node, refs, names):
-            sources.append(source)  # noqa: PERF402 - those before a wrong one are looked at all the same
+            sources.append(source)  # Those before a wrong one are looked at all the same.
     except RefError as error:
         yield _because(DagError(error.place, f"node {node.name!r}: {error.problem}"), error)
     yield from _dep_problems(node, names)
@@ -130,6 +130,8 @@ def _find_names(nodes: Sequence[Node]) -> Generator[DagError, None, dict[str, in
                 (*place, "name"),
                 f"{node.name!r} is not a name for a node: use letters, digits, _ and -, and begin with a letter",
             )
+            if not isinstance(node.name, str):
+                return None
         elif node.name in RESERVED:
             yield DagError((*place, "name"), f"{node.name!r} means something else in refs; call the node differently")
         if node.name in names:

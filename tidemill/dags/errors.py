@@ -24,7 +24,9 @@ class DagError(ConfigError):
 
     def within(self, *outer: str | int, dag: str = "") -> DagError:
         """The same trouble, seen from further out."""
-        return DagError((*outer, *self.place), self.problem, dag=dag, file=self.file, line=self.line)
+        told = DagError((*outer, *self.place), self.problem, dag=dag, file=self.file, line=self.line)
+        told.__cause__ = self.__cause__
+        return told
 
 
 class DagRunError(TidemillError):

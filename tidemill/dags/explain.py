@@ -42,9 +42,26 @@ def _pending(program: DagProgram, state: DagState, step: Step, node: NodeState) 
     if state.started is None:
         return f"{step.name!r} waits for the run to start"
     if step.kind == "leave":
-        inside = [name for name in program.plan.within(step.scope) if state.nodes[name].status not in FINAL]
+        enter = program.plan.scopes[step.scope].enter or ""
+        if state.nodes[enter].status == "pending":
+            return f"{step.name!r} waits for {_listed(state, _awaited(program, state, enter))}"
+        inside = [name for name in _nodes_within(program, step.scope) if state.nodes[name].status not in FINAL]
         return f"{step.name!r} waits for its own nodes: {_listed(state, inside)}"
-    return f"{step.name!r} waits for {_listed(state, (d for d in step.deps if state.nodes[d].status not in FINAL))}"
+    return f"{step.name!r} waits for {_listed(state, _awaited(program, state, step.name))}"
+
+
+def _awaited(program: DagProgram, state: DagState, name: str) -> list[str]:
+    """The nodes that one waits for; those of a sub-dag that has not begun wait for what the sub-dag waits for."""
+    found: list[str] = []
+    for dep in program.plan.steps[name].deps:
+        if state.nodes[dep].status not in FINAL:
+            found += _awaited(program, state, dep) if program.plan.steps[dep].kind == "enter" else [dep]
+    return found
+
+
+def _nodes_within(program: DagProgram, scope: str) -> list[str]:
+    """The nodes of a sub-dag and of those inside of it, as they were declared."""
+    return [name for name in program.plan.within(scope) if program.plan.steps[name].kind != "enter"]
 
 
 def _running(program: DagProgram, state: DagState, step: Step, node: NodeState) -> str:
@@ -142,9 +159,9 @@ def _grow(program: DagProgram, state: DagState, scope: str, lines: str, rows: li
         node = state.nodes[name]
         status, done, total = node.status, None, None
         if isinstance(spec, SubDag):
-            inside = program.plan.within(f"{name}/")
+            inside = _nodes_within(program, f"{name}/")
             done, total = sum(state.nodes[each].status in FINAL for each in inside), len(inside)
-            if status == "pending" and any(state.nodes[each].status != "pending" for each in inside):
+            if status == "pending" and state.nodes[f"{name}/{RUN}"].status != "pending":
                 status = "running"
         elif node.items is not None:
             done, total = node.items.done, node.items.total

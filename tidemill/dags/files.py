@@ -18,7 +18,7 @@ of its own beside this one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -29,7 +29,7 @@ from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.paths import Path, kind_of
 from tidemill.core.refs import RefResolver, Refs
 from tidemill.core.retry import retry
-from tidemill.dags.check import check_dag
+from tidemill.dags.check import check_dag, find_problems
 from tidemill.dags.errors import DagError
 from tidemill.dags.marked import Lines, line_of, read_json, read_yaml
 from tidemill.dags.model import Dag, InputNode, Node, SubDag, TaskNode
@@ -39,6 +39,8 @@ Reader = Callable[[str], Any]
 _KINDS = {"task": ("task", TaskNode), "prompt": ("input", InputNode), "dag": ("dag", SubDag)}
 _DURATIONS = ("budget", "stall", "timeout")
 _AT = re.compile(r" - at `\$(.*)`$")
+_NO_FIELD = re.compile(r"there is no field `(.*)`")
+_STAND_IN = {"name": "stand_in", "nodes": [{"name": "stand_in", "task": "stand_in"}]}
 
 
 def load_dag(path: str | FilePath, *, refs: RefResolver | None = None) -> Dag:
@@ -51,15 +53,25 @@ def parse_dag(text: str, *, file: str = "dag.yaml", refs: RefResolver | None = N
     return _parse(text, file, refs or Refs(), _no_files)
 
 
+def problems_in(path: str | FilePath, *, refs: RefResolver | None = None) -> list[DagError]:
+    """Everything that is wrong with a dag file and those inside of it; nothing if it can work."""
+    return sorted(_problems_in(FilePath(path), refs or Refs(), ()), key=lambda each: (each.file or "", each.line or 0))
+
+
 def _load(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...]) -> Dag:
+    text, inside = _read(path, within)
+    return _parse(text, str(path), refs, lambda name: _load(path.parent / name, refs, inside))
+
+
+def _read(path: FilePath, within: tuple[FilePath, ...]) -> tuple[str, tuple[FilePath, ...]]:
+    """The text of a file that stands inside of others, and all files that its own stand inside of."""
     here = path.resolve()
     if here in within:
         raise ConfigError(f"{path} is inside of itself: {' -> '.join(each.name for each in (*within, here))}")
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig"), (*within, here)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the dag file {path} cannot be read: {error}") from error
-    return _parse(text, str(path), refs, lambda name: _load(path.parent / name, refs, (*within, here)))
 
 
 def _no_files(name: str) -> Dag:
@@ -157,3 +169,72 @@ def _converted(data: Any, kind: Any, place: Path) -> Any:
                 inside.append(int(index) if index else field)
         problem = _AT.sub("", told).replace("Object contains unknown field", "there is no field")
         raise DagError((*place, *inside), problem) from error
+
+
+# -- all that is wrong, and not only the first ----------------------------------------------------
+
+
+def _problems_in(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...]) -> Iterator[DagError]:
+    text, inside = _read(path, within)
+    file = str(path)
+    try:
+        data, lines = (read_json if file.endswith(".json") else read_yaml)(text, file)
+    except DagError as error:
+        yield error
+        return
+    for error in _problems_of(data, (), refs, lambda name: _problems_in(path.parent / name, refs, inside)):
+        yield _placed(error, file, lines)
+
+
+def _problems_of(data: Any, place: Path, refs: RefResolver, look_into: Reader) -> Iterator[DagError]:
+    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
+        try:
+            _dag(data, place, _no_files)
+        except DagError as error:
+            yield error
+        return
+    nodes: list[Node] = []
+    for index, each in enumerate(data["nodes"]):
+        at = (*place, "nodes", index)
+        node = each
+        if isinstance(each, dict) and "dag" in each:
+            yield from _problems_inside(each["dag"], (*at, "dag"), refs, look_into)
+            node = {**each, "dag": _STAND_IN}
+        nodes.append((yield from _nearest_node(node, at)))
+    name = data.get("name")
+    told = name if isinstance(name, str) else "stand_in"
+    stand_in = {"name": "stand_in"} if told is name else {}
+    try:
+        _converted(
+            {**data, "nodes": [{"kind": "task", **_STAND_IN["nodes"][0]}], "result": None, **stand_in}, Dag, place
+        )
+    except DagError as error:
+        yield error
+    for error in find_problems(told, nodes, data.get("result"), refs):
+        yield error.within(*place)
+
+
+def _problems_inside(inner: Any, place: Path, refs: RefResolver, look_into: Reader) -> Iterator[DagError]:
+    if not isinstance(inner, str):
+        yield from _problems_of(inner, place, refs, look_into)
+        return
+    try:
+        yield from look_into(inner)
+    except ConfigError as error:  # There is no such file.
+        yield DagError(place, str(error))
+
+
+def _nearest_node(data: Any, place: Path) -> Generator[DagError, None, Node]:
+    """A node as far as it can be read: what is wrong with it is told, and left out."""
+    while True:
+        try:
+            return _node(data, place, _no_files)
+        except DagError as error:
+            yield error
+            unknown = _NO_FIELD.match(error.problem)
+            field = unknown[1] if unknown else error.place[len(place)] if len(error.place) > len(place) else None
+        if not isinstance(data, dict) or field not in data or field in ("name", *_KINDS):
+            break
+        data = {key: value for key, value in data.items() if key != field}
+    name = data.get("name") if isinstance(data, dict) else None
+    return TaskNode(name=name if isinstance(name, str) else f"node_{place[-1]}", task="stand_in", deps=())

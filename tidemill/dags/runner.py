@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import TidemillError
-from tidemill.core.job import DEFAULT_QUEUE, JobOptions, NewJob, Origin
 from tidemill.core.refs import RefResolver
 from tidemill.core.ticks import Command, Completed, EndRun, Publish, Resumed, RunWork, Started, Tick
 from tidemill.dags.events import InputWanted, NodeEnded, NodeError
+from tidemill.dags.jobs import NodeJobs
 from tidemill.dags.journal import decode_tick, encode_tick
 from tidemill.dags.model import Dag
-from tidemill.dags.plan import task_of
 from tidemill.dags.reducer import DagProgram
 from tidemill.dags.state import DagState
 from tidemill.engine.loop import RunLoop
 from tidemill.engine.stored import Begun, StoredRun, WorkEnd
 from tidemill.engine.task import Task
-from tidemill.store.turns import NewRun, RunTurn
+from tidemill.store.turns import JobRow, NewRun, RunTurn
 
 if TYPE_CHECKING:
     from tidemill.engine.keeper import RunKeeper
@@ -55,11 +53,15 @@ class DagKind:
 
     def __init__(self, tasks: Mapping[str, Task[Any, Any]], refs: RefResolver | None = None) -> None:
         self.tasks = tasks
-        self._program = lru_cache(_PROGRAMS_KEPT)(lambda dag: DagProgram(Dag.from_json(dag), refs=refs, narrate=False))
+        self._refs = refs
+        self._programs = lru_cache(_PROGRAMS_KEPT)(self._make)
 
     def program(self, dag: bytes) -> DagProgram:
         """The program for a dag as it is stored."""
-        return self._program(dag)
+        return self._programs(dag)[0]
+
+    def _make(self, dag: bytes) -> tuple[DagProgram, NodeJobs]:
+        return DagProgram(Dag.from_json(dag), refs=self._refs, narrate=False), NodeJobs(self.tasks)
 
     def restore(self, stored: bytes, snapshot: bytes | None, ticks: Sequence[bytes]) -> tuple[DagProgram, DagState]:
         """A run's program, and its state from what is stored of it."""
@@ -75,15 +77,18 @@ class DagKind:
     def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagRun, Tick]:
         """A run from what is stored of it, and the tick with which it goes on."""
         program, state = self.restore(row["input"], snapshot, ticks)
-        run = DagRun(self, program, keeper, row["id"], stored=row["seq"], state=state)
-        now = SYSTEM_CLOCK.now()
+        run = DagRun(program, self._jobs(row["input"]), keeper, row["id"], stored=row["seq"], state=state)
+        now = keeper.clock.now()
         return run, Resumed(now, queued=True) if row["seq"] else started(now, row["input"])
+
+    def _jobs(self, stored: bytes) -> NodeJobs:
+        return self._programs(bytes(decode(stored, DagInput).dag))[1]
 
     def begin(self, keeper: RunKeeper, number: int, new: NewRun) -> DagRun:
         """A run that begins here and now."""
         program, state = self.restore(new.input, None, ())
-        run = DagRun(self, program, keeper, number, stored=0, state=state, new=new)
-        run.loop.post(started(SYSTEM_CLOCK.now(), new.input))
+        run = DagRun(program, self._jobs(new.input), keeper, number, stored=0, state=state, new=new)
+        run.loop.post(started(keeper.clock.now(), new.input))
         return run
 
 
@@ -101,8 +106,8 @@ class DagRun(StoredRun):
 
     def __init__(
         self,
-        kind: DagKind,
         program: DagProgram,
+        jobs: NodeJobs,
         keeper: RunKeeper,
         number: int,
         *,
@@ -110,8 +115,8 @@ class DagRun(StoredRun):
         state: DagState,
         new: NewRun | None = None,
     ) -> None:
-        self.kind = kind
         self.program = program
+        self._jobs = jobs
         self.loop = RunLoop(program, self, state)
         self.result = asyncio.get_running_loop().create_future()
         self._asks = {name for name, node in state.nodes.items() if node.status == "waiting"} if stored else set()
@@ -126,17 +131,17 @@ class DagRun(StoredRun):
         super().journal(loop, ticks, commands)
         if self.let_go:
             return
-        nodes = self.loop.state.nodes
-        answered = {name for name in self._asks if nodes[name].status != "waiting"}
-        self._asks -= answered
-        turn = self.turn()
-        turn.settled += answered
+        if self._asks:
+            nodes = self.loop.state.nodes
+            answered = {name for name in self._asks if nodes[name].status != "waiting"}
+            self._asks -= answered
+            self.turn().settled += answered
         for command in commands:
-            if type(command) is Publish and isinstance(command.event, InputWanted):
+            if type(command) is Publish and type(command.event) is InputWanted:
                 wanted = command.event
                 self._asks.add(wanted.node)
                 schema = None if wanted.schema is None else encode(wanted.schema)
-                turn.asks.append((wanted.node, storable(wanted.prompt), schema, wanted.due))
+                self.turn().asks.append((wanted.node, storable(wanted.prompt), schema, wanted.due))
 
     def execute(self, loop: RunLoop, command: Command) -> None:
         if isinstance(command, EndRun) and not self.result.done():
@@ -157,38 +162,13 @@ class DagRun(StoredRun):
             turn.error = encode(end.error)
             turn.note = storable(end.error.message)
 
-    def job_for(self, command: RunWork) -> NewJob | None:
-        state = self.loop.state
-        step = self.program.step_of(state, command.work)
-        assert step is not None  # noqa: S101 - the program has just begun this work
-        spec = task_of(step)
+    def job_for(self, command: RunWork) -> JobRow | None:
         try:
-            return self._job(spec, command)
+            return self._jobs.row(self.number, self.program.plan.steps[command.name], command)
         except TidemillError as error:  # Nothing can be enqueued: the node has failed before it began.
             ended = NodeEnded("failed", error=NodeError("bad_args", storable(str(error))))
-            self.loop.post(Completed(SYSTEM_CLOCK.now(), command.work, ended))
+            self.loop.post(Completed(self._keeper.clock.now(), command.work, ended))
             return None
-
-    def _job(self, spec: Any, command: RunWork) -> NewJob:
-        task = self.kind.tasks.get(spec.task)
-        declared = JobOptions() if task is None else task.job_options or JobOptions()
-        options = msgspec.structs.replace(
-            declared,
-            retry=spec.retry or declared.retry,
-            budget=spec.budget if spec.budget is not None else declared.budget,
-            stall=spec.stall if spec.stall is not None else declared.stall,
-            required_model=spec.required_model or declared.required_model,
-            run=self.number,
-            node=command.name,
-        )
-        wish = {"queue": spec.queue, "priority": spec.priority, "options": options}
-        origin = Origin(by=f"run r{self.number} ({command.name})")
-        if task is not None:
-            args = task.signature.pack(command.input)
-            return task.new_job(args, origin=origin, **wish)
-        given = {name: value for name, value in wish.items() if value is not None}
-        args = msgspec.Raw(encode(command.input))
-        return NewJob(**{"queue": DEFAULT_QUEUE, **given}, task=spec.task, args=args, origin=origin).validate()
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         error = None
@@ -196,4 +176,4 @@ class DagRun(StoredRun):
             error = NodeError(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))
         result = None if bytes(end.result) == b"null" else msgspec.Raw(bytes(end.result))
         state: Any = end.state
-        return [Completed(SYSTEM_CLOCK.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]
+        return [Completed(self._keeper.clock.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]

@@ -25,8 +25,9 @@ AdapterDecorator = Callable[[Adapter, str], Adapter]
 class Passing:
     """An adapter that hands everything on: the base of decorators."""
 
-    def __init__(self, inner: Adapter) -> None:
+    def __init__(self, inner: Adapter, name: str = "") -> None:
         self.inner = inner
+        self.name = name
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
         self.inner.journal(loop, ticks, commands)
@@ -38,8 +39,8 @@ class Passing:
 class Recording(Passing):
     """Keeps the ticks that were to be journaled, the commands that were executed, and all of it in one line."""
 
-    def __init__(self, inner: Adapter) -> None:
-        super().__init__(inner)
+    def __init__(self, inner: Adapter, name: str = "") -> None:
+        super().__init__(inner, name)
         self.ticks: list[Tick] = []
         self.commands: list[Command] = []
         self.line: list[Tick | Command] = []
@@ -59,8 +60,7 @@ class Tracing(Passing):
     """A span for the run, from its start or its taking up to its end, and inside of it one for each piece of work."""
 
     def __init__(self, inner: Adapter, name: str, tracer: Tracer | None = None) -> None:
-        super().__init__(inner)
-        self._name = name
+        super().__init__(inner, name)
         self._tracer = tracer or trace.get_tracer("tidemill", VERSION)
         self._run: Span | None = None
         self._works: dict[int, Span] = {}
@@ -68,7 +68,7 @@ class Tracing(Passing):
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
         for tick in ticks:
             if isinstance(tick, Started | Resumed) and self._run is None:
-                self._run = self._tracer.start_span(f"run {self._name}", attributes={"tidemill.run.name": self._name})
+                self._run = self._tracer.start_span(f"run {self.name}", attributes={"tidemill.run.name": self.name})
             elif isinstance(tick, Completed) and (span := self._works.pop(tick.work, None)) is not None:
                 _end(span, getattr(tick.outcome, "error", None))
         super().journal(loop, ticks, commands)

@@ -1,6 +1,6 @@
 """The keeper of runs: a process that owns runs, drives them, and writes down what happens to all of them together.
 
-    keeper = RunKeeper(database, {"Article": FlowKind(Article())})
+    keeper = RunKeeper(PostgresRuns(database), {"Article": FlowKind(Article())})
     await keeper.run()                      # until stop()
 
 Ownership hangs on one lease, as a worker's jobs do. Each turn of the commit loop takes what all runs have to write
@@ -16,34 +16,16 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import asyncpg
 import structlog
 
-from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import LeaseLostError, StoreError
 from tidemill.core.ticks import Elapsed, Tick
-from tidemill.engine.hands import Hands
-from tidemill.engine.isolation import Children
-from tidemill.engine.lifeline import Lifeline
+from tidemill.engine.runstore import CLASHES, RunStore
 from tidemill.engine.stored import RunKind, StoredRun, Unopened, WorkEnd
-from tidemill.store.database import Connection, Database, is_away, is_full
-from tidemill.store.migrate import wait_for_schema
-from tidemill.store.runs import (
-    CLAIM_RUNS,
-    DUE_INBOX,
-    FREE_RUNS,
-    LOAD_SNAPSHOTS,
-    LOAD_TICKS,
-    OWN_RUNS,
-    RUNS_CHANNEL,
-    TELL_OWNERS,
-    UNPARK_RUNS,
-    WAKE_RUNS,
-)
-from tidemill.store.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers, written_runs
-from tidemill.store.wake import Listener
-from tidemill.store.workers import END_WORKER, WorkerCard, register_worker
+from tidemill.store.database import Connection, is_away, is_full
+from tidemill.store.turns import RunTurn
+from tidemill.store.workers import WorkerCard
 from tidemill.version import VERSION
 
 log = structlog.get_logger("tidemill.runs")
@@ -55,19 +37,17 @@ MOST_INBOX = 5000
 LOOK_FOR_OWN = 5.0
 LETTING_GO = 10.0
 
-#: Two statements met head-on: one of them has to be said again.
-_CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-
 
 class RunKeeper:
     """Owns and drives the runs of these kinds."""
 
     def __init__(
-        self, database: Database, kinds: Mapping[str, RunKind], *, lease: float = 15.0, heartbeat: float = 3.0
+        self, store: RunStore, kinds: Mapping[str, RunKind], *, lease: float = 15.0, heartbeat: float = 3.0
     ) -> None:
         self.worker_id = 0
         self.runs: dict[int, StoredRun] = {}
-        self._database = database
+        self.clock = store.clock
+        self._store = store
         self._kinds = kinds
         self._lease = lease
         self._heartbeat = heartbeat
@@ -81,8 +61,8 @@ class RunKeeper:
         self._numbers_at = 0.0
         self._reserving = asyncio.Lock()
         self._born: dict[int, asyncio.Future[None]] = {}
-        self._connection: Connection | None = None
         self._wake_at = 0.0
+        self._claims_due = True
         self._look_for_own_at = 0.0
         self._writes = asyncio.Event()
         self._news = asyncio.Event()
@@ -105,7 +85,7 @@ class RunKeeper:
 
     async def lend_connection(self) -> Connection:
         """A connection for one step's own transaction."""
-        return await self._database.connect(patience=30.0)
+        return await self._store.lend()
 
     def has_news(self, run: StoredRun) -> None:
         """A run has something to write down."""
@@ -114,7 +94,7 @@ class RunKeeper:
 
     def expect(self, due: float) -> None:
         """Look into the inbox at this time."""
-        delay = max(0.0, due - SYSTEM_CLOCK.now())
+        delay = max(0.0, due - self.clock.now())
         if delay < SAFETY_POLL:
             asyncio.get_running_loop().call_later(delay + 0.002, self._news.set)
 
@@ -142,39 +122,25 @@ class RunKeeper:
                 often = now - self._numbers_at < 1.0
                 self._numbers_at_once = min(self._numbers_at_once * 2, 256) if often else 1
                 self._numbers_at = now
-                self._numbers = (await reserve_numbers(self._database, self._numbers_at_once))[::-1]
+                self._numbers = (await self._store.reserve(self._numbers_at_once))[::-1]
             return self._numbers.pop()
 
     async def run(self) -> None:
         """Own and drive runs until told to stop. Raises `LeaseLostError` when taken for dead."""
-        await self._database.open()
-        await wait_for_schema(self._database)
-        self.worker_id = await register_worker(self._database, self._card(), lease=self._lease)
-        # A keeper runs no jobs: its hands are empty, and the lifeline only renews.
-        hands = Hands({}, 1, Children(None), SYSTEM_CLOCK, lambda: None)
-        hands.worker = f"{socket.gethostname()}:{os.getpid()}#{self.worker_id}"
-        lifeline = Lifeline(
-            self._database,
-            self.worker_id,
-            hands,
-            lease=self._lease,
-            heartbeat=self._heartbeat,
-            status=lambda: "running",
-            on_fenced=self._fence,
+        self.worker_id = await self._store.join(
+            self._card(), lease=self._lease, heartbeat=self._heartbeat, on_fenced=self._fence
         )
-        lifeline.start()
-        await self._database.fetch(UNPARK_RUNS, list(self._kinds), patience=None)
-        listener = Listener(self._database)
-        listener.on(RUNS_CHANNEL, self._hear)
+        await self._store.unpark(list(self._kinds))
+        hears = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
-                    group.create_task(listener.run()),
+                    group.create_task(self._store.listen(self._hear, hears)),
                     group.create_task(self._take_up()),
                     group.create_task(self._clear_away()),
                 ]
                 writing = group.create_task(self._write())
-                await listener.wait_ready()
+                await hears.wait()
                 self._ready.set()
                 await self._stop.wait()
                 for helper in helpers:
@@ -184,23 +150,22 @@ class RunKeeper:
                 writing.cancel()
         finally:
             self._ready.set()
-            await asyncio.to_thread(lifeline.stop)
+            await self._store.stop_renewing()
             for run in self.runs.values():
                 run.drop()
             for stored in self._born.values():
                 if not stored.done():
                     stored.set_exception(StoreError("the keeper of runs has stopped: the run may or may not be stored"))
-            if self._connection is not None:
-                self._connection.terminate()
+            await self._store.close()
         if self._fenced is not None:
             raise LeaseLostError(f"the keeper of runs {self._fenced}; its runs have gone to others")
-        await self._database.fetch(END_WORKER, self.worker_id, "stopped", patience=5.0)
-        await self._database.fetch(FREE_RUNS, patience=5.0)  # What was started in its name as it stopped.
-        await self._database.fetch(TELL_OWNERS, patience=5.0)
+        await self._store.leave(self.worker_id)
 
     def _hear(self, what: str) -> None:
         if what == "wake":  # Something has come for a run that sleeps.
             self._wake_at = 0.0
+        if what != "inbox":
+            self._claims_due = True
         self._news.set()
 
     # -- writing ----------------------------------------------------------------------------------
@@ -231,16 +196,10 @@ class RunKeeper:
         connection, self._turn_number = turn.within, self._turn_number + 1
         number = self._turn_number
         try:
-            mine = await commit_turn(self._database, connection, self.worker_id, number, [turn])
-            await connection.execute("COMMIT" if mine else "ROLLBACK")
+            mine = await self._store.commit_within(connection, self.worker_id, number, turn)
         except Exception as error:  # noqa: BLE001 - whatever it was, the journal tells what holds
             log.warning("a step's own transaction was not committed", run=turn.run_id, error=str(error))
-            mine = {
-                row[0]
-                for row in await self._database.fetch(
-                    WRITTEN_RUNS, self.worker_id, number, [turn.run_id], [turn.last], patience=None
-                )
-            }
+            mine = await self._store.written(self.worker_id, number, [turn])
         finally:
             connection.terminate()
             run.transaction_over()
@@ -259,14 +218,11 @@ class RunKeeper:
         uncertain = False
         while True:
             try:
-                if self._connection is None or self._connection.is_closed():
-                    self._connection = await self._database.connect()
-                connection = self._connection
-                mine = await commit_turn(self._database, connection, self.worker_id, number, turns)
+                mine = await self._store.commit(self.worker_id, number, turns)
                 if uncertain and len(mine) < len(turns):
-                    mine |= await written_runs(self._database, connection, self.worker_id, number, turns)
+                    mine |= await self._store.written(self.worker_id, number, turns)
                 return mine
-            except _CLASHES:
+            except CLASHES:
                 continue
             except Exception as error:  # noqa: BLE001 - what is not passing is found and parked
                 if is_away(error) or is_full(error):
@@ -312,8 +268,7 @@ class RunKeeper:
         if turn.state is not None or turn.release:
             self._forget(run)
             if turn.release and not turn.awake:
-                self._wake_at = 0.0  # Something may have come for it while it was being let go.
-                self._news.set()
+                self._hear("wake")  # Something may have come for it while it was being let go.
         elif run.at_rest:
             self._idle_since.setdefault(run.number, asyncio.get_running_loop().time())
         else:
@@ -335,16 +290,13 @@ class RunKeeper:
             pause = SAFETY_POLL
             try:
                 await self._bring_inbox()
-                pause = await self._wake_sleepers()
-                claimed = False
-                while (count := await self._claim()) > 0:
-                    claimed = True
-                    if count < CLAIM_AT_ONCE:
-                        break
-                if claimed:
-                    await self._bring_inbox()
-                pause = min(pause, self._release_idle())
-            except _CLASHES:
+                if self._claims_due:
+                    self._claims_due = False
+                    await self._wake_sleepers()
+                    await self._claim_all()
+                pause = min(self._next_wake(), self._release_idle())
+            except CLASHES:
+                self._claims_due = True
                 self._news.set()
             except Exception as error:
                 if not (is_away(error) or is_full(error)):
@@ -355,8 +307,14 @@ class RunKeeper:
                 async with asyncio.timeout(pause):
                     await self._news.wait()
             except TimeoutError:
-                pass
+                self._claims_due = True
             self._news.clear()
+
+    async def _claim_all(self) -> None:
+        while (count := await self._claim()) > 0:
+            await self._bring_inbox()
+            if count < CLAIM_AT_ONCE:
+                return
 
     async def _clear_away(self) -> None:
         """Cancel jobs that runs want no longer; the orchestrator does so too, from time to time."""
@@ -364,49 +322,49 @@ class RunKeeper:
             await self._unwanted.wait()
             self._unwanted.clear()
             try:
-                await cancel_unwanted(self._database)
+                await self._store.clear_away()
             except Exception as error:
-                if not (is_away(error) or is_full(error) or isinstance(error, _CLASHES)):
+                if not (is_away(error) or is_full(error) or isinstance(error, CLASHES)):
                     raise
 
-    async def _wake_sleepers(self) -> float:
-        """Every now and then: wake runs for which something is due. Returns how long until the next time."""
+    async def _wake_sleepers(self) -> None:
+        """Every now and then: wake runs for which something is due."""
         now = asyncio.get_running_loop().time()
         if now >= self._wake_at:
             self._wake_at = now + SAFETY_POLL
-            row = await self._database.fetchrow(WAKE_RUNS, patience=None)
-            if row is not None and row["next"] is not None:
+            due_in = await self._store.wake()
+            if due_in is not None:
                 # Not later than what a release may have said meanwhile.
-                self._wake_at = min(self._wake_at, now + row["next"] + 0.002)
-        return max(0.0, self._wake_at - now)
+                self._wake_at = min(self._wake_at, now + due_in + 0.002)
+
+    def _next_wake(self) -> float:
+        """How long until it is time to wake sleepers again."""
+        return max(0.0, self._wake_at - asyncio.get_running_loop().time())
 
     async def _claim(self) -> int:
         now = asyncio.get_running_loop().time()
         room = min(CLAIM_AT_ONCE, MOST_RUNS - len(self.runs))
         if now >= self._look_for_own_at:
             self._look_for_own_at = now + LOOK_FOR_OWN
-            rows = await self._database.fetch(OWN_RUNS, self.worker_id, list(self.runs), CLAIM_AT_ONCE, patience=None)
+            rows = await self._store.find_own(self.worker_id, list(self.runs), CLAIM_AT_ONCE)
             await self._load([row for row in rows if row["kind"] in self._kinds])
         if room <= 0:
             return 0
         versions = [kind.version for kind in self._kinds.values()]
-        rows = await self._database.fetch(CLAIM_RUNS, self.worker_id, list(self._kinds), room, versions, patience=None)
+        rows = await self._store.claim(self.worker_id, list(self._kinds), versions, room)
         await self._load(rows)
         return len(rows)
 
-    async def _load(self, rows: list[Any]) -> None:
+    async def _load(self, rows: Sequence[Any]) -> None:
         """Take up runs that are ours from what is stored of them."""
         numbers = [row["id"] for row in rows]
         if not numbers:
             return
-        snapshots = {row["run_id"]: row for row in await self._database.fetch(LOAD_SNAPSHOTS, numbers, patience=None)}
-        ticks: dict[int, list[bytes]] = {}
-        for row in await self._database.fetch(LOAD_TICKS, numbers, patience=None):
-            ticks.setdefault(row["run_id"], []).append(row["data"])
+        snapshots, ticks = await self._store.load(numbers)
         for row in rows:
-            number, snapshot = row["id"], snapshots.get(row["id"])
+            number = row["id"]
             if number not in self.runs:
-                self._resume(row, None if snapshot is None else snapshot["data"], ticks.get(number, []))
+                self._resume(row, snapshots.get(number), ticks.get(number, []))
 
     def _resume(self, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> None:
         number = row["id"]
@@ -431,26 +389,34 @@ class RunKeeper:
         if not self.runs:
             return
         settled, self._settled = self._settled, set()
-        rows = await self._database.fetch(DUE_INBOX, self.worker_id, list(self._taken), MOST_INBOX, patience=None)
+        rows = await self._store.due(self.worker_id, list(self._taken), MOST_INBOX)
         self._taken -= settled  # Their turn was written before this reading: it shows only what is new.
+        brought: dict[StoredRun, list[Any]] = {}
         for row in rows:
             run = self.runs.get(row["run_id"])
             if run is None or not run.is_running or row["id"] in self._taken:
                 continue
             self._taken.add(row["id"])
-            self._hand_over(run, row)
+            brought.setdefault(run, []).append(row)
+        for run, mail in brought.items():
+            self._hand_over(run, mail)
         if len(rows) == MOST_INBOX:
             self._news.set()
 
-    def _hand_over(self, run: StoredRun, row: Any) -> None:
+    def _hand_over(self, run: StoredRun, mail: list[Any]) -> None:
+        """Give a run all that has come for it: what is ready together is taken together."""
+        taken: list[int] = []
+        ticks: list[Tick] = []
+        now = self.clock.now()
+        for row in mail:
+            try:
+                ticks += _ticks_of(run, row, now)
+                taken.append(row["id"])
+            except Exception as error:  # noqa: BLE001 - whatever was sent, the run and its keeper go on
+                log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
+                run.pass_over(row["id"], f"something that was sent to it could not be read: {error}")
         try:
-            ticks = _ticks_of(run, row)
-        except Exception as error:  # noqa: BLE001 - whatever was sent, the run and its keeper go on
-            log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
-            run.pass_over(row["id"], f"something that was sent to it could not be read: {error}")
-            return
-        try:
-            run.take_in(row["id"], ticks)
+            run.take_in(taken, ticks)
         except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
             run.give_up(error)
 
@@ -500,10 +466,10 @@ class RunKeeper:
         )
 
 
-def _ticks_of(run: StoredRun, row: Any) -> Sequence[Tick]:
+def _ticks_of(run: StoredRun, row: Any, now: float) -> Sequence[Tick]:
     """What a row of the inbox says to a run."""
     if row["timer"] is not None:
-        return [Elapsed(SYSTEM_CLOCK.now(), row["timer"])]
+        return [Elapsed(now, row["timer"])]
     if row["work"] is not None:
         return run.work_ended(row["work"], decode(row["data"], WorkEnd))
     return [run.decode_tick(row["data"])]

@@ -40,9 +40,10 @@ class RunLoop:
         self._outside: deque[Tick] = deque()
         self._draining = False
 
-    def post(self, tick: Tick) -> None:
+    def post(self, *ticks: Tick) -> None:
         """Something has happened to the run."""
-        (self._outcomes if type(tick) in (Completed, Noted) else self._outside).append(tick)
+        for tick in ticks:
+            (self._outcomes if type(tick) in (Completed, Noted) else self._outside).append(tick)
         if not self._draining:
             self._drain()
 

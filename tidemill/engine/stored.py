@@ -15,10 +15,9 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import storable
-from tidemill.core.job import NewJob
 from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick
 from tidemill.engine.loop import RunLoop
-from tidemill.store.turns import NewRun, RunTurn
+from tidemill.store.turns import JobRow, NewRun, RunTurn
 
 if TYPE_CHECKING:
     from tidemill.engine.keeper import RunKeeper
@@ -113,7 +112,7 @@ class StoredRun:
         """Put the run's result or error into the turn."""
         raise NotImplementedError
 
-    def job_for(self, command: RunWork) -> NewJob | None:
+    def job_for(self, command: RunWork) -> JobRow | None:
         """The job that does a piece of work; None if there can be none, which the run has then been told."""
         raise NotImplementedError
 
@@ -139,35 +138,33 @@ class StoredRun:
         turn.ticks += encoded
         turn.last += len(encoded)
         for command in commands:
-            kind = type(command)
-            if kind is Publish:
-                self._show(turn, command)
-            elif kind is RunWork and (not self.works_in_place or command.queue is not None):  # pyright: ignore
-                job = self.job_for(command)  # pyright: ignore[reportArgumentType]
-                if job is not None:
-                    turn.jobs.append((command.work, job))  # pyright: ignore[reportAttributeAccessIssue]
-            elif isinstance(command, SetTimer):
-                turn.timers[command.timer] = command.due
-                self._keeper.expect(command.due)
-            elif isinstance(command, DropTimer):
-                turn.timers[command.timer] = None
-            else:
-                self._note(turn, command)
-                self._after.append(command)
+            self._follow(turn, command)
 
-    def _show(self, turn: RunTurn, command: Any) -> None:
-        data = self.encode_shown(command.event)
-        if data is not None:
-            turn.shown.append(data)
-
-    def _note(self, turn: RunTurn, command: Command) -> None:
-        if isinstance(command, EndRun):
-            turn.state = command.state
-            turn.timers.clear()  # All of its inbox goes with its end.
-            turn.jobs.clear()
-            self.write_end(turn, command)
-        elif isinstance(command, StopWork) and self.queues_work:
-            turn.stops.append(command.work)
+    def _follow(self, turn: RunTurn, command: Any) -> None:
+        """Put what follows from a tick into the turn, or keep it until the turn is written."""
+        kind = type(command)
+        if kind is RunWork and (command.queue is not None or not self.works_in_place):
+            job = self.job_for(command)
+            if job is not None:
+                turn.jobs.append((command.work, job))
+        elif kind is Publish:
+            data = self.encode_shown(command.event)
+            if data is not None:
+                turn.shown.append(data)
+        elif kind is SetTimer:
+            turn.timers[command.timer] = command.due
+            self._keeper.expect(command.due)
+        elif kind is DropTimer:
+            turn.timers[command.timer] = None
+        else:
+            self._after.append(command)
+            if kind is StopWork and self.queues_work:
+                turn.stops.append(command.work)
+            elif kind is EndRun:
+                turn.state = command.state
+                turn.timers.clear()  # All of its inbox goes with its end.
+                turn.jobs.clear()
+                self.write_end(turn, command)
 
     def turn(self) -> RunTurn:
         """What is to be written down next."""
@@ -200,11 +197,10 @@ class StoredRun:
             f"{type(error).__name__}: {error}; the run cannot go on: cancel it, or deploy what can"
         )
 
-    def take_in(self, inbox_id: int, ticks: Sequence[Tick]) -> None:
-        """Something from the inbox; its row is used up in the turn that journals it."""
-        self.turn().used.append(inbox_id)
-        for tick in ticks:
-            self.loop.post(tick)
+    def take_in(self, inbox: Sequence[int], ticks: Sequence[Tick]) -> None:
+        """What came through the inbox; its rows are used up in the turn that journals it."""
+        self.turn().used += inbox
+        self.loop.post(*ticks)
 
     def pass_over(self, inbox_id: int, why: str) -> None:
         """Something from the inbox that cannot be read: the run remembers that, and goes on."""

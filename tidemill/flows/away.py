@@ -19,6 +19,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.core.job import NewJob, Origin
 from tidemill.core.ticks import Completed, Noted, RunWork, Tick
 from tidemill.engine.context import JobCancelled, find_current_job
+from tidemill.engine.runstore import RunPost
 from tidemill.engine.stored import WorkEnd
 from tidemill.engine.task import Task, TaskOptions
 from tidemill.flows.declared import declared
@@ -34,13 +35,11 @@ from tidemill.flows.state import FlowState, Work
 from tidemill.flows.store import StateCell
 from tidemill.flows.validate import find_state_type
 from tidemill.flows.values import pack, unpack
-from tidemill.store.database import Database
-from tidemill.store.runs import NOTED_FOR_WORK, publish, send_to_run
 
 if TYPE_CHECKING:
     from tidemill.flows.workflow import Workflow
 
-Reach = Callable[[], Awaitable[Database]]
+Reach = Callable[[], Awaitable[RunPost]]
 
 
 def task_name(workflow: str, step: str) -> str:
@@ -113,14 +112,17 @@ class AwayRun(FlowRun):
 
     holds_sends = True
 
-    def __init__(self, workflow: Workflow, run: int, store: Any, database: Database) -> None:
+    def __init__(self, workflow: Workflow, run: int, store: Any, post: RunPost) -> None:
         cell = StateCell(find_state_type(declared(workflow).steps))
         cell.store = store
         super().__init__(workflow, str(run), cell)
         self.number = run
         self.loop: Any = _Collector(self.loop.state)
-        self._database = database
+        self._post = post
         self._sending: list[asyncio.Future[None]] = []
+
+    def now(self) -> float:
+        return self._post.clock.now()
 
     async def perform(self, work: Work) -> list[bytes]:
         """Run a step; returns the ticks for its run."""
@@ -147,7 +149,7 @@ class AwayRun(FlowRun):
         if isinstance(note, Did):
             work.did[note.name] = note.result
             tick = encode_tick(Noted(self.now(), work.id, note))
-            self._sending.append(asyncio.ensure_future(send_to_run(self._database, self.number, tick)))
+            self._sending.append(asyncio.ensure_future(self._post.send(self.number, tick)))
             return
         super().note(work, note)
         for path, value in _writes(note):
@@ -172,7 +174,7 @@ class AwayRun(FlowRun):
         data = encode(pack(event))
 
         def put() -> None:
-            self._sending.append(asyncio.ensure_future(publish(self._database, self.number, [data])))
+            self._sending.append(asyncio.ensure_future(self._post.publish(self.number, [data])))
 
         self.soon(put)
 
@@ -185,9 +187,9 @@ class AwayRun(FlowRun):
 
     async def _recall(self, work: Work) -> None:
         """Side effects that an earlier try at this job has had happen, before its worker was lost."""
-        for row in await self._database.fetch(NOTED_FOR_WORK, self.number, work.id):
+        for data in await self._post.noted(self.number, work.id):
             try:
-                tick = decode_tick(row["data"])
+                tick = decode_tick(data)
             except PayloadError:
                 continue
             if isinstance(tick, Noted) and isinstance(tick.note, Did):

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import PayloadError
-from tidemill.core.job import NewJob
 from tidemill.core.ticks import Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
 from tidemill.engine.stored import Begun, StoredRun, WorkEnd
 from tidemill.flows.away import ended_elsewhere, step_job
@@ -33,7 +31,7 @@ from tidemill.flows.validate import find_state_type
 from tidemill.flows.values import pack
 from tidemill.flows.wire import decode_event
 from tidemill.store.database import Connection
-from tidemill.store.turns import NewRun, RunTurn
+from tidemill.store.turns import JobRow, NewRun, RunTurn, job_row
 
 if TYPE_CHECKING:
     from tidemill.engine.keeper import RunKeeper
@@ -58,7 +56,7 @@ class FlowKind:
 
     def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DurableRun, Tick]:
         """A run from what is stored of it, and the tick with which it goes on."""
-        now = SYSTEM_CLOCK.now()
+        now = keeper.clock.now()
         if row["seq"] == 0:
             first, state = Started(now, decode_event(row["input"])), None
         else:
@@ -97,6 +95,9 @@ class DurableRun(StoredRun, FlowRun):
         self._transaction: tuple[int, Connection] | None = None
         self._records: dict[int, TickRecord] = {}  # of outcomes and notes that have been encoded on their way in
         self.own(keeper, number, stored=stored, new=new)
+
+    def now(self) -> float:
+        return self._keeper.clock.now()
 
     # -- journaling -------------------------------------------------------------------------------
 
@@ -171,8 +172,8 @@ class DurableRun(StoredRun, FlowRun):
         state: FlowState = self.loop.state
         return state.idle or (state.away > 0 and state.away == state.running and state.pending == 0)
 
-    def job_for(self, command: RunWork) -> NewJob:
-        return step_job(self.kind.name, self.number, self.loop.state, command)
+    def job_for(self, command: RunWork) -> JobRow:
+        return job_row(step_job(self.kind.name, self.number, self.loop.state, command))
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         now = self.now()

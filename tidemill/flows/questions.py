@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 from tidemill.core.ticks import Answer
+from tidemill.flows.errors import WorkflowRuntimeError
 
 
 class Memory:
@@ -43,7 +44,11 @@ class Questions:
         self._memories.pop(work, None)
 
     def memory(self, work: int) -> Memory:
-        return self._memories[work]
+        """What the attempt that is under way knows."""
+        found = self._memories.get(work)
+        if found is None:
+            raise WorkflowRuntimeError("this step has ended: what it has left running cannot wait for events any more")
+        return found
 
     def wait(self, work: int, question: str) -> asyncio.Future[Any]:
         """Will have the answer."""

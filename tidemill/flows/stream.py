@@ -8,10 +8,19 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.events import InternalDispatchEvent, StepState, StepStateChanged, StopEvent
+from tidemill.flows.events import (
+    InternalDispatchEvent,
+    StepState,
+    StepStateChanged,
+    StopEvent,
+    WorkflowCancelledEvent,
+    WorkflowFailedEvent,
+    WorkflowTimedOutEvent,
+)
 from tidemill.flows.notes import Narrated
 
 QUEUED = "<enqueued>"
+_BAD_ENDS = (WorkflowFailedEvent, WorkflowTimedOutEvent, WorkflowCancelledEvent)
 
 
 class EventStream:
@@ -71,10 +80,10 @@ def narration(told: Narrated) -> StepStateChanged:
 def told_line(event: Any) -> str | None:
     """What a verbose run prints of an event, if anything."""
     if type(event) is not Narrated:
-        return f"[result] {event!r}" if isinstance(event, StopEvent) else None
+        return f"[result] {event!r}" if isinstance(event, StopEvent) and not isinstance(event, _BAD_ENDS) else None
     if event.status == "running":
         return f"[{event.step}:{event.slot}] started from {event.cause.__name__}"
     if event.status == "preparing":
-        return None
+        return f"[{event.step}] enqueued (waiting for capacity)"
     made = event.output.__name__ if event.output not in (None, type(None)) else "no result"
     return f"[{event.step}:{event.slot}] complete with {made}"

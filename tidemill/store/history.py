@@ -12,7 +12,7 @@ _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priorit
 #: Wakes the owners of runs to which something in `told` has happened, and runs that sleep. To be selected, else it
 #: does not happen.
 TOLD = """(SELECT count(pg_notify('tidemill_runs', CASE WHEN EXISTS (
-        SELECT FROM told JOIN tidemill.run AS r ON r.id = told.run_id WHERE r.owner IS NULL) THEN 'wake' ELSE '' END))
+        SELECT FROM told JOIN tidemill.run AS r ON r.id = told.run_id WHERE r.owner IS NULL) THEN 'wake' ELSE 'inbox' END))
     FROM (SELECT FROM told LIMIT 1) AS news)"""
 
 

@@ -35,8 +35,7 @@ UNION ALL
 ({_PAST} WHERE {_MATCHES} ORDER BY id DESC LIMIT $6)) ORDER BY id DESC LIMIT $6
 """
 
-#: Everything about one unfinished job, and what it waits for.
-SHOW_LIVE = """
+_LIVE_STORY = """
 SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due_at - now())::float8 AS due_in,
        extract(epoch FROM now() - j.started_at)::float8 AS running_for,
        CASE WHEN j.state = 'ready' THEN (SELECT count(*) FROM tidemill.job AS o
@@ -51,8 +50,14 @@ SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due
              WHERE c.queue IN (j.queue, '*')) AS held,
        (SELECT rate FROM tidemill.queue WHERE name = j.queue) AS rate,
        (SELECT max FROM tidemill.concurrency WHERE key = j.concurrency_key) AS slots
-FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id WHERE j.id = $1
+FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
 """
+
+#: Everything about one unfinished job, and what it waits for.
+SHOW_LIVE = f"{_LIVE_STORY} WHERE j.id = $1"
+
+#: The same of some unfinished jobs of a run: those that run, then the oldest.
+SHOW_LIVE_OF_RUN = f"{_LIVE_STORY} WHERE j.run_id = $1 ORDER BY j.state = 'running' DESC, j.id LIMIT $2"
 
 SHOW_PAST = """
 SELECT h.*, w.host AS worker_host, w.pid AS worker_pid FROM tidemill.job_history AS h
@@ -119,6 +124,11 @@ async def list_jobs(database: Database, wanted: JobFilter, *, limit: int = 50) -
 async def show_job(database: Database, job_id: int) -> asyncpg.Record | None:
     """Everything that is known of a job, unfinished or finished."""
     return await database.fetchrow(SHOW_LIVE, job_id) or await database.fetchrow(SHOW_PAST, job_id)
+
+
+async def show_jobs_of_run(database: Database, run_id: int, *, limit: int) -> list[asyncpg.Record]:
+    """Everything that is known of a run's unfinished jobs; of many, those that run come first."""
+    return await database.fetch(SHOW_LIVE_OF_RUN, run_id, limit)
 
 
 async def count_queues(database: Database, *, within: float = 3600.0) -> list[asyncpg.Record]:

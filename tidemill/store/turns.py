@@ -17,12 +17,16 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.job import NewJob
-from tidemill.store.database import Connection, Database, Executor, columns
+from tidemill.store.database import Database, Executor, columns
 from tidemill.store.history import TOLD, archive_sql
 from tidemill.store.jobs import ADMIT_GATED
 
 #: Why a job of a run is cancelled when the run wants it no longer.
 UNWANTED = "its run wants it no longer"
+
+
+#: A job of a run as it is stored: queue, task, args, priority, at, delay, deadline, options, origin, tags.
+JobRow = tuple[str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None]
 
 
 class NewRun(msgspec.Struct):
@@ -45,7 +49,7 @@ class RunTurn(msgspec.Struct):
     shown: list[bytes] = []
     used: list[int] = []
     timers: dict[str, float | None] = {}
-    jobs: list[tuple[int, NewJob]] = []
+    jobs: list[tuple[int, JobRow]] = []
     stops: list[int] = []
     asks: list[tuple[str, str, bytes | None, float | None]] = []
     """Nodes that ask a person something: the prompt, the schema of the answer, until when."""
@@ -249,7 +253,7 @@ born AS (
         )
 
     def _add_jobs(self) -> None:
-        rows = [(turn.run_id, work, *_job_columns(job)) for turn in self.turns for work, job in turn.jobs]
+        rows = [(turn.run_id, work, *job) for turn in self.turns for work, job in turn.jobs]
         if rows:
             self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS)
             self.news.append(_NEW_JOBS)
@@ -306,7 +310,8 @@ def _fields(of: Any, names: Iterable[str]) -> list[Any]:
     return [getattr(of, name) for name in names]
 
 
-def _job_columns(job: NewJob) -> tuple[Any, ...]:
+def job_row(job: NewJob) -> JobRow:
+    """A job as a turn takes it."""
     return (
         job.queue,
         job.task,
@@ -327,15 +332,6 @@ async def commit_turn(
     """Write down one turn of many runs, by its number; returns those that were still the owner's."""
     turn = _Turns(owner, number, turns)
     return {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
-
-
-async def written_runs(
-    database: Database, connection: Connection, owner: int, number: int, turns: Sequence[RunTurn]
-) -> set[int]:
-    """Those of a turn's runs that an earlier try at this turn has written, though its answer was lost."""
-    numbers, lasts = [turn.run_id for turn in turns], [turn.last for turn in turns]
-    rows = await connection.fetch(database.sql(WRITTEN_RUNS), owner, number, numbers, lasts)
-    return {row[0] for row in rows}
 
 
 async def cancel_unwanted(database: Database) -> int:

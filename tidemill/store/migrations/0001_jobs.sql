@@ -81,7 +81,6 @@ CREATE TABLE tidemill.job_history (
 ) PARTITION BY RANGE (finished_at);
 
 CREATE INDEX job_history_id ON tidemill.job_history (id);
-CREATE INDEX job_history_run ON tidemill.job_history (run_id, work) WHERE run_id IS NOT NULL;
 CREATE INDEX job_history_bad ON tidemill.job_history (state, finished_at) WHERE state <> 'succeeded';
 
 -- Catches rows when no partition exists for their day, so that finishing a job never fails.

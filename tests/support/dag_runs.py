@@ -1,0 +1,218 @@
+"""Runs of dags for tests: an application for real processes, and what can be seen of a run from outside.
+
+The tasks note every execution in the table `deed` and wait at gates, as the workflows of `tests.support.durable` do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.durable import note, pass_gate, running_keeper
+from tests.support.roles import _living, running_orchestrator
+from tests.support.rows import value
+from tests.support.waiting import eventually
+from tidemill import App, current_job
+from tidemill.dags import Dag, input_node, node, ref
+from tidemill.dags.handle import DagHandle
+from tidemill.engine.keeper import RunKeeper
+from tidemill.engine.worker import Worker
+from tidemill.store.database import Database
+
+DAG_RUNS = Path(__file__)
+SHORT: dict[str, Any] = {"lease": 1.0, "heartbeat": 0.2}
+
+
+def declare(app: App) -> App:
+    """Put the tasks into an application."""
+
+    @app.task(retry=app.retry(max_attempts=3, backoff=0.05, cap=0.1, max_losses=50))
+    async def deed(tag: str, what: str, gate: str = "", given: Any = None) -> dict:
+        """Note that it was done; with a gate, end only when that is open."""
+        await note(tag, what)
+        if gate:
+            await pass_gate(gate)
+        return {"what": what, "given": given}
+
+    @app.task(retry=app.retry(max_attempts=3, backoff=0.6, cap=0.6, max_losses=50))
+    async def second_try(tag: str, what: str) -> dict:
+        """Fails at its first attempt."""
+        await note(tag, what)
+        if current_job().attempt == 1:
+            raise RuntimeError("not the first time")
+        return {"what": what, "given": None}
+
+    @app.task(queue="deadly", retry=app.retry(max_attempts=3, max_losses=2, backoff=0.01, cap=0.01))
+    async def deadly(tag: str) -> None:
+        """Kills its worker, every time."""
+        await note(tag, "deadly")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.task(queue="threads")
+    def stubborn(path: str) -> str:
+        """A thread that takes no notice of anything until a file is there."""
+        Path(f"{path}.began").touch()
+        while not Path(path).exists():
+            for _ in range(1000):
+                pass
+        return "done anyway"
+
+    return app
+
+
+# -- dags -----------------------------------------------------------------------------------------
+
+
+def wide(name: str = "wide", *, arms: int = 6) -> Dag:
+    """One, then many, then as many, each after its own, then one: 3 * arms + 2 nodes."""
+    return Dag(
+        name,
+        nodes=[
+            node("first", "deed", args={"tag": ref("run.tag"), "what": "first"}),
+            *(
+                node(f"{level}{arm}", "deed", args={"tag": ref("run.tag"), "what": f"{level}{arm}"}, deps=[before])
+                for arm in range(arms)
+                for level, before in (("a", "first"), ("b", f"a{arm}"), ("c", f"b{arm}"))
+            ),
+            node(
+                "last",
+                "deed",
+                args={"tag": ref("run.tag"), "what": "last", "given": [ref(f"c{arm}.what") for arm in range(arms)]},
+            ),
+        ],
+        result=ref("last.given"),
+    )
+
+
+def tour() -> Dag:
+    """Every phase that a run can be in: at work, fanning out, asking, about to retry, in the midst of a map."""
+
+    def deed(name: str, **more: Any) -> Any:
+        args = {"tag": ref("run.tag"), "what": name, **more.pop("args", {})}
+        return node(name, more.pop("task", "deed"), args=args, **more)
+
+    return Dag(
+        "tour",
+        nodes=[
+            deed("work", args={"gate": ref("run.gate")}),
+            deed("left", deps=["work"]),
+            deed("right", deps=["work"]),
+            input_node("ask", prompt="Go on with {{run.tag}}?", deps=["left", "right"]),
+            deed("again", task="second_try", deps=["ask"]),
+            deed("items", map=[0, 1, 2], max_parallel=1, args={"what": {"$template": "item {{item}}"}}, deps=["again"]),
+            deed("end", args={"given": ref("ask")}, deps=["items"]),
+        ],
+        result=ref("end.given"),
+    )
+
+
+TOUR = Counter(
+    ["work", "left", "right", "again", "again", "item 0", "item 1", "item 2", "end"],
+)
+
+
+app = declare(App("dagged"))
+
+
+# -- for tests ------------------------------------------------------------------------------------
+
+
+class Running:
+    """What runs while a block lasts."""
+
+    def __init__(self, keeper: RunKeeper, worker: Worker) -> None:
+        self.keeper = keeper
+        self.worker = worker
+
+
+@asynccontextmanager
+async def running_worker_of(app: App, *queues: str, concurrency: int | None = None) -> AsyncIterator[Worker]:
+    """A worker as the application makes it, with the parts of its host."""
+    database = app.database(application="test worker")
+    worker = app.worker(queues or None, concurrency=concurrency, database=database)
+    try:
+        async with _living(worker.run(), worker.wait_ready(), worker.stop):
+            yield worker
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def running_dags(app: App, *queues: str, concurrency: int | None = None, **keeper: Any) -> AsyncIterator[Running]:
+    """Everything that runs of dags need: an orchestrator, a keeper and a worker, in this process."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(running_orchestrator(app))
+        worker = await stack.enter_async_context(running_worker_of(app, *queues, concurrency=concurrency))
+        yield Running(await stack.enter_async_context(running_keeper(app, **keeper)), worker)
+
+
+async def statuses(run: DagHandle) -> dict[str, str]:
+    """Where every node is."""
+    return {row.node: row.status for row in await run.tree()}
+
+
+async def reaches(run: DagHandle, **wanted: str) -> dict[str, str]:
+    """Wait until these nodes are there."""
+
+    async def there() -> dict[str, str] | None:
+        found = await statuses(run)
+        return found if wanted.items() <= found.items() else None
+
+    return await eventually(there, what=f"{run} reaches {wanted}")
+
+
+async def one_success_each(database: Database, run: DagHandle) -> dict[int, str]:
+    """The works of a run that ended well, and in which task; asserts that each did once, in the history and the run."""
+    rows = await database.fetch(
+        "SELECT work, task, options::json ->> 'node' AS node FROM tidemill.job_history"
+        " WHERE run_id = $1 AND state = 'succeeded'",
+        run.id,
+    )
+    works = [row["work"] for row in rows]
+    assert len(works) == len(set(works)), f"{run}: a node was dispatched or counted twice: {sorted(works)}"
+    ticks = await database.fetch("SELECT data FROM tidemill.tick WHERE run_id = $1", run.id)
+    ended = [work for tick in ticks if (work := _completed(tick["data"])) is not None]
+    assert len(ended) == len(set(ended)), f"{run}: the journal has an end twice: {sorted(ended)}"
+    return {row["work"]: row["node"] for row in rows}
+
+
+def _completed(data: bytes) -> int | None:
+    import msgspec
+
+    tick: Mapping[str, Any] = msgspec.json.decode(data)
+    return tick["work"] if tick["kind"] == "completed" else None
+
+
+async def owner_of(database: Database, run: DagHandle) -> int | None:
+    return await value(database, "SELECT owner FROM tidemill.run WHERE id = $1", run.id)
+
+
+async def is_asleep(database: Database, run: DagHandle) -> bool:
+    """Whether nobody owns the run and nothing is to be done for it."""
+    return await value(
+        database, "SELECT owner IS NULL AND NOT awake AND seq > 0 FROM tidemill.run WHERE id = $1", run.id
+    )
+
+
+async def nothing_left(database: Database) -> bool:
+    """Whether no job, question or message of any run is left anywhere."""
+    return await value(
+        database,
+        "SELECT NOT EXISTS (SELECT FROM tidemill.job) AND NOT EXISTS (SELECT FROM tidemill.inbox)"
+        " AND NOT EXISTS (SELECT FROM tidemill.run_input)",
+    )
+
+
+async def blocked_on(database: Database, fragment: str) -> bool:
+    """Whether a statement with this in it waits for a lock."""
+    return await value(
+        database,
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
+        " AND datname = current_database()",
+        f"%{fragment}%",
+    )

@@ -1,0 +1,151 @@
+"""A run of a dag on one page, or on a terminal that is kept true: the tree of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.dagview import Line, View, counts, lines, nodes_json, why_run
+from tidemill.cli.page import json_text
+from tidemill.cli.render import ago, local, plain, read_json, short
+from tidemill.core.codec import decode
+from tidemill.dags.events import FINAL
+from tidemill.dags.runner import DagInput
+
+WIDE = 100
+BAR = 10
+
+STYLES = {
+    "pending": "dim",
+    "queued": "yellow",
+    "running": "cyan",
+    "waiting": "bold yellow",
+    "succeeded": "green",
+    "skipped": "dim",
+    "failed": "bold red",
+    "blocked": "red",
+    "cancelled": "dim",
+    "parked": "bold red",
+}
+
+
+def page(view: View, width: int) -> RenderableType:
+    """Everything about a run, for reading."""
+    done, total = counts(view)
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(view):
+        facts.add_row(name, value)
+    return Group(
+        _title(view),
+        Padding(facts, (0, 0, 0, 2), expand=False),
+        Text.assemble(("\nnodes", "bold"), (f"  {done} of {total} have ended", "dim")),
+        Padding(tree_table(lines(view), width - 2, wrap=True), (0, 0, 0, 2)),
+        Text("\nwhy", style="bold"),
+        *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in why_run(view)),
+    )
+
+
+def live(view: View, width: int, height: int) -> RenderableType:
+    """The same for a terminal of this size, as it is now."""
+    done, total = counts(view)
+    took = _took(view)
+    head = Text.assemble(_title(view), (f"  {done}/{total} nodes{f'  {short(took)}' if took else ''}", "dim"))
+    hints = [Text(each, style="dim", overflow="ellipsis", no_wrap=True) for each in why_run(view)]
+    room = max(3, height - len(hints) - 2)
+    return Group(head, tree_table(folded(lines(view), room), width, wrap=False), *hints)
+
+
+def page_json(view: View) -> dict[str, Any]:
+    """The page for programs."""
+    given = _input(view)
+    return {
+        **plain(view.row, "input", "turn"),
+        "state": view.row["state"] if view.keepers is not None else view.state.status,
+        "args": given.args,
+        "dag": given.dag,
+        "nodes": nodes_json(view),
+        "why": why_run(view),
+    }
+
+
+def tree_table(found: Sequence[Line], width: int, *, wrap: bool) -> Table:
+    """The tree as a table; what does not fit is cut, or wrapped where there is room for that."""
+    wide = width >= WIDE
+    made = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    made.add_column(no_wrap=True, overflow="ellipsis", max_width=40 if wide else 26)
+    made.add_column(no_wrap=True)
+    made.add_column(no_wrap=True, justify="left" if wide else "right")
+    made.add_column(no_wrap=True, justify="right")
+    made.add_column(no_wrap=not wrap, overflow="fold" if wrap else "ellipsis", ratio=1)
+    for each in found:
+        made.add_row(
+            Text.assemble((each.branch, "dim"), each.label),
+            Text(each.state, style=STYLES.get(each.state, "")),
+            _progress(each, wide),
+            "" if each.took is None else short(each.took),
+            Text(each.why if wrap else each.why.replace("\n", " "), style=_tone(each)),
+        )
+    return made
+
+
+def folded(found: list[Line], room: int) -> list[Line]:
+    """At most so many lines: what goes on stays, and what is over or far ahead becomes a count."""
+    if len(found) <= room:
+        return found
+    rank = {"failed": 0, "waiting": 1, "running": 2, "queued": 3, "blocked": 4, "cancelled": 5, "pending": 6}
+    best = sorted(range(len(found)), key=lambda at: (rank.get(found[at].state, 7), at))
+    kept = set(best[: max(1, room - 1)])
+    left = [found[at].state for at in range(len(found)) if at not in kept]
+    names = ", ".join(f"{left.count(name):,} {name}" for name in dict.fromkeys(left))
+    return [found[at] for at in sorted(kept)] + [Line("… ", f"{len(left):,} more", "", why=names)]
+
+
+def _title(view: View) -> Text:
+    state = view.row["state"] if view.keepers is not None else view.state.status
+    return Text.assemble((f"run {view.id}  ", "bold"), (state, STYLES.get(state, "")), f"  {view.row['workflow']}")
+
+
+def _facts(view: View) -> list[tuple[str, str]]:
+    row, origin = view.row, read_json(view.row["origin"]) or {}
+    by = f" by {origin['by']}" if origin.get("by") else ""
+    took = _took(view)
+    facts = [
+        ("arguments", json_text(_input(view).args)),
+        ("started", f"{local(row['created_at'])}  ({ago(row['created_at'])}){by}"),
+        ("repeats", f"run r{origin['repeats']}" if origin.get("repeats") else ""),
+        ("key", row["key"] or ""),
+        ("ended", f"{local(row['ended_at'])}  (took {short(took)})" if row["ended_at"] and took is not None else ""),
+        ("result", "" if row["result"] is None else bytes(row["result"]).decode()),
+    ]
+    return [(name, value) for name, value in facts if value]
+
+
+def _progress(each: Line, wide: bool) -> Text:
+    words = each.count or ("" if each.far is None else f"{each.far:.0%}")
+    if not wide or each.far is None or each.state in FINAL:
+        return Text(words)
+    full = round(min(1.0, max(0.0, each.far)) * BAR)
+    return Text.assemble(("█" * full, "cyan"), ("░" * (BAR - full), "dim"), f" {words}")
+
+
+def _tone(each: Line) -> str:
+    return {"failed": "red", "waiting": "yellow", "queued": "yellow"}.get(each.state, "dim")
+
+
+def _took(view: View) -> float | None:
+    row = view.row
+    if row["ended_at"] is not None:
+        return (row["ended_at"] - row["created_at"]).total_seconds()
+    return (datetime.fromtimestamp(view.now, UTC) - row["created_at"]).total_seconds()
+
+
+def _input(view: View) -> DagInput:
+    return decode(view.row["input"], DagInput)

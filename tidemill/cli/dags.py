@@ -1,0 +1,483 @@
+"""`tidemill dag`: check, draw, start and repeat dags; see what their runs do, and answer what they ask."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cyclopts import App as Commands
+from rich.table import Table
+
+from tidemill.app import App
+from tidemill.cli.dagwatch import Watch, dag_kind, follow, look_back, require_dag, restored, show
+from tidemill.cli.enqueue import read_arguments
+from tidemill.cli.place import HERE, Place, opened, operator
+from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
+from tidemill.cli.roles import application
+from tidemill.cli.runs import run_number
+from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.paths import Path as Steps
+from tidemill.dags.drawing import draw_dag, draw_dag_svg
+from tidemill.dags.errors import DagError
+from tidemill.dags.files import load_dag, problems_in
+from tidemill.dags.handle import DagHandle
+from tidemill.dags.model import UNSET, Dag, SubDag, TaskNode
+from tidemill.dags.runner import DAG_KIND, DagKind
+from tidemill.store.database import Database
+from tidemill.store.runs import list_inputs, load_run, show_run
+from tidemill.store.runview import count_keepers, list_runs_of_kind
+
+commands = Commands(name="dag", help="Check, draw, start and repeat dags; answer what their runs ask.")
+
+FILES = (".yaml", ".yml", ".json")
+STATES = ("running", "parked", "succeeded", "failed", "cancelled")
+NO_KEEPER = "no keeper is alive: the run waits until one is, `tidemill up app.py` or `tidemill keeper app.py`"
+
+
+@commands.command
+def check(file: str, /, *, app: str | None = None, json: bool = False) -> int:
+    """Say everything that is wrong with a dag file, each with its line.
+
+    Parameters
+    ----------
+    file
+        A JSON or YAML file.
+    app
+        The application: its tasks must be those that the nodes name, and refs may be its own.
+    json
+        Print one JSON document.
+    """
+    known = application(app, HERE) if app else None
+    refs = known.seams.ref_resolver if known else None
+    problems = problems_in(file, refs=refs)
+    dag = None if problems else load_dag(file, refs=refs)
+    if dag is not None and known is not None:
+        problems = [DagError(place, told, file=file) for place, told in unknown_tasks(dag, known)]
+    if json:
+        told = [
+            {"file": each.file, "line": each.line, "place": each.place, "problem": each.problem} for each in problems
+        ]
+        print_json({"ok": not problems, "problems": told})
+    else:
+        for problem in problems:
+            sys.stderr.write(f"error: {problem}\n")
+        if dag is not None and not problems:
+            out().print(f"{file}: dag {dag.name} can work: {_nodes_of(dag)}")
+    return 1 if problems else 0
+
+
+@commands.command
+def draw(
+    what: str | None = None,
+    /,
+    *,
+    app: str | None = None,
+    out: str = "-",
+    run: str | None = None,
+    place: Place = HERE,
+) -> None:
+    """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is.
+
+    Parameters
+    ----------
+    what
+        A JSON or YAML file, or the name of a dag that the application declares. Not needed with --run.
+    app
+        The application that declares it, or brings refs of its own: app.py.
+    out
+        Where to: nightly.svg, nightly.mmd, or - for Mermaid text on the terminal.
+    run
+        The run to draw, as `tidemill dag runs` shows it: r12.
+    """
+    if out != "-" and Path(out).suffix not in (".svg", ".mmd", ".md"):
+        raise ConfigError(f"--out {out}: the name of a picture ends in .svg or .mmd")
+    known = application(app, place) if app else None
+    refs = known.seams.ref_resolver if known else None
+    if run is None:
+        if what is None:
+            raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
+        dag, found = asyncio.run(_find(what, known)), None
+    else:
+        program, found = asyncio.run(_state_of(run_number(run), dag_kind(refs), place))
+        dag = program.dag
+        if what is not None and asyncio.run(_find(what, known)) != dag:
+            raise ConfigError(f"run {run} was started with another definition: leave out {what} to draw that")
+    svg = Path(out).suffix == ".svg"
+    text = (draw_dag_svg if svg else draw_dag)(dag, found, refs=refs)
+    if out == "-":
+        print(text)
+        return
+    try:
+        Path(out).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+
+
+@commands.command
+def start(
+    what: str,
+    /,
+    *,
+    app: str,
+    args: str = "{}",
+    key: str | None = None,
+    follow: bool = False,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Start a durable run of a dag and print its id.
+
+    Parameters
+    ----------
+    what
+        A JSON or YAML file, or the name of a dag that the application declares.
+    app
+        The application whose tasks the nodes name: app.py, app.py:name or package.module.
+    args
+        The arguments of the run as a JSON object.
+    key
+        No second run of this dag with this key.
+    follow
+        Show the run until it has ended; the exit status says whether it succeeded.
+    json
+        Print one JSON document.
+    """
+    known = application(app, place)
+    known.acting_as = operator()
+    given = read_arguments(args)
+
+    async def begin() -> int:
+        dag = await _find(what, known)
+        for where, told in unknown_tasks(dag, known):
+            sys.stderr.write(f"warning: {'.'.join(map(str, where))}: {told}; its jobs wait for a worker that does\n")
+        async with opened(known.settings) as database:
+            try:
+                handle = await known.runs.start_dag(dag, given, key)
+            finally:
+                await known.close()
+            if not handle.created:
+                sys.stderr.write(f"nothing new: run r{handle.id} has this key\n")
+            return await _begun(database, handle, known.runs.dag_kind, followed=follow, json=json)
+
+    return asyncio.run(begin())
+
+
+@commands.command
+def runs(
+    *,
+    state: str | None = None,
+    dag: str | None = None,
+    limit: int = 25,
+    before: str | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> None:
+    """List runs of dags, the newest first.
+
+    Parameters
+    ----------
+    state
+        Only runs in this state: running, parked, succeeded, failed, cancelled.
+    dag
+        Only runs of this dag.
+    limit
+        How many to show.
+    before
+        Only runs older than the one with this id: the next page.
+    json
+        Print one JSON document.
+    """
+    if state is not None and state not in STATES:
+        raise ConfigError(f"there is no run state {state!r}; the states are {', '.join(STATES)}")
+    if limit < 1:
+        raise ConfigError(f"--limit {limit} would show nothing")
+    older = None if before is None else run_number(before)
+
+    async def look() -> list[dict[str, Any]]:
+        async with opened(place.settings()) as database:
+            found = await list_runs_of_kind(database, DAG_KIND, state=state, workflow=dag, before=older, limit=limit)
+            return [dict(row) for row in found]
+
+    rows = asyncio.run(look())
+    if json:
+        return print_json([plain(row) for row in rows])
+    if not rows:
+        nothing = "no runs of dags: tidemill dag start FILE --app app.py" if state is dag is None else "no run matches"
+        return out().print(nothing, style="dim")
+    out().print(_runs_table(rows, datetime.now(UTC)))
+    if len(rows) == limit:
+        out().print(f"\nolder ones: --before r{rows[-1]['id']}", style="dim")
+    return None
+
+
+@commands.command
+def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: Place = HERE) -> None:
+    """List what waits for a person, the longest waiting first.
+
+    Parameters
+    ----------
+    run
+        Only what this run asks: r12.
+    limit
+        How many to show.
+    json
+        Print one JSON document.
+    """
+    if limit < 1:
+        raise ConfigError(f"--limit {limit} would show nothing")
+    wanted = None if run is None else run_number(run)
+
+    async def look() -> list[dict[str, Any]]:
+        async with opened(place.settings()) as database:
+            if wanted is not None:
+                require_dag(await show_run(database, wanted))
+            return [dict(row) for row in await list_inputs(database, run_id=wanted, limit=limit)]
+
+    rows = asyncio.run(look())
+    if json:
+        return print_json([plain(row) for row in rows])
+    if not rows:
+        return out().print("nothing waits for a person", style="dim")
+    out().print(_inputs_table(rows, datetime.now(UTC)))
+    return out().print("\nanswer one with: tidemill dag submit RUN NODE JSON", style="dim")
+
+
+@commands.command
+def submit(
+    id: str, node: str, answer: str, /, *, key: str | None = None, app: str | None = None, place: Place = HERE
+) -> None:
+    """Answer what a run asks. The answer must fit the node's schema; the first that does counts.
+
+    Parameters
+    ----------
+    id
+        The run, as `tidemill dag inputs` shows it: r12.
+    node
+        The node that asks.
+    answer
+        The answer as JSON: '{"answer": "yes"}'.
+    key
+        The same key again is the same answer: safe to say twice.
+    app
+        The application of the run, if it brings refs of its own: app.py.
+    """
+    number, value = run_number(id), _read_json(answer, "answer")
+
+    async def put(database: Database, handle: DagHandle) -> None:
+        taken = await handle.submit(node, value, by=operator(), key=key)
+        if taken:
+            return out().print(f"run r{number} has its answer to {node}")
+        sys.stderr.write("warning: nobody drives the run now; the answer is looked at as soon as somebody does\n")
+        return out().print(f"the answer to {node} of run r{number} is stored")
+
+    asyncio.run(_with_handle(number, app, place, put))
+
+
+@commands.command
+def rerun(
+    id: str,
+    /,
+    *,
+    from_: str | None = None,
+    edit: str | None = None,
+    app: str | None = None,
+    follow: bool = False,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Start a new run that does again what did not succeed in another, and print its id.
+
+    Parameters
+    ----------
+    id
+        The run to repeat, as `tidemill dag runs` shows it: r12.
+    from_
+        Do this node again too, and everything that follows from it.
+    edit
+        With --from: the node's arguments as a JSON object in place of the declared ones, or the answer to its question.
+    app
+        The application of the run, if it brings refs of its own: app.py.
+    follow
+        Show the new run until it has ended; the exit status says whether it succeeded.
+    json
+        Print one JSON document.
+    """
+    if edit is not None and from_ is None:
+        raise ConfigError("--edit is for one node: say which with --from NODE")
+    edited = UNSET if edit is None else _read_json(edit, "edited input")
+    number = run_number(id)
+    status = 0
+
+    async def begin(database: Database, handle: DagHandle) -> None:
+        nonlocal status
+        again = await handle.rerun(start=from_, edited=edited, by=operator())
+        status = await _begun(database, again, handle.kind, followed=follow, json=json)
+
+    asyncio.run(_with_handle(number, app, place, begin))
+    return status
+
+
+@commands.command(name="show")
+def show_command(
+    id: str,
+    /,
+    *,
+    at: int | None = None,
+    follow: bool = False,
+    app: str | None = None,
+    json: bool = False,
+    place: Place = HERE,
+) -> int:
+    """Show one run: the tree of its nodes, how far each is, and why. The same as `tidemill run ID`.
+
+    Parameters
+    ----------
+    id
+        The run, as `tidemill dag runs` shows it: r12.
+    at
+        Show it as it was after this tick.
+    follow
+        Keep showing it until it has ended; the exit status says whether it succeeded.
+    app
+        The application of the run, if it brings refs of its own: app.py.
+    json
+        Print one JSON document.
+    """
+    return show_run_of_dag(run_number(id), at=at, followed=follow, app=app, json=json, place=place)
+
+
+def show_run_of_dag(number: int, *, at: int | None, followed: bool, app: str | None, json: bool, place: Place) -> int:
+    """Show a run of a dag once, at an earlier tick, or until it ends; returns the exit status."""
+    if at is not None and followed:
+        raise ConfigError("--at shows the past and --follow the present: say one of them")
+    known = application(app, place) if app else None
+    kind = known.runs.dag_kind if known else dag_kind()
+
+    async def look() -> int:
+        async with opened(place.settings() if known is None else known.settings) as database:
+            if at is not None:
+                show(await look_back(database, number, kind, at), json=json)
+                return 0
+            watch = Watch(database, number, kind)
+            if followed:
+                return await follow(watch, json=json)
+            show(await watch.look(), json=json)
+            return 0
+
+    return asyncio.run(look())
+
+
+def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
+    """The nodes whose task the application does not know, with their places."""
+    for index, node in enumerate(dag.nodes):
+        if isinstance(node, SubDag):
+            for place, told in unknown_tasks(node.dag, known):
+                yield ("nodes", index, "dag", *place), told
+        elif isinstance(node, TaskNode) and known.tasks.get(node.task) is None:
+            close = difflib.get_close_matches(node.task, list(known.tasks), 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            yield ("nodes", index, "task"), f"node {node.name!r}: app {known.name} knows no task {node.task!r}{hint}"
+
+
+async def _find(what: str, known: App | None) -> Dag:
+    """The dag that is meant: in a file, or by its name in an application."""
+    if what.endswith(FILES) or Path(what).is_file():
+        return load_dag(what, refs=None if known is None else known.seams.ref_resolver)
+    if known is None:
+        raise ConfigError(f"{what!r} is no file; to mean a dag of an application by its name, say --app app.py")
+    found = await known.runs.find_dag(what)
+    if found is None:
+        declared = ", ".join(known.runs.dags) or "none"
+        raise ConfigError(
+            f"there is no dag {what!r}, and no such file; app {known.name} declares with app.dag: {declared}"
+        )
+    return found
+
+
+async def _state_of(number: int, kind: DagKind, place: Place) -> Any:
+    async with opened(place.settings()) as database:
+        row, snapshot, ticks = await load_run(database, number)
+        require_dag(row)
+        return restored(kind, row, snapshot, ticks)
+
+
+async def _with_handle(
+    number: int, app: str | None, place: Place, act: Callable[[Database, DagHandle], Awaitable[None]]
+) -> None:
+    known = application(app, place) if app else None
+    kind = known.runs.dag_kind if known else dag_kind()
+    async with opened(place.settings() if known is None else known.settings) as database:
+        require_dag(await show_run(database, number))
+        await act(database, DagHandle(database, kind, number, created=False))
+
+
+async def _begun(database: Database, handle: DagHandle, kind: DagKind, *, followed: bool, json: bool) -> int:
+    """Say which run was started, and follow it if that is wanted."""
+    if followed:
+        if not json:
+            sys.stderr.write(f"run r{handle.id}\n")
+        return await follow(Watch(database, handle.id, kind), json=json)
+    alive = await count_keepers(database, DAG_KIND)
+    if json:
+        print_json({"id": handle.id, "created": handle.created, "keepers": alive})
+    else:
+        print(f"r{handle.id}", flush=True)
+    if not alive:
+        sys.stderr.write(f"warning: {NO_KEEPER}\n")
+    return 0
+
+
+def _read_json(text: str, what: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise PayloadError(
+            f"the {what} {text!r} is not JSON ({error}); a text stands in double quotes: '\"yes\"'"
+        ) from error
+
+
+def _nodes_of(dag: Dag) -> str:
+    def count(each: Dag) -> int:
+        return sum(1 + (count(node.dag) if isinstance(node, SubDag) else 0) for node in each.nodes)
+
+    total = count(dag)
+    return "1 node" if total == 1 else f"{total:,} nodes"
+
+
+def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Table:
+    made = table(
+        "run", "state", "dag", "asks", "jobs", "started", "took", "note", numbers=("asks", "jobs"), wide="note"
+    )
+    for row in rows:
+        took = "" if row["ended_at"] is None else short((row["ended_at"] - row["created_at"]).total_seconds())
+        made.add_row(
+            f"r{row['id']}",
+            state(row["state"]),
+            row["workflow"],
+            str(row["asks"] or ""),
+            f"{row['jobs']:,}" if row["jobs"] else "",
+            ago(row["created_at"], now),
+            took,
+            cut(row["note"]),
+        )
+    return made
+
+
+def _inputs_table(rows: list[dict[str, Any]], now: datetime) -> Table:
+    made = table("run", "dag", "node", "since", "due", "prompt", wide="prompt")
+    for row in rows:
+        made.add_row(
+            f"r{row['run_id']}",
+            row["workflow"],
+            row["node"],
+            ago(row["asked_at"], now),
+            ago(row["due_at"], now),
+            cut(row["prompt"]),
+        )
+    return made

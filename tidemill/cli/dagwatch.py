@@ -1,0 +1,184 @@
+"""Looking at a run of a dag, once, at an earlier tick, or again and again until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from tidemill.cli.dagpage import live, page, page_json
+from tidemill.cli.dagview import Line, View, lines, why_run
+from tidemill.cli.page import readable
+from tidemill.cli.render import out, print_json, short
+from tidemill.core.errors import ConfigError
+from tidemill.core.refs import RefResolver
+from tidemill.dags.errors import DagError
+from tidemill.dags.journal import decode_tick
+from tidemill.dags.reducer import DagProgram
+from tidemill.dags.runner import DAG_KIND, DagKind
+from tidemill.dags.state import DagState
+from tidemill.store.database import Database
+from tidemill.store.inspect import show_jobs_of_run
+from tidemill.store.runs import load_run, read_ticks, show_run
+from tidemill.store.runview import count_keepers
+
+EVERY = 0.25
+COST_RATIO = 10  # looking may take a tenth of the time, however much there is to read
+JOBS_ON_PAGE, JOBS_LIVE = 200, 30
+
+
+class Watch:
+    """A run that is looked at repeatedly: each time only what has happened since is read."""
+
+    def __init__(self, database: Database, number: int, kind: DagKind) -> None:
+        self._database = database
+        self._number = number
+        self._kind = kind
+        self._row: Mapping[str, Any] = {}
+        self._held: tuple[DagProgram, DagState] | None = None
+        self._seq = 0
+
+    async def look(self, *, jobs: int = JOBS_ON_PAGE) -> View:
+        """The run as it is now."""
+        if self._held is None:
+            row, snapshot, ticks = await load_run(self._database, self._number)
+            require_dag(row)
+            self._held, self._seq = restored(self._kind, row, snapshot, ticks), row["seq"]
+        else:
+            row = await show_run(self._database, self._number)
+            if row["seq"] > self._seq:
+                program, state = self._held
+                for tick in await read_ticks(self._database, self._number, after=self._seq):
+                    program.reduce(state, decode_tick(tick["data"]))
+                    self._seq = tick["seq"]
+        program, state = self._held
+        found = await show_jobs_of_run(self._database, self._number, limit=jobs) if state.works else []
+        return View(
+            row=dict(row),
+            program=program,
+            state=state,
+            now=time.time(),
+            jobs=[readable(dict(job)) for job in found],
+            all_jobs=len(found) < jobs,
+            keepers=await count_keepers(self._database, DAG_KIND),
+        )
+
+
+async def look_back(database: Database, number: int, kind: DagKind, at: int) -> View:
+    """The run as it was after one of its ticks."""
+    row = await show_run(database, number)
+    require_dag(row)
+    ticks = await read_ticks(database, number)
+    if not 0 <= at <= len(ticks):
+        raise ConfigError(f"run r{number} has ticks 1 to {len(ticks)}; there is no tick {at}")
+    program, state = restored(kind, row, None, [tick["data"] for tick in ticks[:at]])
+    now = decode_tick(ticks[at - 1]["data"]).at if at else row["created_at"].timestamp()
+    return View(row=dict(row), program=program, state=state, now=now)
+
+
+def restored(kind: DagKind, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagProgram, DagState]:
+    """A run from what is stored of it."""
+    try:
+        return kind.restore(row["input"], snapshot, ticks)
+    except DagError as error:
+        raise ConfigError(
+            f"{error}; if the application of run r{row['id']} brings refs of its own, say --app app.py"
+        ) from error
+
+
+def require_dag(row: Any) -> None:
+    """An error if a run is not one of a dag."""
+    if row["kind"] != DAG_KIND:
+        raise ConfigError(
+            f"run r{row['id']} is of workflow {row['workflow']}, and not of a dag: tidemill run r{row['id']}"
+        )
+
+
+def dag_kind(refs: RefResolver | None = None) -> DagKind:
+    """What is needed to read runs of dags; only a keeper needs their tasks."""
+    return DagKind({}, refs)
+
+
+def show(view: View, *, json: bool) -> None:
+    """Print a run once."""
+    if json:
+        return print_json(page_json(view))
+    console = out()
+    return console.print(page(view, console.width))
+
+
+async def follow(watch: Watch, *, json: bool) -> int:
+    """Show a run until it has ended; returns the exit status."""
+    if json:
+        view = await _until_end(watch, lambda view: None)
+        print_json(page_json(view))
+    elif sys.stdout.isatty():
+        view = await _draw(watch)
+    else:
+        view = await _until_end(watch, Changes().tell)
+        _tell_end(view)
+    return 0 if view.row["state"] == "succeeded" else 1
+
+
+async def _draw(watch: Watch) -> View:
+    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+    with Live(console=console, auto_refresh=False, redirect_stderr=False, transient=True) as drawing:
+        view = await _until_end(
+            watch, lambda view: drawing.update(live(view, console.width, console.height), refresh=True)
+        )
+    console.print(page(view, console.width))
+    return view
+
+
+async def _until_end(watch: Watch, tell: Callable[[View], None]) -> View:
+    loop = asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        view = await watch.look(jobs=JOBS_LIVE)
+        tell(view)
+        if view.row["state"] != "running":
+            return view
+        await asyncio.sleep(max(EVERY, (loop.time() - began) * COST_RATIO))
+
+
+class Changes:
+    """Tells what has changed since the last time, a line each: for pipes and logs."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, str] = {}
+        self._said: list[str] = []
+
+    def tell(self, view: View) -> None:
+        path: list[str] = []
+        for line in lines(view):
+            depth = len(line.branch) // 3 - 1
+            path = [*path[:depth], line.label]
+            if line.branch.endswith("· "):
+                continue
+            name = "/".join(path)
+            if self._before.get(name, "pending") != line.state:
+                print(f"{datetime.now(UTC):%H:%M:%S}  {name:<24} {_told(line)}".rstrip(), flush=True)
+            self._before[name] = line.state
+        said = [] if view.ended else why_run(view)
+        if not view.keepers and not view.ended and said != self._said:
+            sys.stderr.write(" ".join(said) + "\n")
+        self._said = said
+
+
+def _told(line: Line) -> str:
+    took = "" if line.took is None or line.state in ("queued", "running", "waiting") else f"  {short(line.took)}"
+    return f"{line.state:<10}{took}{f'  {line.why}' if line.why else ''}"
+
+
+def _tell_end(view: View) -> None:
+    row = view.row
+    if row["state"] == "succeeded":
+        print("null" if row["result"] is None else bytes(row["result"]).decode())
+    else:
+        sys.stderr.write(f"error: run {view.id} {row['state']}: {row['note'] or 'no reason was given'}\n")

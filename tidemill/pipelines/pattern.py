@@ -1,0 +1,267 @@
+"""Patterns: how a path and the entity that it belongs to are found from each other.
+
+    pattern = Pattern("daily/{date:date}/{name}.txt")
+    pattern.match("daily/2026-01-15/a.txt")               {"date": "2026-01-15", "name": "a"}
+    pattern.format({"date": "2026-01-15", "name": "a"})   "daily/2026-01-15/a.txt"
+
+    {x}          a part of a name: anything but a slash, and never a hidden name
+    {x:int}      a whole number as Python writes it; also :date, :month, :year
+    {x.month}    the month of a date called x, written 2026-01; also .year
+    *            any part of a name, without being part of the entity
+    a/{x}/       with a slash at its end: a directory
+
+Matching and formatting are each other's inverse. A value that would not come back out of its path as it went in is
+refused when it is put in, and a path whose text is not how its value is written (007 for a number) is no match. No
+value can hold a slash or name `..`, so that an entity's path never leaves the folder that its pattern names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from tidemill.core.errors import ConfigError
+
+_HOLE = re.compile(r"\{([^{}]*)\}|\*+")
+_NAME = re.compile(r"([A-Za-z_]\w*)(?:\.([a-z]+))?(?::([a-z]+))?\Z")
+_FORMS = {
+    "str": r"[^/]+?",
+    "int": r"0|-?[1-9][0-9]*",
+    "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
+    "month": r"[0-9]{4}-(?:0[1-9]|1[0-2])",
+    "year": r"[0-9]{4}",
+}
+_PARTS = {"month": 7, "year": 4}  # how much of a date's text each of its parts is
+
+
+class PatternError(ConfigError):
+    """A pattern that cannot be read, or a value that cannot be part of a path."""
+
+
+class Segment:
+    """What stands between two slashes."""
+
+    def __init__(self, text: str, whole: str, kinds: dict[str, str]) -> None:
+        self.text = text
+        self.parts: list[tuple[str, str]] = []  # ("text", ...), ("glob", "*") or ("var", name)
+        at, last = 0, "text"
+        for hole in _HOLE.finditer(text):
+            if hole.start() > at:
+                self.parts.append(("text", text[at : hole.start()]))
+                last = "text"
+            if last != "text" and self.parts:
+                raise PatternError(f"{whole!r}: nothing stands between {self._told()} and {hole[0]!r} to part them")
+            if hole[1] is None:
+                if hole[0] != "*":
+                    raise PatternError(f"{whole!r}: {hole[0]!r} is not supported; write a folder for each level")
+                self.parts.append(("glob", "*"))
+            else:
+                self.parts.append(("var", _declare(hole[1], whole, kinds)))
+            at, last = hole.end(), "hole"
+        if at < len(text):
+            self.parts.append(("text", text[at:]))
+        if any("{" in part or "}" in part for kind, part in self.parts if kind == "text"):
+            raise PatternError(f"{whole!r}: a brace is not closed, or opens nothing")
+        self.is_literal = all(kind == "text" for kind, _ in self.parts)
+        self.variables = [part for kind, part in self.parts if kind == "var"]
+
+    def _told(self) -> str:
+        kind, name = self.parts[-1]
+        return f"{{{name}}}" if kind == "var" else name
+
+    def regex(self, seen: set[str], kinds: Mapping[str, str]) -> str:
+        """As a regular expression; a variable that was seen before must be the same again."""
+        made = "" if self.is_literal or self.text.startswith(".") else r"(?!\.)"
+        for kind, part in self.parts:
+            if kind == "text":
+                made += re.escape(part)
+            elif kind == "glob":
+                made += "[^/]*"
+            elif part in seen:
+                made += f"(?P={_group(part)})"
+            else:
+                seen.add(part)
+                made += f"(?P<{_group(part)}>{_FORMS[kinds[part]]})"
+        return made
+
+    def shape(self) -> list[str | None]:
+        """Its characters, with None for any text."""
+        shape: list[str | None] = []
+        for kind, part in self.parts:
+            shape += list(part) if kind == "text" else [None]
+        return shape
+
+
+class Pattern:
+    """A pattern that was read once and is matched and formatted often."""
+
+    def __init__(self, text: str) -> None:
+        self.is_directory = text.endswith("/")
+        self.text = text.removeprefix("./")
+        path = self.text.rstrip("/") if self.is_directory else self.text
+        _check_text(path, text)
+        self.kinds: dict[str, str] = {}
+        self.segments = tuple(Segment(part, text, self.kinds) for part in path.split("/"))
+        self.variables = tuple(self.kinds)
+        self.has_glob = any(kind == "glob" for segment in self.segments for kind, _ in segment.parts)
+        seen: set[str] = set()
+        self._regex = re.compile("/".join(segment.regex(seen, self.kinds) for segment in self.segments))
+        self._dates = tuple(name for name in self.variables if self.kinds[name] == "date")
+        # Where a segment holds one variable and no glob, any value comes back out as it went in.
+        self._plain = not self.has_glob and all(len(segment.variables) < 2 for segment in self.segments)
+        self._template = path.replace("%", "%%")
+        for name, hole in ((_declared(hole[1]), hole[0]) for hole in _HOLE.finditer(path) if hole[1] is not None):
+            self._template = self._template.replace(hole.replace("%", "%%"), f"%({name})s", 1)
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pattern) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """The variables of a path, or None if it is not one of these."""
+        values = self.values(path)
+        return None if values is None else dict(zip(self.variables, values, strict=True))
+
+    def values(self, path: str) -> tuple[str, ...] | None:
+        """The same without the names, in the order of `variables`."""
+        found = self._regex.fullmatch(path)
+        if found is None:
+            return None
+        if self._dates and not all(_is_date(found[_group(name)]) for name in self._dates):
+            return None
+        return found.groups()
+
+    def format(self, values: Mapping[str, str]) -> str:
+        """The path of an entity; a `PatternError` says what cannot be part of a path."""
+        if self.has_glob:
+            raise PatternError(f"{self.text!r} stands for many paths, because of its *")
+        try:
+            path = self._template % values
+        except KeyError as error:
+            raise PatternError(f"{self.text!r} needs a value for {error.args[0]!r}") from error
+        found = self._regex.fullmatch(path)
+        if found is None or "\x00" in path or (self._dates and self.values(path) is None):
+            raise PatternError(f"{self.text!r}: {self._culprit(values)}")
+        if not self._plain or "/" in "".join(values[name] for name in self.variables):
+            for name in self.variables:
+                if found[_group(name)] != values[name]:
+                    raise PatternError(
+                        f"{self.text!r} cannot hold {name}={values[name]!r}: "
+                        f"it would be read back as {found[_group(name)]!r}"
+                    )
+        return path
+
+    def _culprit(self, values: Mapping[str, str]) -> str:
+        for name in self.variables:
+            kind, value = self.kinds[name], values[name]
+            if not re.fullmatch(_FORMS[kind], value) or (kind == "date" and not _is_date(value)):
+                what = {"str": "part of a name", "int": "whole number"}.get(kind, kind)
+                return f"{name}={value!r} is not a {what}"
+        return f"{', '.join(f'{name}={values[name]!r}' for name in self.variables)} cannot be part of a path"
+
+    def covers(self, other: Pattern) -> bool:
+        """Whether some path could match both patterns."""
+        if len(self.segments) != len(other.segments):
+            return False
+        return all(_meet(a.shape(), b.shape()) for a, b in zip(self.segments, other.segments, strict=True))
+
+    @property
+    def folder(self) -> str:
+        """The part before the first variable: where all its paths are."""
+        fixed = []
+        for segment in self.segments[:-1]:
+            if not segment.is_literal:
+                break
+            fixed.append(segment.text)
+        return "/".join(fixed)
+
+
+def derive(name: str, values: Mapping[str, str]) -> str | None:
+    """The value of a variable among these, or of a part of a date among these: `date.month`."""
+    if name in values:
+        return values[name]
+    whole, _, part = name.partition(".")
+    return values[whole][: _PARTS[part]] if part in _PARTS and whole in values else None
+
+
+def entity_id(values: Sequence[str]) -> str:
+    """One text for an entity's values; two entities never share one."""
+    if len(values) == 1 and "%" not in values[0] and "/" not in values[0]:
+        return values[0]
+    return "/".join(value.replace("%", "%25").replace("/", "%2F") for value in values)
+
+
+def entity_values(id: str) -> tuple[str, ...]:
+    """The values that an entity's text stands for."""
+    if "%" not in id:
+        return tuple(id.split("/"))
+    return tuple(part.replace("%2F", "/").replace("%25", "%") for part in id.split("/"))
+
+
+def _check_text(path: str, text: str) -> None:
+    if not path or path.startswith("/") or "\x00" in path or "\\" in path:
+        raise PatternError(f"{text!r} is not a pattern: write a path inside of the pipeline's root, with / between")
+    for part in path.split("/"):
+        if part in ("", ".", ".."):
+            raise PatternError(f"{text!r} is not a pattern: {part!r} cannot be a part of it")
+
+
+def _declare(written: str, whole: str, kinds: dict[str, str]) -> str:
+    found = _NAME.match(written)
+    if found is None:
+        raise PatternError(f"{whole!r}: {{{written}}} is not a variable; write {{name}}, {{name:int}} or {{name.month}}")
+    name, part, kind = found[1], found[2], found[3]
+    if part is not None:
+        if part not in _PARTS or kind is not None:
+            raise PatternError(f"{whole!r}: {{{written}}} is not a part of a date; the parts are .year and .month")
+        name, kind = f"{name}.{part}", part
+    if kind is not None and kind not in _FORMS:
+        raise PatternError(f"{whole!r}: there is no type {kind!r}; the types are {', '.join(_FORMS)}")
+    if kind is not None and kinds.get(name, kind) != kind:
+        raise PatternError(f"{whole!r}: {name} is once {kinds[name]} and once {kind}")
+    kinds[name] = kind or kinds.get(name, "str")
+    return name
+
+
+def _declared(written: str) -> str:
+    return written.partition(":")[0]
+
+
+def _group(name: str) -> str:
+    return name.replace(".", "__of__")
+
+
+def _is_date(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _meet(a: list[str | None], b: list[str | None]) -> bool:
+    """Whether two texts with gaps (None) can be the same text."""
+    reached = {(0, 0)}
+    todo = [(0, 0)]
+    while todo:
+        i, j = todo.pop()
+        if i == len(a) and j == len(b):
+            return True
+        steps: list[tuple[int, int]] = []
+        if i < len(a) and a[i] is None:
+            steps += [(i + 1, j)] + ([(i, j + 1)] if j < len(b) else [])
+        if j < len(b) and b[j] is None:
+            steps += [(i, j + 1)] + ([(i + 1, j)] if i < len(a) else [])
+        if i < len(a) and j < len(b) and a[i] is not None and a[i] == b[j]:
+            steps.append((i + 1, j + 1))
+        for step in steps:
+            if step not in reached:
+                reached.add(step)
+                todo.append(step)
+    return False

@@ -1,0 +1,145 @@
+"""The source of modules as they were when they were first asked for, and one text for what code means.
+
+`Sources` reads each file once. What runs may be older than what is on disk by then: a function is only believed to be
+what its file says if the file compiles to the very code that the function has.
+
+The text of a piece of code (`dump`) leaves out comments, formatting and docstrings, and is the same whatever version
+of Python wrote it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from types import CodeType, ModuleType
+from typing import NamedTuple
+
+_LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "lineno", "col_offset", "end_lineno", "end_col_offset"})
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+
+
+class Source(NamedTuple):
+    """One module's text, taken apart."""
+
+    tree: ast.Module
+    definitions: dict[tuple[int, str], Definition]
+    codes: dict[tuple[int, str], CodeType]
+
+
+class Sources:
+    """Modules' sources, each as it was when it was first asked for."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Source | None] = {}
+
+    def of(self, module: ModuleType) -> Source | None:
+        """A module's source; None where there is none."""
+        file = getattr(module, "__file__", None)
+        if not file or not str(file).endswith(".py"):
+            return None
+        if file not in self._read:
+            self._read[file] = _parse(file)
+        return self._read[file]
+
+    def definition(self, module: ModuleType, code: CodeType) -> Definition | None:
+        """Where a function is defined, if what runs is what its file said."""
+        source = self.of(module)
+        if source is None:
+            return None
+        place = (code.co_firstlineno, code.co_name)
+        compiled = source.codes.get(place)
+        if compiled is None or not _same_code(compiled, code):
+            return None
+        return source.definitions.get(place)
+
+    def class_definition(self, module: ModuleType, kind: type) -> ast.ClassDef | None:
+        """Where a class is defined: the last class of its name at its place."""
+        source = self.of(module)
+        if source is None:
+            return None
+        found: ast.AST = source.tree
+        for name in kind.__qualname__.replace(".<locals>", "").split("."):
+            inner = [node for node in ast.walk(found) if getattr(node, "name", None) == name and node is not found]
+            if not inner:
+                return None
+            found = inner[-1]
+        return found if isinstance(found, ast.ClassDef) else None
+
+
+def _parse(file: str) -> Source | None:
+    try:
+        with open(file, encoding="utf-8") as opened:
+            text = opened.read()
+        tree = ast.parse(text)
+        codes = {(code.co_firstlineno, code.co_name): code for code in _inner(compile(text, file, "exec"))}
+    except (OSError, SyntaxError, ValueError):
+        return None
+    definitions: dict[tuple[int, str], Definition] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            definitions[first, node.name] = node
+        elif isinstance(node, ast.Lambda):
+            place = (node.lineno, "<lambda>")
+            if place in definitions:  # Two on one line cannot be told apart.
+                codes.pop(place, None)
+            definitions[place] = node
+    return Source(tree, definitions, codes)
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    for const in code.co_consts:
+        if inspect.iscode(const):
+            yield const
+            yield from _inner(const)
+
+
+def _same_code(a: CodeType, b: CodeType) -> bool:
+    return (
+        a.co_code == b.co_code
+        and a.co_names == b.co_names
+        and len(a.co_consts) == len(b.co_consts)
+        and all(
+            _same_code(x, y) if inspect.iscode(x) and inspect.iscode(y) else type(x) is type(y) and x == y
+            for x, y in zip(a.co_consts, b.co_consts, strict=True)
+        )
+    )
+
+
+def dump(node: object) -> str:
+    """What a piece of code means, as one text."""
+    made: list[str] = []
+    _dump(node, made)
+    return "".join(made)
+
+
+def _dump(node: object, made: list[str]) -> None:
+    if isinstance(node, ast.AST):
+        made.append(f"({type(node).__name__}")
+        for name, value in ast.iter_fields(node):
+            if name in _LEFT_OUT or value is None or value == []:
+                continue
+            if name == "body" and isinstance(value, list):
+                value = _without_docstring(node, value)
+            made.append(f" {name}=")
+            _dump(value, made)
+        made.append(")")
+    elif isinstance(node, list):
+        made.append("[")
+        for each in node:
+            _dump(each, made)
+            made.append(",")
+        made.append("]")
+    else:
+        made.append(f"{type(node).__name__}:{node!r}")
+
+
+def _without_docstring(node: ast.AST, body: list[ast.stmt]) -> list[ast.stmt]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module) or not body:
+        return body
+    first = body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        return body[1:] or [ast.Pass()]
+    return body
