@@ -41,7 +41,7 @@ class Runs:
     ) -> None:
         self.flows: dict[str, FlowKind] = {}
         self.dags: dict[str, Dag] = {}
-        self.dag_kind = DagKind(tasks, seams.ref_resolver)
+        self.dag_kind = DagKind(tasks, seams.ref_resolver, named=seams.invoke_context is not None)
         self.keepers: dict[asyncio.AbstractEventLoop, RunKeeper] = {}
         self._reach = reach
         self._origin = origin
@@ -156,7 +156,10 @@ class Runs:
         """A new run that begins where another was after tick `at`."""
         database = await self._reach()
         source = run if isinstance(run, int) else run.id
-        kind = self._flow((await show_run(database, source))["workflow"])
+        row = await show_run(database, source)
+        if row["kind"] == DAG_KIND:
+            raise ConfigError(f"run r{source} is of a dag: repeat it with `tidemill dag rerun`, or handle.rerun()")
+        kind = self._flow(row["workflow"])
         number = await fork(database, kind.workflow, source, at=at, origin=encode(self._origin()), event=event)
         return RunHandle(database, number)
 

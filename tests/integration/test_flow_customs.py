@@ -199,3 +199,18 @@ async def test_a_step_that_has_ended_cannot_wait_any_more() -> None:
             return StopEvent(result=str(left[0].exception()))
 
     assert "this step has ended" in await Hasty().run()
+
+
+async def test_a_retry_policy_that_fails_fails_the_run() -> None:
+    class Broken:
+        def next(self, elapsed_time: float, attempts: int, error: Exception) -> float | None:
+            raise RuntimeError("the policy is broken")
+
+    class Trying(Workflow):
+        @step(retry_policy=Broken())  # pyright: ignore[reportArgumentType]
+        async def first(self, ev: StartEvent) -> StopEvent:
+            raise KeyError("the step failed")
+
+    with pytest.raises(RuntimeError, match="the policy is broken") as caught:
+        await Trying(timeout=5).run()
+    assert isinstance(caught.value.__context__, KeyError)

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from tests.support import AppProcess, eventually, keeper_process, running_orchestrator, value, worker_process
@@ -16,8 +17,8 @@ from tests.support.dag_runs import (
     DAG_RUNS,
     SHORT,
     TOUR,
-    blocked_on,
     declare,
+    is_blocked,
     nothing_left,
     one_success_each,
     owner_of,
@@ -30,11 +31,13 @@ from tests.support.dag_runs import (
 from tests.support.durable import deeds, make_tables, open_gates, running_keeper, ticks_of
 from tests.support.processes import start_worker
 from tidemill import App
+from tidemill.core.codec import encode
 from tidemill.dags import Dag, node
 from tidemill.dags.handle import DagHandle
-from tidemill.dags.runner import DAG_KIND
+from tidemill.dags.runner import DAG_KIND, DagInput
 from tidemill.engine.lifeline import EXIT_FENCED
 from tidemill.store.database import Database
+from tidemill.store.runs import start_run
 
 ARMS = 3
 NODES = 3 * ARMS + 2
@@ -140,7 +143,7 @@ async def test_a_keeper_that_dies_while_it_dispatches_has_dispatched_nothing_and
             async with database.transaction() as held:
                 await held.execute("LOCK TABLE tidemill.tick IN SHARE MODE")
                 await open_gates(database, "g")
-                await eventually(lambda: blocked_on(database, "INSERT INTO tidemill.tick"))
+                await eventually(lambda: is_blocked(database, "keeper dagged"))
                 assert await value(database, "SELECT count(*) FROM tidemill.job_history") == 1
                 victim.kill()
                 await eventually(lambda: gone(database, victim.worker_id))
@@ -155,8 +158,6 @@ async def test_a_keeper_that_dies_while_it_dispatches_has_dispatched_nothing_and
 
 def after(dag: Dag) -> list[Any]:
     """The nodes of a dag, with the first of them after one called `gate`."""
-    import msgspec
-
     return [msgspec.structs.replace(dag.nodes[0], deps=("gate",)), *dag.nodes[1:]]
 
 
@@ -179,14 +180,13 @@ async def test_a_worker_that_dies_while_it_finishes_a_node_has_told_nobody_and_t
     app: App, database: Database, database_url: str
 ) -> None:
     async with running_orchestrator(app), running_keeper(app):
-        async with worker_process(database_url, ["default"], app=DAG_RUNS, **SHORT) as victim:
-            async with database.transaction() as held:
-                await held.execute("LOCK TABLE tidemill.inbox IN SHARE MODE")
-                run = await app.start(wide(arms=ARMS), tag="t")
-                await eventually(lambda: blocked_on(database, "INSERT INTO tidemill.inbox"))
-                assert [what for what, _ in await deeds(database, "t")] == ["first"]
-                victim.kill()
-                await eventually(lambda: nobody_commits(database))
+        serving = worker_process(database_url, ["default"], app=DAG_RUNS, **SHORT)
+        async with serving as victim, database.transaction() as held:
+            await held.execute("LOCK TABLE tidemill.inbox IN SHARE MODE")
+            run = await app.start(wide(arms=ARMS), tag="t")
+            await eventually(lambda: is_blocked(database, "worker dagged"))
+            assert [what for what, _ in await deeds(database, "t")] == ["first"]
+            victim.kill()
         assert await value(database, "SELECT count(*) FROM tidemill.job_history") == 0
         async with running_worker_of(app, "default"):
             assert await run.result(timeout=20) == RESULT
@@ -300,22 +300,11 @@ async def test_a_start_with_a_key_is_one_run_however_often_it_is_said(app: App, 
 
 async def stored_for(app: App, database: Database, owner: int) -> DagHandle:
     """A run that a keeper has stored as its own and not yet begun."""
-    from tidemill.core.codec import encode
-    from tidemill.store.runs import start_run
-
-    made = await app.start(tour(), tag="unborn", gate="g unborn", unique_key="model of another")
-    row = await database.fetchrow("SELECT input, version FROM tidemill.run WHERE id = $1", made.id)
-    assert row is not None
+    given = DagInput(msgspec.Raw(tour().to_json()), {"tag": "unborn", "gate": "g unborn"})
+    version = app.runs.dag_kind.program(tour().to_json()).version
     number, _ = await start_run(
-        database,
-        workflow="tour",
-        version=row["version"],
-        input=row["input"].replace(b"unborn", b"unborn"),
-        owner=owner,
-        kind=DAG_KIND,
-        origin=encode({"by": "test"}),
+        database, workflow="tour", version=version, input=encode(given), owner=owner, kind=DAG_KIND
     )
-    await made.cancel()
     return DagHandle(database, app.runs.dag_kind, number)
 
 
@@ -328,7 +317,7 @@ async def gone(database: Database, worker_id: int) -> bool:
 
 
 async def nobody_commits(database: Database) -> bool:
-    return not await blocked_on(database, "INSERT INTO")
+    return not await is_blocked(database, "dagged")
 
 
 async def is_owned(database: Database, run: DagHandle, owner: int | None) -> bool:

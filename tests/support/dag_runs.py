@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tests.support.durable import note, pass_gate, running_keeper
 from tests.support.roles import _living, running_orchestrator
 from tests.support.rows import value
@@ -102,9 +104,11 @@ def tour() -> Dag:
             deed("work", args={"gate": ref("run.gate")}),
             deed("left", deps=["work"]),
             deed("right", deps=["work"]),
-            input_node("ask", prompt="Go on with {{run.tag}}?", deps=["left", "right"]),
+            input_node("ask", prompt="Go on with {{$.run.tag}}?", deps=["left", "right"]),
             deed("again", task="second_try", deps=["ask"]),
-            deed("items", map=[0, 1, 2], max_parallel=1, args={"what": {"$template": "item {{item}}"}}, deps=["again"]),
+            deed(
+                "items", map=[0, 1, 2], max_parallel=1, args={"what": {"$template": "item {{$.item}}"}}, deps=["again"]
+            ),
             deed("end", args={"given": ref("ask")}, deps=["items"]),
         ],
         result=ref("end.given"),
@@ -182,10 +186,8 @@ async def one_success_each(database: Database, run: DagHandle) -> dict[int, str]
 
 
 def _completed(data: bytes) -> int | None:
-    import msgspec
-
     tick: Mapping[str, Any] = msgspec.json.decode(data)
-    return tick["work"] if tick["kind"] == "completed" else None
+    return tick["work"] if tick["type"] == "completed" else None
 
 
 async def owner_of(database: Database, run: DagHandle) -> int | None:
@@ -208,11 +210,11 @@ async def nothing_left(database: Database) -> bool:
     )
 
 
-async def blocked_on(database: Database, fragment: str) -> bool:
-    """Whether a statement with this in it waits for a lock."""
+async def is_blocked(database: Database, who: str) -> bool:
+    """Whether a statement of an application whose name has this in it waits for a lock."""
     return await value(
         database,
-        "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name LIKE $1"
         " AND datname = current_database()",
-        f"%{fragment}%",
+        f"%{who}%",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,8 @@ from tidemill.dags.runner import DagInput
 
 WIDE = 100
 BAR = 10
+GAP = "  "
+_BELOW = str.maketrans("├└─", "│  ")
 
 STYLES = {
     "pending": "dim",
@@ -47,7 +50,7 @@ def page(view: View, width: int) -> RenderableType:
         _title(view),
         Padding(facts, (0, 0, 0, 2), expand=False),
         Text.assemble(("\nnodes", "bold"), (f"  {done} of {total} have ended", "dim")),
-        Padding(tree_table(lines(view), width - 2, wrap=True), (0, 0, 0, 2)),
+        Padding(tree_table(lines(view), width - 2, wrap=True), (0, 0, 0, 2), expand=False),
         Text("\nwhy", style="bold"),
         *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in why_run(view)),
     )
@@ -79,19 +82,25 @@ def page_json(view: View) -> dict[str, Any]:
 def tree_table(found: Sequence[Line], width: int, *, wrap: bool) -> Table:
     """The tree as a table; what does not fit is cut, or wrapped where there is room for that."""
     wide = width >= WIDE
-    made = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    made.add_column(no_wrap=True, overflow="ellipsis", max_width=40 if wide else 26)
-    made.add_column(no_wrap=True)
-    made.add_column(no_wrap=True, justify="left" if wide else "right")
-    made.add_column(no_wrap=True, justify="right")
-    made.add_column(no_wrap=not wrap, overflow="fold" if wrap else "ellipsis", ratio=1)
-    for each in found:
+    names = min(40 if wide else 26, max((len(each.branch + each.label) for each in found), default=0))
+    progress = [_progress(each, wide) for each in found]
+    times = ["" if each.took is None else short(each.took) for each in found]
+    taken = (names, *(max(map(len, cells), default=0) for cells in ([each.state for each in found], progress, times)))
+    rest = max(20, width - sum(taken) - len(GAP) * len(taken))
+    made = Table.grid(padding=(0, len(GAP), 0, 0))
+    for size, right in zip(taken, (False, False, False, True), strict=True):
+        made.add_column(no_wrap=True, overflow="ellipsis", width=size, justify="right" if right else "left")
+    made.add_column(no_wrap=True, overflow="ellipsis", max_width=rest)
+    for at, each in enumerate(found):
+        why = textwrap.wrap(each.why, rest) if wrap else [" ".join(each.why.split())]
+        deeper = at + 1 < len(found) and len(found[at + 1].branch) > len(each.branch)
+        below = f"\n{each.branch.translate(_BELOW)}{'│' if deeper else ''}" * (len(why) - 1)
         made.add_row(
-            Text.assemble((each.branch, "dim"), each.label),
+            Text.assemble((each.branch, "dim"), each.label, (below, "dim")),
             Text(each.state, style=STYLES.get(each.state, "")),
-            _progress(each, wide),
-            "" if each.took is None else short(each.took),
-            Text(each.why if wrap else each.why.replace("\n", " "), style=_tone(each)),
+            progress[at],
+            times[at],
+            Text("\n".join(why), style=_tone(each)),
         )
     return made
 
@@ -129,11 +138,11 @@ def _facts(view: View) -> list[tuple[str, str]]:
 
 
 def _progress(each: Line, wide: bool) -> Text:
-    words = each.count or ("" if each.far is None else f"{each.far:.0%}")
-    if not wide or each.far is None or each.state in FINAL:
-        return Text(words)
+    words = each.count or ("" if each.far is None or each.state in FINAL else f"{each.far:.0%}")
+    if not wide or each.far is None or each.state != "running":
+        return Text(f"{words:>6}" if words else "")
     full = round(min(1.0, max(0.0, each.far)) * BAR)
-    return Text.assemble(("█" * full, "cyan"), ("░" * (BAR - full), "dim"), f" {words}")
+    return Text.assemble(f"{words:>6} ", ("█" * full, "cyan"), ("░" * (BAR - full), "dim"))
 
 
 def _tone(each: Line) -> str:

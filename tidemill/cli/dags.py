@@ -3,120 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from cyclopts import App as Commands
 from rich.table import Table
 
-from tidemill.app import App
-from tidemill.cli.dagwatch import Watch, dag_kind, follow, look_back, require_dag, restored, show
+from tidemill.cli import dagfiles
+from tidemill.cli.dagfiles import find_dag, unknown_tasks
+from tidemill.cli.dagwatch import Watch, dag_kind, follow_run, require_dag, show_run_of_dag
 from tidemill.cli.enqueue import read_arguments
 from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
 from tidemill.cli.roles import application
 from tidemill.cli.runs import run_number
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.paths import Path as Steps
-from tidemill.dags.drawing import draw_dag, draw_dag_svg
-from tidemill.dags.errors import DagError
-from tidemill.dags.files import load_dag, problems_in
 from tidemill.dags.handle import DagHandle
-from tidemill.dags.model import UNSET, Dag, SubDag, TaskNode
+from tidemill.dags.model import UNSET
 from tidemill.dags.runner import DAG_KIND, DagKind
 from tidemill.store.database import Database
-from tidemill.store.runs import list_inputs, load_run, show_run
+from tidemill.store.runs import list_inputs, show_run
 from tidemill.store.runview import count_keepers, list_runs_of_kind
 
 commands = Commands(name="dag", help="Check, draw, start and repeat dags; answer what their runs ask.")
+commands.command(dagfiles.check)
+commands.command(dagfiles.draw)
 
-FILES = (".yaml", ".yml", ".json")
 STATES = ("running", "parked", "succeeded", "failed", "cancelled")
 NO_KEEPER = "no keeper is alive: the run waits until one is, `tidemill up app.py` or `tidemill keeper app.py`"
-
-
-@commands.command
-def check(file: str, /, *, app: str | None = None, json: bool = False) -> int:
-    """Say everything that is wrong with a dag file, each with its line.
-
-    Parameters
-    ----------
-    file
-        A JSON or YAML file.
-    app
-        The application: its tasks must be those that the nodes name, and refs may be its own.
-    json
-        Print one JSON document.
-    """
-    known = application(app, HERE) if app else None
-    refs = known.seams.ref_resolver if known else None
-    problems = problems_in(file, refs=refs)
-    dag = None if problems else load_dag(file, refs=refs)
-    if dag is not None and known is not None:
-        problems = [DagError(place, told, file=file) for place, told in unknown_tasks(dag, known)]
-    if json:
-        told = [
-            {"file": each.file, "line": each.line, "place": each.place, "problem": each.problem} for each in problems
-        ]
-        print_json({"ok": not problems, "problems": told})
-    else:
-        for problem in problems:
-            sys.stderr.write(f"error: {problem}\n")
-        if dag is not None and not problems:
-            out().print(f"{file}: dag {dag.name} can work: {_nodes_of(dag)}")
-    return 1 if problems else 0
-
-
-@commands.command
-def draw(
-    what: str | None = None,
-    /,
-    *,
-    app: str | None = None,
-    out: str = "-",
-    run: str | None = None,
-    place: Place = HERE,
-) -> None:
-    """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is.
-
-    Parameters
-    ----------
-    what
-        A JSON or YAML file, or the name of a dag that the application declares. Not needed with --run.
-    app
-        The application that declares it, or brings refs of its own: app.py.
-    out
-        Where to: nightly.svg, nightly.mmd, or - for Mermaid text on the terminal.
-    run
-        The run to draw, as `tidemill dag runs` shows it: r12.
-    """
-    if out != "-" and Path(out).suffix not in (".svg", ".mmd", ".md"):
-        raise ConfigError(f"--out {out}: the name of a picture ends in .svg or .mmd")
-    known = application(app, place) if app else None
-    refs = known.seams.ref_resolver if known else None
-    if run is None:
-        if what is None:
-            raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
-        dag, found = asyncio.run(_find(what, known)), None
-    else:
-        program, found = asyncio.run(_state_of(run_number(run), dag_kind(refs), place))
-        dag = program.dag
-        if what is not None and asyncio.run(_find(what, known)) != dag:
-            raise ConfigError(f"run {run} was started with another definition: leave out {what} to draw that")
-    svg = Path(out).suffix == ".svg"
-    text = (draw_dag_svg if svg else draw_dag)(dag, found, refs=refs)
-    if out == "-":
-        print(text)
-        return
-    try:
-        Path(out).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out {out}: {error.strerror}") from error
 
 
 @commands.command
@@ -153,7 +70,7 @@ def start(
     given = read_arguments(args)
 
     async def begin() -> int:
-        dag = await _find(what, known)
+        dag = await find_dag(what, known)
         for where, told in unknown_tasks(dag, known):
             sys.stderr.write(f"warning: {'.'.join(map(str, where))}: {told}; its jobs wait for a worker that does\n")
         async with opened(known.settings) as database:
@@ -269,7 +186,7 @@ def submit(
     """
     number, value = run_number(id), _read_json(answer, "answer")
 
-    async def put(database: Database, handle: DagHandle) -> None:
+    async def put(database: Database, handle: DagHandle, kind: DagKind) -> None:
         taken = await handle.submit(node, value, by=operator(), key=key)
         if taken:
             return out().print(f"run r{number} has its answer to {node}")
@@ -314,10 +231,10 @@ def rerun(
     number = run_number(id)
     status = 0
 
-    async def begin(database: Database, handle: DagHandle) -> None:
+    async def begin(database: Database, handle: DagHandle, kind: DagKind) -> None:
         nonlocal status
         again = await handle.rerun(start=from_, edited=edited, by=operator())
-        status = await _begun(database, again, handle.kind, followed=follow, json=json)
+        status = await _begun(database, again, kind, followed=follow, json=json)
 
     asyncio.run(_with_handle(number, app, place, begin))
     return status
@@ -352,69 +269,14 @@ def show_command(
     return show_run_of_dag(run_number(id), at=at, followed=follow, app=app, json=json, place=place)
 
 
-def show_run_of_dag(number: int, *, at: int | None, followed: bool, app: str | None, json: bool, place: Place) -> int:
-    """Show a run of a dag once, at an earlier tick, or until it ends; returns the exit status."""
-    if at is not None and followed:
-        raise ConfigError("--at shows the past and --follow the present: say one of them")
-    known = application(app, place) if app else None
-    kind = known.runs.dag_kind if known else dag_kind()
-
-    async def look() -> int:
-        async with opened(place.settings() if known is None else known.settings) as database:
-            if at is not None:
-                show(await look_back(database, number, kind, at), json=json)
-                return 0
-            watch = Watch(database, number, kind)
-            if followed:
-                return await follow(watch, json=json)
-            show(await watch.look(), json=json)
-            return 0
-
-    return asyncio.run(look())
-
-
-def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
-    """The nodes whose task the application does not know, with their places."""
-    for index, node in enumerate(dag.nodes):
-        if isinstance(node, SubDag):
-            for place, told in unknown_tasks(node.dag, known):
-                yield ("nodes", index, "dag", *place), told
-        elif isinstance(node, TaskNode) and known.tasks.get(node.task) is None:
-            close = difflib.get_close_matches(node.task, list(known.tasks), 1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
-            yield ("nodes", index, "task"), f"node {node.name!r}: app {known.name} knows no task {node.task!r}{hint}"
-
-
-async def _find(what: str, known: App | None) -> Dag:
-    """The dag that is meant: in a file, or by its name in an application."""
-    if what.endswith(FILES) or Path(what).is_file():
-        return load_dag(what, refs=None if known is None else known.seams.ref_resolver)
-    if known is None:
-        raise ConfigError(f"{what!r} is no file; to mean a dag of an application by its name, say --app app.py")
-    found = await known.runs.find_dag(what)
-    if found is None:
-        declared = ", ".join(known.runs.dags) or "none"
-        raise ConfigError(
-            f"there is no dag {what!r}, and no such file; app {known.name} declares with app.dag: {declared}"
-        )
-    return found
-
-
-async def _state_of(number: int, kind: DagKind, place: Place) -> Any:
-    async with opened(place.settings()) as database:
-        row, snapshot, ticks = await load_run(database, number)
-        require_dag(row)
-        return restored(kind, row, snapshot, ticks)
-
-
 async def _with_handle(
-    number: int, app: str | None, place: Place, act: Callable[[Database, DagHandle], Awaitable[None]]
+    number: int, app: str | None, place: Place, act: Callable[[Database, DagHandle, DagKind], Awaitable[None]]
 ) -> None:
     known = application(app, place) if app else None
     kind = known.runs.dag_kind if known else dag_kind()
     async with opened(place.settings() if known is None else known.settings) as database:
         require_dag(await show_run(database, number))
-        await act(database, DagHandle(database, kind, number, created=False))
+        await act(database, DagHandle(database, kind, number, created=False), kind)
 
 
 async def _begun(database: Database, handle: DagHandle, kind: DagKind, *, followed: bool, json: bool) -> int:
@@ -422,7 +284,7 @@ async def _begun(database: Database, handle: DagHandle, kind: DagKind, *, follow
     if followed:
         if not json:
             sys.stderr.write(f"run r{handle.id}\n")
-        return await follow(Watch(database, handle.id, kind), json=json)
+        return await follow_run(Watch(database, handle.id, kind), json=json)
     alive = await count_keepers(database, DAG_KIND)
     if json:
         print_json({"id": handle.id, "created": handle.created, "keepers": alive})
@@ -440,14 +302,6 @@ def _read_json(text: str, what: str) -> Any:
         raise PayloadError(
             f"the {what} {text!r} is not JSON ({error}); a text stands in double quotes: '\"yes\"'"
         ) from error
-
-
-def _nodes_of(dag: Dag) -> str:
-    def count(each: Dag) -> int:
-        return sum(1 + (count(node.dag) if isinstance(node, SubDag) else 0) for node in each.nodes)
-
-    total = count(dag)
-    return "1 node" if total == 1 else f"{total:,} nodes"
 
 
 def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Table:

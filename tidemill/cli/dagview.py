@@ -1,4 +1,4 @@
-"""A run of a dag as rows: every node with its state, how far it is, how long it took, and why it is where it is. Pure."""
+"""A run of a dag as lines: each node with its state, how far it is, how long it took, and why. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.cli.why import explain_job
+from tidemill.cli.why import explain_control, explain_job, explain_workers
 from tidemill.core.duration import format_duration
 from tidemill.dags.events import FINAL
 from tidemill.dags.explain import Row, explain, tree
@@ -143,8 +143,7 @@ def why_node(view: View, name: str, jobs: Sequence[Job]) -> str:
 
 
 def why_job(job: Job) -> str:
-    """What a node's job waits for or does: `its job 17 waits on queue gpu: no worker serves queue gpu`."""
-    told = explain_job({**job, "due_in": job["due_in"] or 0.0})[1:]
+    """What a node's job waits for or does: `its job 17 waits: no worker serves queue gpu`."""
     if job["state"] == "running":
         where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
         said = [f"its job {job['id']} runs{where}"]
@@ -155,7 +154,10 @@ def why_job(job: Job) -> str:
         if job["cancel_reason"]:
             said.append(f"asked to stop: {job['cancel_reason']}")
         return ", ".join(said)
-    return f"its job {job['id']} waits on queue {job['queue']}: {_joined(told)}"
+    hindered = [*explain_workers(job), *explain_control(job)]
+    if job["state"] == "ready" and job["due_in"] <= 0 and hindered:
+        return f"its job {job['id']} waits: {_joined(hindered)}"
+    return f"its job {job['id']} waits on queue {job['queue']}: {_joined(explain_job(job)[1:])}"
 
 
 # -- inner parts ----------------------------------------------------------------------------------

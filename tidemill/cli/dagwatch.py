@@ -15,7 +15,9 @@ from rich.live import Live
 from tidemill.cli.dagpage import live, page, page_json
 from tidemill.cli.dagview import Line, View, lines, why_run
 from tidemill.cli.page import readable
+from tidemill.cli.place import Place, opened
 from tidemill.cli.render import out, print_json, short
+from tidemill.cli.roles import application
 from tidemill.core.errors import ConfigError
 from tidemill.core.refs import RefResolver
 from tidemill.dags.errors import DagError
@@ -113,7 +115,28 @@ def show(view: View, *, json: bool) -> None:
     return console.print(page(view, console.width))
 
 
-async def follow(watch: Watch, *, json: bool) -> int:
+def show_run_of_dag(number: int, *, at: int | None, followed: bool, app: str | None, json: bool, place: Place) -> int:
+    """Show a run of a dag once, at an earlier tick, or until it ends; returns the exit status."""
+    if at is not None and followed:
+        raise ConfigError("--at shows the past and --follow the present: say one of them")
+    known = application(app, place) if app else None
+    kind = known.runs.dag_kind if known else dag_kind()
+
+    async def look() -> int:
+        async with opened(place.settings() if known is None else known.settings) as database:
+            if at is not None:
+                show(await look_back(database, number, kind, at), json=json)
+                return 0
+            watch = Watch(database, number, kind)
+            if followed:
+                return await follow_run(watch, json=json)
+            show(await watch.look(), json=json)
+            return 0
+
+    return asyncio.run(look())
+
+
+async def follow_run(watch: Watch, *, json: bool) -> int:
     """Show a run until it has ended; returns the exit status."""
     if json:
         view = await _until_end(watch, lambda view: None)

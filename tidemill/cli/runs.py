@@ -12,11 +12,15 @@ import msgspec
 from pydantic import ValidationError
 from rich.text import Text
 
+from tidemill.cli.dagwatch import show_run_of_dag
 from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
 from tidemill.cli.roles import application
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.ticks import CancelAsked
+from tidemill.dags.journal import encode_tick as encode_dag_tick
+from tidemill.dags.runner import DAG_KIND
 from tidemill.flows.compat import run_program
 from tidemill.flows.declared import declared
 from tidemill.flows.events import HumanResponseEvent
@@ -24,7 +28,7 @@ from tidemill.flows.fork import relive
 from tidemill.flows.journal import TickRecord, decode_tick
 from tidemill.flows.snapshot import encode_state
 from tidemill.flows.wire import EventRegistry, defined_elsewhere, encode_event
-from tidemill.store.runs import list_runs, new_token, read_ticks, send_to_run, show_run
+from tidemill.store.runs import cancel_run, list_runs, new_token, read_ticks, send_to_run, show_run
 
 _ENDED = ("succeeded", "failed", "cancelled", "timed_out")
 
@@ -75,12 +79,13 @@ def run(
     /,
     *arguments: str,
     at: int | None = None,
+    follow: bool = False,
     app: str | None = None,
     as_workflows: str | None = None,
     json: bool = False,
     place: Place = HERE,
-) -> None:
-    """Show one run: where it stands and why, and everything that happened to it.
+) -> int | None:
+    """Show one run: where it stands and why, and everything that happened to it; of a dag, the tree of its nodes.
 
     Parameters
     ----------
@@ -89,7 +94,9 @@ def run(
     arguments
         With --as-workflows: what the program is given.
     at
-        Show the state after this tick instead; needs --app.
+        Show the state after this tick instead; of a workflow, this needs --app.
+    follow
+        Of a dag: keep showing it until it has ended; the exit status says whether it succeeded.
     app
         The application that declares the workflow: app.py.
     as_workflows
@@ -105,9 +112,14 @@ def run(
 
     async def look() -> tuple[dict[str, Any], list[Any]]:
         async with opened(place.settings()) as database:
-            return dict(await show_run(database, wanted)), await read_ticks(database, wanted)
+            row = dict(await show_run(database, wanted))
+            return row, [] if row["kind"] == DAG_KIND else await read_ticks(database, wanted)
 
     row, ticks = asyncio.run(look())
+    if row["kind"] == DAG_KIND:
+        return show_run_of_dag(wanted, at=at, followed=follow, app=app, json=json, place=place)
+    if follow:
+        raise ConfigError(f"--follow is for runs of dags, and run r{wanted} is of workflow {row['workflow']}")
     if at is not None:
         return _print_state_at(row, ticks, at, app, place)
     if json:
@@ -135,6 +147,8 @@ def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, 
     async def put() -> None:
         async with opened(place.settings()) as database:
             row = await show_run(database, run_number(id))
+            if row["kind"] == DAG_KIND:
+                raise ConfigError(f"run {id} is of a dag: answer what it asks with `tidemill dag submit`")
             data = _event_of(row["workflow"], event, values, app, place)
             token = new_token()
             record = TickRecord("received", time.time(), event=msgspec.Raw(data), token=token)
@@ -172,8 +186,12 @@ async def cancel_runs(numbers: list[int], place: Place) -> None:
     """Ask runs to end; each is told by itself."""
     async with opened(place.settings()) as database:
         for number in numbers:
-            record = TickRecord("cancel_asked", time.time(), reason=f"cancelled by {operator()}")
-            await send_to_run(database, number, encode(record))
+            reason = f"cancelled by {operator()}"
+            if (await show_run(database, number))["kind"] == DAG_KIND:
+                tick = encode_dag_tick(CancelAsked(time.time(), reason))
+            else:
+                tick = encode(TickRecord("cancel_asked", time.time(), reason=reason))
+            await cancel_run(database, number, tick, reason=reason)
             out().print(f"run r{number} was asked to end")
 
 

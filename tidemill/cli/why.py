@@ -25,6 +25,8 @@ def explain_job(job: Job) -> list[str]:
 def explain_origin(job: Job) -> str:
     """Who asked for the job, and because of what."""
     origin = job.get("origin")
+    if not origin and job.get("run_id") is not None:
+        return f"Enqueued by run r{job['run_id']}: `tidemill run r{job['run_id']}` shows it."
     if not origin:
         return "Nobody is recorded as having enqueued it."
     by = origin["by"]

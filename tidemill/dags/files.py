@@ -18,7 +18,7 @@ of its own beside this one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -58,6 +58,13 @@ def problems_in(path: str | FilePath, *, refs: RefResolver | None = None) -> lis
     return sorted(_problems_in(FilePath(path), refs or Refs(), ()), key=lambda each: (each.file or "", each.line or 0))
 
 
+def located(path: str | FilePath, problems: Sequence[DagError]) -> list[DagError]:
+    """Problems that somebody else has found in the dag of a file, with their lines."""
+    text, _ = _read(FilePath(path), ())
+    _, lines = _marked(text, str(path))
+    return [_placed(each, str(path), lines) for each in problems]
+
+
 def _load(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...]) -> Dag:
     text, inside = _read(path, within)
     return _parse(text, str(path), refs, lambda name: _load(path.parent / name, refs, inside))
@@ -79,13 +86,17 @@ def _no_files(name: str) -> Dag:
 
 
 def _parse(text: str, file: str, refs: RefResolver, open_file: Reader) -> Dag:
-    data, lines = (read_json if file.endswith(".json") else read_yaml)(text, file)
+    data, lines = _marked(text, file)
     try:
         dag = _dag(data, (), open_file)
         check_dag(dag, refs)
     except DagError as error:
         raise _placed(error, file, lines) from error.__cause__
     return dag
+
+
+def _marked(text: str, file: str) -> tuple[Any, Lines]:
+    return (read_json if file.endswith(".json") else read_yaml)(text, file)
 
 
 def _placed(error: DagError, file: str, lines: Lines) -> DagError:
@@ -178,7 +189,7 @@ def _problems_in(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...]
     text, inside = _read(path, within)
     file = str(path)
     try:
-        data, lines = (read_json if file.endswith(".json") else read_yaml)(text, file)
+        data, lines = _marked(text, file)
     except DagError as error:
         yield error
         return

@@ -14,7 +14,7 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked, Received
 from tidemill.dags.errors import DagRunError, InputRefusedError
-from tidemill.dags.events import InputRefused, InputTaken, RunFailure, Submission
+from tidemill.dags.events import RunFailure, Submission
 from tidemill.dags.explain import Row, explain, tree
 from tidemill.dags.inputs import judge
 from tidemill.dags.journal import encode_tick
@@ -24,7 +24,7 @@ from tidemill.dags.rerun import rerun_failed, rerun_from
 from tidemill.dags.state import DagState, encode_state
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
-from tidemill.store.runs import SEND, cancel_run, list_inputs, load_run, read_published, show_run, start_run
+from tidemill.store.runs import SEND, cancel_run, is_asked, list_inputs, load_run, show_run, start_run
 
 if TYPE_CHECKING:
     from tidemill.dags.runner import DagInput, DagKind
@@ -80,8 +80,7 @@ class DagHandle:
 
     async def look(self) -> tuple[DagProgram, DagState]:
         """The run's program and its state as it is stored now."""
-        row, snapshot, ticks = await load_run(self._database, self.id)
-        return self._kind.restore(row["input"], snapshot, ticks)
+        return (await self._load())[1:]
 
     async def tree(self) -> list[Row]:
         """Every node with its state and progress, in order."""
@@ -95,20 +94,21 @@ class DagHandle:
         """What the run asks people now."""
         return [dict(row) for row in await list_inputs(self._database, run_id=self.id)]
 
-    async def submit(self, node: str, value: Any, *, by: str, key: str | None = None) -> None:
+    async def submit(self, node: str, value: Any, *, by: str, key: str | None = None) -> bool:
         """Answer an input node. An answer that does not count raises `InputRefusedError`, which says why.
 
-        The same `key` again is the same answer: it is safe to submit once more after a lost connection.
+        The same `key` again is the same answer: it is safe to submit once more after a lost connection. Returns whether
+        the run has taken the answer; if not, it is stored, and nobody drives the run now.
         """
         given = Submission(node, value, by, key or secrets.token_urlsafe(12))
         program, state = await self.look()
         verdict = judge(program, state, given)
         if verdict.repeated:
-            return
+            return True
         if not verdict.accepted:
             raise InputRefusedError(verdict.reason)
         await self._send(given)
-        await self._verdict_on(given)
+        return await self._verdict_on(given)
 
     async def cancel(self, reason: str = "cancelled by its user") -> None:
         """Ask the run to end: nodes that wait are cancelled at once, running ones as soon as they can be stopped."""
@@ -121,8 +121,7 @@ class DagHandle:
         """
         from tidemill.dags.runner import DAG_KIND, DagInput
 
-        row, snapshot, ticks = await load_run(self._database, self.id)
-        program, old = self._kind.restore(row["input"], snapshot, ticks)
+        row, program, old = await self._load()
         if start is None and edited is not UNSET:
             raise ConfigError("say which node the edited input is for: start=")
         state = rerun_failed(program, old) if start is None else rerun_from(program, old, start, edited=edited)
@@ -138,6 +137,13 @@ class DagHandle:
         )
         return DagHandle(self._database, self._kind, number)
 
+    async def _load(self) -> tuple[Any, DagProgram, DagState]:
+        row, snapshot, ticks = await load_run(self._database, self.id)
+        program, state = self._kind.restore(row["input"], snapshot, ticks)
+        if row["state"] == "cancelled" and state.status == "running":  # It was parked, and nobody drove it any more.
+            program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
+        return row, program, state
+
     async def _send(self, given: Submission) -> None:
         tick = encode_tick(Received(time.time(), given, given.node))
         async with self._database.transaction(patience=30.0) as connection:
@@ -152,19 +158,16 @@ class DagHandle:
                 after={"value": given.value, "key": given.key},
             )
 
-    async def _verdict_on(self, given: Submission) -> None:
+    async def _verdict_on(self, given: Submission) -> bool:
         """Wait a moment for the run to take the answer. Another may have been quicker; or nobody drives the run now,
         and the answer will be taken when somebody does."""
-        after, pause, give_up = 0, _FIRST_PAUSE, time.monotonic() + _VERDICT_WITHIN
-        while time.monotonic() < give_up:
-            for row in await read_published(self._database, self.id, after=after):
-                after = row["seq"]
-                told: Any = msgspec.json.decode(row["data"])
-                if told.get("key") != given.key:
-                    continue
-                if told["type"] == InputTaken.__struct_config__.tag:
-                    return
-                if told["type"] == InputRefused.__struct_config__.tag:
-                    raise InputRefusedError(told["reason"])
+        pause, give_up = _FIRST_PAUSE, time.monotonic() + _VERDICT_WITHIN
+        while await is_asked(self._database, self.id, given.node):
+            if time.monotonic() >= give_up:
+                return False
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
+        verdict = judge(*await self.look(), given)
+        if not verdict.repeated:
+            raise InputRefusedError(verdict.reason)
+        return True

@@ -51,8 +51,11 @@ class DagKind:
 
     version = None
 
-    def __init__(self, tasks: Mapping[str, Task[Any, Any]], refs: RefResolver | None = None) -> None:
+    def __init__(
+        self, tasks: Mapping[str, Task[Any, Any]], refs: RefResolver | None = None, *, named: bool = False
+    ) -> None:
         self.tasks = tasks
+        self._named = named
         self._refs = refs
         self._programs = lru_cache(_PROGRAMS_KEPT)(self._make)
 
@@ -61,7 +64,7 @@ class DagKind:
         return self._programs(dag)[0]
 
     def _make(self, dag: bytes) -> tuple[DagProgram, NodeJobs]:
-        return DagProgram(Dag.from_json(dag), refs=self._refs, narrate=False), NodeJobs(self.tasks)
+        return DagProgram(Dag.from_json(dag), refs=self._refs, narrate=False), NodeJobs(self.tasks, named=self._named)
 
     def restore(self, stored: bytes, snapshot: bytes | None, ticks: Sequence[bytes]) -> tuple[DagProgram, DagState]:
         """A run's program, and its state from what is stored of it."""

@@ -34,6 +34,7 @@ CLAIM_AT_ONCE = 200
 SAFETY_POLL = 1.0
 MOST_RUNS = 20_000
 MOST_INBOX = 5000
+WAKE_AT_MOST_EVERY = 0.05
 LOOK_FOR_OWN = 5.0
 LETTING_GO = 10.0
 
@@ -62,7 +63,9 @@ class RunKeeper:
         self._reserving = asyncio.Lock()
         self._born: dict[int, asyncio.Future[None]] = {}
         self._wake_at = 0.0
+        self._woken_at = 0.0
         self._claims_due = True
+        self._mail = False
         self._look_for_own_at = 0.0
         self._writes = asyncio.Event()
         self._news = asyncio.Event()
@@ -164,9 +167,19 @@ class RunKeeper:
     def _hear(self, what: str) -> None:
         if what == "wake":  # Something has come for a run that sleeps.
             self._wake_at = 0.0
-        if what != "inbox":
+        if what == "inbox":
+            self._mail = True
+        else:
             self._claims_due = True
         self._news.set()
+
+    def _wake_soon(self) -> None:
+        """There is mail, and not for the runs in hand: it may be for one that sleeps."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._woken_at + WAKE_AT_MOST_EVERY:
+            self._wake_at, self._claims_due = now, True
+        else:
+            self._wake_at = min(self._wake_at, self._woken_at + WAKE_AT_MOST_EVERY)
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -289,7 +302,9 @@ class RunKeeper:
         while True:
             pause = SAFETY_POLL
             try:
-                await self._bring_inbox()
+                if await self._bring_inbox() == 0 and self._mail:
+                    self._wake_soon()
+                self._mail = False
                 if self._claims_due:
                     self._claims_due = False
                     await self._wake_sleepers()
@@ -331,7 +346,7 @@ class RunKeeper:
         """Every now and then: wake runs for which something is due."""
         now = asyncio.get_running_loop().time()
         if now >= self._wake_at:
-            self._wake_at = now + SAFETY_POLL
+            self._woken_at, self._wake_at = now, now + SAFETY_POLL
             due_in = await self._store.wake()
             if due_in is not None:
                 # Not later than what a release may have said meanwhile.
@@ -385,9 +400,10 @@ class RunKeeper:
         turn.state = "parked"
         turn.note = storable(f"{why}; the workflow has changed since: cancel the run, or deploy what fits")
 
-    async def _bring_inbox(self) -> None:
+    async def _bring_inbox(self) -> int:
+        """Give the runs what has come for them; returns how much that was."""
         if not self.runs:
-            return
+            return 0
         settled, self._settled = self._settled, set()
         rows = await self._store.due(self.worker_id, list(self._taken), MOST_INBOX)
         self._taken -= settled  # Their turn was written before this reading: it shows only what is new.
@@ -402,6 +418,7 @@ class RunKeeper:
             self._hand_over(run, mail)
         if len(rows) == MOST_INBOX:
             self._news.set()
+        return len(rows)
 
     def _hand_over(self, run: StoredRun, mail: list[Any]) -> None:
         """Give a run all that has come for it: what is ready together is taken together."""

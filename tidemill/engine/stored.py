@@ -39,7 +39,6 @@ class WorkEnd(msgspec.Struct, omit_defaults=True):
     job: int | None = None
     run: int | None = None
     key: str | None = None
-    attempt: int = 0
     result: msgspec.Raw = msgspec.Raw(b"null")
     note: str | None = None
     error: dict[str, Any] | None = None

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import msgspec
 from pydantic import InstanceOf, TypeAdapter
@@ -319,18 +320,22 @@ class FlowRun:
         return await asyncio.wait_for(call, spec.timeout)
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
-        delay = None
+        delay, message = None, str(error)
         if spec.retry_policy is not None:
-            delay = next_delay(
-                spec.retry_policy,
-                elapsed=self.now() - work.began,
-                attempts=work.attempt,
-                error=error,
-                seed=hash((self.run_id, work.id, work.attempt)) & 0xFFFFFFFF,
-            )
+            try:
+                delay = next_delay(
+                    spec.retry_policy,
+                    elapsed=self.now() - work.began,
+                    attempts=work.attempt,
+                    error=error,
+                    seed=crc32(f"{self.run_id}/{work.id}/{work.attempt}".encode()),
+                )
+            except Exception as worse:  # noqa: BLE001 - a retry policy is user code as well
+                worse.__context__ = error
+                error, message = worse, f"the retry policy of step {spec.name} failed: {worse}"
         trace = "".join(traceback.format_exception(error))
         kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        return Ended(error=Failure(kind, str(error), trace, error), retry_in=delay)
+        return Ended(error=Failure(kind, message, trace, error), retry_in=delay)
 
 
 def _events_of(spec: StepSpec, result: Any) -> tuple[tuple[Any, ...], bool]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import enum
 import functools
 import hashlib
@@ -29,7 +30,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.pipelines.source import Sources, dump
+from tidemill.pipelines.source import Definition, Sources, dump
 
 #: Where code lives that is not the project's own.
 _ELSEWHERE = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -139,6 +140,7 @@ class _Walk:
             for reached in _names_in_code(function.__code__):
                 self._named(reached, function.__globals__)
         else:
+            definition = _undeclared(definition, function.__globals__)
             self._parts[name] = short_hash(dump(definition))
             self._names(definition, function.__globals__)
         self._closure(name, function)
@@ -161,7 +163,7 @@ class _Walk:
         if module is None or not _is_project(module):
             self._package(kind.__module__)
             return
-        name = f"{kind.__module__}.{kind.__qualname__}"
+        name = _name_of(kind)
         definition = SOURCES.class_definition(module, kind)
         if definition is not None:
             self._parts[name] = short_hash(dump(definition))
@@ -205,8 +207,30 @@ class _Walk:
             value, name = getattr(value, attribute), attribute
         if value is getattr(builtins, name, self):
             return
-        fallback = f"{scope.get('__name__', '')}.{'.'.join(chain)}"
+        fallback = f"{_module_name(str(scope.get('__name__', '')))}.{'.'.join(chain)}"
         self.follow(_name_of(value, fallback), value)
+
+
+def _undeclared(node: Definition, scope: Mapping[str, Any]) -> Definition:
+    """A definition without the decorators that only declare it to Tidemill: how it is run is not what it does."""
+    decorators = getattr(node, "decorator_list", None)
+    if not decorators:
+        return node
+    kept = [each for each in decorators if not _declares(each, scope)]
+    if len(kept) == len(decorators):
+        return node
+    made = copy.copy(node)
+    made.decorator_list = kept  # pyright: ignore[reportAttributeAccessIssue]
+    return made
+
+
+def _declares(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    if not isinstance(called, ast.Attribute):
+        return False
+    root = called.value
+    known = scope.get(root.id) if isinstance(root, ast.Name) else None
+    return called.attr == "stage" if known is None else _is_ours(known)
 
 
 def _chains(node: ast.AST) -> set[tuple[str, ...]]:
@@ -292,8 +316,17 @@ def _name_of(value: Any, fallback: str = "code") -> str:
     if isinstance(value, ModuleType):
         return value.__name__
     if isinstance(qualname, str) and isinstance(getattr(value, "__module__", None), str):
-        return f"{value.__module__}.{qualname}"
+        return f"{_module_name(value.__module__)}.{qualname}"
     return fallback
+
+
+def _module_name(name: str) -> str:
+    """A module's name, also for a file that is run as a program: it is the same code then."""
+    if name != "__main__":
+        return name
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return spec.name if spec is not None else PurePath(getattr(main, "__file__", None) or "__main__").stem
 
 
 def _is_ours(value: Any) -> bool:

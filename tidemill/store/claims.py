@@ -375,4 +375,4 @@ def _in_turn(rows: list[Any]) -> list[Any]:
 
 def claimed_job(row: Any) -> ClaimedJob:
     """A row that a claim has returned, as a job in hand."""
-    return ClaimedJob(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], bool(row[9]), row[10])
+    return ClaimedJob(*row[:9], bool(row[9]), row[10], row[12])

@@ -9,11 +9,8 @@ from __future__ import annotations
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
         origin, tags, unique_key, concurrency_key, concurrency_max, run_id, work"""
 
-#: Wakes the owners of runs to which something in `told` has happened, and runs that sleep. To be selected, else it
-#: does not happen.
-TOLD = """(SELECT count(pg_notify('tidemill_runs', CASE WHEN EXISTS (
-        SELECT FROM told JOIN tidemill.run AS r ON r.id = told.run_id WHERE r.owner IS NULL) THEN 'wake' ELSE 'inbox' END))
-    FROM (SELECT FROM told LIMIT 1) AS news)"""
+#: Tells the owners of runs that something in `told` has happened to some. To be selected, else it does not happen.
+TOLD = "(SELECT count(pg_notify('tidemill_runs', 'inbox')) FROM (SELECT FROM told LIMIT 1) AS news)"
 
 
 def archive_sql(
@@ -22,8 +19,8 @@ def archive_sql(
     state: str,
     note: str,
     where: str = "true",
-    result: str = "NULL::json",
-    error: str = "NULL::json",
+    result: str = "NULL",
+    error: str = "NULL",
     failures: str = "failures",
     losses: str = "losses",
     errors: str = "errors",
@@ -32,6 +29,8 @@ def archive_sql(
 
     The arguments are SQL expressions over these rows. Whoever uses it selects `TOLD` as well.
     """
+    end = {"job": "id", "state": state, "result": result, "note": note, "error": error}
+    said = ", ".join(f"'{name}', {value}" for name, value in end.items() if value != "NULL")
     return f"""
 archived AS (
     INSERT INTO tidemill.job_history (id, {_KEPT}, state, note, result, failures, losses, errors)
@@ -39,6 +38,5 @@ archived AS (
     FROM {rows} WHERE {where} RETURNING id, concurrency_key),
 told AS (
     INSERT INTO tidemill.inbox (run_id, work, data)
-    SELECT run_id, work, json_build_object(
-        'job', id, 'attempt', attempt, 'state', {state}, 'result', {result}, 'note', {note}, 'error', {error})
+    SELECT run_id, work, json_build_object({said})
     FROM {rows} WHERE run_id IS NOT NULL AND {where} RETURNING run_id)"""

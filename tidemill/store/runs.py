@@ -172,6 +172,9 @@ JOIN tidemill.run AS r ON r.id = i.run_id
 WHERE ($1::bigint IS NULL OR i.run_id = $1) ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
 """
 
+#: Whether a node of a run asks somebody something now.
+IS_ASKED = "SELECT EXISTS (SELECT FROM tidemill.run_input WHERE run_id = $1 AND node = $2) AS asked"
+
 #: What was noted by a piece of work, in the journal or on its way there.
 NOTED_FOR_WORK = """
 SELECT data FROM tidemill.tick WHERE run_id = $1 AND data ->> 'kind' = 'noted' AND (data ->> 'work')::bigint = $2
@@ -184,7 +187,8 @@ WHERE run_id = $1 AND data ->> 'kind' = 'noted' AND (data ->> 'work')::bigint = 
 PUBLISH = "INSERT INTO tidemill.published (run_id, data) SELECT $1, data FROM unnest($2::json[]) AS p(data)"
 
 LIST_RUNS = """
-SELECT id, workflow, kind, state, CASE WHEN key NOT LIKE '~%' THEN key END AS key, seq, owner, awake, note, created_at, ended_at FROM tidemill.run
+SELECT id, workflow, kind, state, CASE WHEN key NOT LIKE '~%' THEN key END AS key, seq, owner, awake, note,
+       created_at, ended_at FROM tidemill.run
 WHERE ($1::text IS NULL OR state = $1) AND ($2::text IS NULL OR workflow = $2) AND ($3::bigint IS NULL OR id < $3)
 ORDER BY id DESC LIMIT $4
 """
@@ -324,6 +328,12 @@ async def load_run(database: Database, run_id: int) -> tuple[asyncpg.Record, byt
 async def list_inputs(database: Database, *, run_id: int | None = None, limit: int = 200) -> list[asyncpg.Record]:
     """What runs ask people, the longest waiting first."""
     return await database.fetch(LIST_INPUTS, run_id, limit)
+
+
+async def is_asked(database: Database, run_id: int, node: str) -> bool:
+    """Whether a node of a run waits for somebody's answer."""
+    row = await database.fetchrow(IS_ASKED, run_id, node)
+    return row is not None and row["asked"]
 
 
 async def publish(database: Database, run_id: int, shown: Sequence[bytes]) -> None:

@@ -1,0 +1,243 @@
+"""A world in virtual time: processes that are event loops, messages between them, and an order that a seed decides.
+
+    world = World(seed=7)
+    owner = world.process("owner")
+    owner.begin(keeper.run)
+    world.go(until=lambda: ended, limit=600.0)
+
+Each process is an event loop of its own, and nothing happens but one turn of one loop, or the arrival of one message,
+at a time. A process that crashes is never given a turn again: no `finally` of it runs, as if it had been killed. One
+that is paused gets its turns later. Nobody waits: when nothing is to be done, the clock moves to what comes next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from tidemill.core.clock import VirtualClock
+from tidemill.core.errors import TidemillError
+
+T = TypeVar("T")
+
+_BEGINNING = 1000.0
+_AFTER_THE_END = 50
+
+
+class SimulationError(TidemillError):
+    """Something went wrong in a simulation that never may; says how to see it again."""
+
+
+class _Nobody:
+    """The selector of a loop that hears nothing from outside."""
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        return []
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """An event loop on a virtual clock, which does one turn when it is told to."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._virtual = clock
+        self._selector = _Nobody()
+
+    def time(self) -> float:
+        return self._virtual.monotonic()
+
+    def next_at(self) -> float | None:
+        """When it has something to do; None if nothing that it knows of."""
+        if self._ready:  # type: ignore[attr-defined]
+            return self._virtual.monotonic()
+        waiting: list[Any] = self._scheduled  # type: ignore[attr-defined]
+        while waiting and waiting[0].cancelled():
+            heapq.heappop(waiting)._scheduled = False
+        return waiting[0].when() if waiting else None
+
+    def turn(self) -> None:
+        """Run what is ready, once."""
+        self.stop()
+        self.run_forever()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """There are no threads here: the call is made now."""
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+            done.set_exception(error)
+        return done
+
+    def _process_events(self, event_list: list[Any]) -> None: ...
+
+    def _write_to_self(self) -> None: ...
+
+
+class Process:
+    """One process of the world."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.loop = VirtualLoop(world.clock)
+        self.loop.set_exception_handler(self._broken)
+        self.alive = True
+        self.paused_until = 0.0
+        self.main: asyncio.Task[Any] | None = None
+        self._waiting: dict[asyncio.Future[Any], None] = {}
+
+    def begin(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Run this until it returns or the process dies."""
+        self.main = self.loop.create_task(main())
+
+    def next_at(self) -> float | None:
+        at = self.loop.next_at()
+        return None if at is None else max(at, self.paused_until)
+
+    def crash(self) -> None:
+        """End here and now, without a word."""
+        self.alive = False
+        self.world.bury(self)
+
+    def pause(self, seconds: float) -> None:
+        """Stand still for a while, as a stopped process does."""
+        self.paused_until = max(self.paused_until, self.world.clock.now() + seconds)
+        self.world.note(self.name, "stands still", round(seconds, 3))
+
+    def hear(self, call: Callable[..., None], *args: Any) -> None:
+        """A message arrives; to a dead process it means nothing."""
+        if self.alive:
+            self.loop.call_soon(call, *args)
+
+    def expect(self) -> asyncio.Future[Any]:
+        """An answer that is to come; it is lost if the connection breaks."""
+        answer = self.loop.create_future()
+        self._waiting[answer] = None
+        answer.add_done_callback(self._waiting.pop)
+        return answer
+
+    def cut_off(self) -> None:
+        """All connections break: what was asked may or may not have been done."""
+        self.world.note(self.name, "loses its connections", len(self._waiting))
+        for answer in self._waiting:
+            self.hear(_break, answer)
+
+    def clean(self) -> None:
+        """Let the tasks of a world that is over unwind, so that nothing is left behind."""
+        self.loop.set_exception_handler(lambda loop, context: None)
+        for _ in range(_AFTER_THE_END):
+            left = asyncio.all_tasks(self.loop)
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            self.loop.turn()
+        with suppress(RuntimeError):
+            self.loop.close()
+
+    def _broken(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if self.alive and error is not None:
+            self.world.broken.append(error)
+
+
+class World:
+    """Processes, messages and the clock. The same seed gives the same history."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.clock = VirtualClock(_BEGINNING)
+        self.processes: list[Process] = []
+        self.history: list[tuple[Any, ...]] = []
+        self.happened = 0
+        self.broken: list[BaseException] = []
+        self._dead: list[Process] = []
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbered = 0
+        self._faults: dict[int, list[Callable[[], None]]] = {}
+
+    def process(self, name: str) -> Process:
+        made = Process(self, name)
+        self.processes.append(made)
+        return made
+
+    def bury(self, process: Process) -> None:
+        """A process is dead. Its tasks are kept as they are: whatever unwound them would run their clean-up."""
+        self.note(process.name, "ends")
+        self.processes.remove(process)
+        self._dead.append(process)
+
+    def note(self, *what: Any) -> None:
+        """Write into the history; it is what two runs of one seed are compared by."""
+        self.history.append((round(self.clock.now(), 9), *what))
+
+    def later(self, delay: float, call: Callable[[], None]) -> None:
+        """Have something happen after so many seconds."""
+        self._numbered += 1
+        heapq.heappush(self._agenda, (self.clock.now() + delay, self._numbered, call))
+
+    def when(self, happened: int, fault: Callable[[], None]) -> None:
+        """Have something go wrong after so many things have happened."""
+        self._faults.setdefault(happened, []).append(fault)
+
+    def go(self, until: Callable[[], bool], *, limit: float) -> None:
+        """Let things happen until this is true; a `SimulationError` if it is not after so many seconds."""
+        end = self.clock.now() + limit
+        while not until():
+            if self.broken:
+                raise self.broken[0]
+            if not self._step():
+                raise SimulationError("nothing will ever happen again, and it is not over")
+            if self.clock.now() > end:
+                raise SimulationError(f"it is not over after {limit:g} seconds of virtual time")
+
+    def _step(self) -> bool:
+        self.happened += 1
+        for fault in self._faults.pop(self.happened, ()):
+            fault()
+        soonest = self._agenda[0][0] if self._agenda else math.inf
+        ready: list[Process] = []
+        for process in self.processes:
+            at = process.next_at()
+            if at is not None and at < soonest:  # Messages that arrive at the same moment come first.
+                soonest, ready = at, [process]
+            elif ready and at == soonest:
+                ready.append(process)
+        if soonest == math.inf:
+            return False
+        self.clock.advance(max(0.0, soonest - self.clock.now()))
+        if not ready:
+            heapq.heappop(self._agenda)[2]()
+        else:
+            (ready[0] if len(ready) == 1 else self.chance.choice(ready)).loop.turn()
+        return True
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for process in self.processes:
+            process.alive = False
+        for process in [*self.processes, *self._dead]:
+            process.clean()
+
+
+def _break(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(ConnectionError("the connection is gone"))
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask what may safely be asked twice, until there is an answer."""
+    pause = 0.05
+    while True:
+        try:
+            return await ask()
+        except ConnectionError:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)

@@ -1,0 +1,422 @@
+"""What a user declares: a pipeline, its stages, and what a stage's function is given.
+
+blog = Pipeline("auto-blog", root="output/")
+
+@blog.stage(input="daily/{date}/*.txt", output="summary/{date}.txt", min_size=500)
+async def summary(entity, files): ...
+
+@blog.stage(input="summary/{date}.txt", output="final/{date}-daily-digest.md", parallel=8)
+async def digest(entity, text): ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tidemill.core.conditions import Condition
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import DEFAULT_PRIORITY, check_name
+from tidemill.pipelines.codehash import CodeHash, hash_code
+from tidemill.pipelines.pattern import Pattern, derive, entity_id, entity_values
+from tidemill.pipelines.staleness import BACKOFF, OnEdit, Rules
+
+OnOrphan = Literal["keep", "archive", "delete"]
+
+#: More states of a stage than this are not built again before somebody has approved it.
+APPROVE_ABOVE = 1000
+
+Function = Callable[..., Any]
+
+
+class Entity(Mapping[str, str]):
+    """What a state is about: its variables, `entity["date"]` or `entity.date`, its `id`, and its output's `path`."""
+
+    def __init__(self, id: str, variables: Mapping[str, str], path: str) -> None:
+        self.id = id
+        self.path = path
+        self.variables = dict(variables)
+
+    def __getitem__(self, name: str) -> str:
+        return self.variables[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self.__dict__["variables"][name]
+        except KeyError:
+            raise AttributeError(f"this entity has no {name!r}; it has {', '.join(self.variables) or 'none'}") from None
+
+    def __repr__(self) -> str:
+        return f"<Entity {self.id}>"
+
+
+class Input(msgspec.Struct, frozen=True):
+    """One input of a stage. `key` are the variables by which it belongs to an entity; what is not in it, is collected."""
+
+    name: str
+    pattern: Pattern
+    key: tuple[str, ...]
+
+    @property
+    def is_many(self) -> bool:
+        """Whether an entity may have several files of it."""
+        return self.pattern.has_glob or len(self.key) < len(self.pattern.variables)
+
+
+class Stage:
+    """A stage: what it is made from, what it makes, and the function that does it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        function: Function,
+        name: str,
+        inputs: Sequence[Input],
+        output: Pattern,
+        *,
+        variables: tuple[str, ...],
+        scatter: tuple[str, ...],
+        options: StageOptions,
+    ) -> None:
+        self.pipeline = pipeline
+        self.function = function
+        self.name = check_name("stage", name)
+        self.inputs = tuple(inputs)
+        self.output = output
+        self.variables = variables  # of the entity
+        self.scatter = scatter  # variables of the output that the function itself chooses
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        self.when = None if options.when is None else Condition(options.when)
+        self.named = len(self.inputs) != 1 or self.inputs[0].is_many
+        self._code: CodeHash | None = None
+
+    def __repr__(self) -> str:
+        return f"<stage {self.pipeline.name}/{self.name}: {', '.join(i.pattern.text for i in self.inputs)} -> {self.output.text}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @property
+    def code(self) -> CodeHash:
+        """The hash of its code, taken once: what runs does not change when its file does."""
+        if self._code is None:
+            options = self.options
+            self._code = hash_code(self.function, params=options.params, version=options.version)
+        return self._code
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.code.total, self.options.min_size, self.options.on_edit)
+
+    def entity(self, id: str) -> Entity:
+        """An entity of this stage by its id."""
+        values = entity_values(id) if self.variables else ()
+        if len(values) != len(self.variables):
+            raise ConfigError(f"{id!r} is not an entity of stage {self.name}: it needs {', '.join(self.variables)}")
+        variables = dict(zip(self.variables, values, strict=True))
+        return Entity(id, variables, "" if self.scatter else self.output_path(variables))
+
+    def output_path(self, variables: Mapping[str, str]) -> str:
+        """Where the output for these variables is."""
+        return self.output.format({name: derive(name, variables) or "" for name in self.output.variables})
+
+
+class StageOptions(msgspec.Struct, frozen=True):
+    """How a stage's states are built and kept."""
+
+    min_size: int = 0
+    parallel: int | None = None
+    queue: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    budget: float | None = None
+    in_process: bool = False
+    version: str | None = None
+    params: Mapping[str, Any] = {}
+    when: str | None = None
+    has_files: bool = False
+    on_edit: OnEdit = "rebuild"
+    on_orphan: OnOrphan = "keep"
+    backoff: tuple[float, ...] = BACKOFF
+    approve_above: int | None = APPROVE_ABOVE
+
+
+class Pipeline:
+    """Things that must exist: stages that make whatever is missing or out of date."""
+
+    def __init__(
+        self,
+        name: str,
+        root: str | Path = ".",
+        *,
+        store: Any = None,
+        scan_interval: Duration = 60,
+        full_scan: Duration = 3600,
+        watch: bool = True,
+        backoff: Iterable[Duration] = BACKOFF,
+        approve_above: int | None = APPROVE_ABOVE,
+        on_edit: OnEdit = "rebuild",
+        on_orphan: OnOrphan = "keep",
+        queue: str = "pipelines",
+    ) -> None:
+        """
+        root           the folder that all patterns are in
+        store          where states are kept, if not in files: `ObjectStates(...)` or `DatabaseStates()`
+        scan_interval  how often to look for what nobody has announced
+        full_scan      how often to look at every file while the system announces changes
+        watch          whether to be told of changes by the operating system
+        backoff        the waits after failures; afterwards a state is parked
+        approve_above  more states of a stage than this are not built again before somebody approves; None for never
+        on_edit        what to do about outputs that were changed by hand: "rebuild" them, or "adopt" them
+        on_orphan      what `clean` does with outputs whose inputs are gone: "keep", "archive" or "delete"
+        queue          where builds wait for workers, unless a stage names another
+        """
+        self.name = check_name("pipeline", name)
+        if "/" in name:
+            raise ConfigError(f"{name!r} is not a pipeline's name: leave out the slash")
+        self.root = Path(root)
+        self.store = store
+        self.scan_interval = parse_duration(scan_interval, what="scan_interval")
+        self.full_scan = parse_duration(full_scan, what="full_scan")
+        self.watch = watch
+        self.queue = check_name("queue", queue)
+        self.stages: dict[str, Stage] = {}
+        self.defaults = StageOptions(
+            backoff=_waits(backoff),
+            approve_above=approve_above,
+            on_edit=_one_of("on_edit", on_edit, ("rebuild", "adopt")),
+            on_orphan=_one_of("on_orphan", on_orphan, ("keep", "archive", "delete")),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name}: {' -> '.join(self.stages) or 'no stages'}>"
+
+    def stage(
+        self,
+        *,
+        input: str | Sequence[str] | Mapping[str, str],
+        output: str,
+        name: str | None = None,
+        collect: str | Iterable[str] = (),
+        scatter: bool = False,
+        min_size: int = 0,
+        parallel: int | None = None,
+        queue: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        budget: Duration | None = None,
+        in_process: bool = False,
+        version: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        when: str | None = None,
+        has_files: bool = False,
+        on_edit: OnEdit | None = None,
+        on_orphan: OnOrphan | None = None,
+        backoff: Iterable[Duration] | None = None,
+        approve_above: int | None | Literal["as the pipeline"] = "as the pipeline",
+    ) -> Callable[[Function], Stage]:
+        """Declare a stage.
+
+        input       a pattern, several, or several by the names of the function's parameters; several are joined on
+                    the variables that they share
+        output      the pattern of what it makes
+        collect     variables of the input that the output does not have: one build gets all of them
+        scatter     the output has variables that the input does not have: the function returns a dict of outputs
+        min_size    a smaller output is a failure
+        parallel    at most so many builds of it at once
+        queue       where its builds wait for workers
+        in_process  build in the pipeline's own process: for small, quick functions
+        version     stands in for the code: the states are rebuilt when it changes, and only then
+        params      values that count as code; the function gets them by name
+        when        a condition in CEL over the entity's variables: others are left alone
+        has_files   only entities whose directory has files
+        """
+        defaults = self.defaults
+        options = StageOptions(
+            min_size=min_size,
+            parallel=parallel,
+            queue=queue,
+            priority=priority,
+            budget=None if budget is None else parse_duration(budget, what="budget"),
+            in_process=in_process,
+            version=version,
+            params=dict(params or {}),
+            when=when,
+            has_files=has_files,
+            on_edit=defaults.on_edit if on_edit is None else _one_of("on_edit", on_edit, ("rebuild", "adopt")),
+            on_orphan=defaults.on_orphan
+            if on_orphan is None
+            else _one_of("on_orphan", on_orphan, ("keep", "archive", "delete")),
+            backoff=defaults.backoff if backoff is None else _waits(backoff),
+            approve_above=defaults.approve_above if approve_above == "as the pipeline" else approve_above,
+        )
+        if parallel is not None and parallel < 1:
+            raise ConfigError(f"parallel={parallel} would never let anything be built")
+
+        def declare(function: Function) -> Stage:
+            wanted = name or getattr(function, "__name__", "")
+            if wanted in self.stages:
+                raise ConfigError(f"pipeline {self.name}: two stages are called {wanted!r}")
+            collected = (collect,) if isinstance(collect, str) else tuple(collect)
+            inputs, variables, free = read_patterns(f"stage {wanted}", input, Pattern(output), collected, scatter)
+            made = Stage(
+                self, function, wanted, inputs, Pattern(output), variables=variables, scatter=free, options=options
+            )
+            self.stages[wanted] = made
+            try:
+                check_order(self.stages.values())
+            except ConfigError:
+                del self.stages[wanted]
+                raise
+            return made
+
+        return declare
+
+    def require(self, stage: str) -> Stage:
+        """The stage of this name, or an error that says which there are."""
+        found = self.stages.get(stage)
+        if found is None:
+            known = ", ".join(self.stages) or "none"
+            raise ConfigError(f"pipeline {self.name} has no stage {stage!r}; its stages: {known}")
+        return found
+
+
+def read_patterns(
+    where: str,
+    input: str | Sequence[str] | Mapping[str, str],
+    output: Pattern,
+    collect: tuple[str, ...],
+    scatter: bool,
+) -> tuple[list[Input], tuple[str, ...], tuple[str, ...]]:
+    """The inputs, the entity's variables, and those of the output that the function chooses."""
+    if output.has_glob or output.is_directory:
+        raise ConfigError(f"{where}: the output {output.text!r} must name one file for each entity")
+    named = {"": input} if isinstance(input, str) else dict(input) if isinstance(input, Mapping) else None
+    if named is None:
+        named = {str(at): text for at, text in enumerate(input)}
+    if not named:
+        raise ConfigError(f"{where}: it has no input")
+    inputs: list[Input] = []
+    every: dict[str, str] = {}
+    for name, text in named.items():
+        pattern = Pattern(text)
+        for variable, kind in pattern.kinds.items():
+            if every.setdefault(variable, kind) != kind:
+                raise ConfigError(f"{where}: {variable} is {every[variable]} in one input and {kind} in another")
+        key = tuple(variable for variable in pattern.variables if variable not in collect)
+        inputs.append(Input(name, pattern, key))
+    if unknown := [name for name in collect if name not in every]:
+        raise ConfigError(f"{where}: collect={unknown[0]!r}, and no input has this variable")
+    variables = tuple(name for name in every if name not in collect)
+    # A part of a collected date is what its entity is: all days of a month.
+    parts = tuple(name for name in output.variables if "." in name and name.partition(".")[0] in collect)
+    free = tuple(name for name in output.variables if name not in variables and name not in parts)
+    variables += parts
+    if parts:
+        inputs = [
+            msgspec.structs.replace(each, key=each.key + tuple(p for p in parts if p.partition(".")[0] in each.pattern.variables))
+            for each in inputs
+        ]  # fmt: skip
+    if free and not scatter:
+        raise ConfigError(
+            f"{where}: the output's {free[0]!r} is in no input; with scatter=True the function says which there are"
+        )
+    if scatter and not free:
+        raise ConfigError(f"{where}: scatter=True, and the output has no variable that the function could choose")
+    dropped = [name for name in variables if name not in output.variables and not _is_part_known(name, output)]
+    if dropped and not free:
+        raise ConfigError(
+            f"{where}: several {dropped[0]!r} would share one output; with collect={dropped[0]!r} one build gets them all"
+        )
+    _check_joined(where, inputs)
+    return inputs, variables, free
+
+
+def _is_part_known(name: str, output: Pattern) -> bool:
+    return name in output.variables
+
+
+def _check_joined(where: str, inputs: Sequence[Input]) -> None:
+    """All inputs with variables must hang together, or every entity of one would meet every entity of another."""
+    rest = [each for each in inputs if each.key]
+    if not rest:
+        return
+    joined = set(rest.pop(0).key)
+    while rest:
+        following = next((each for each in rest if joined & set(each.key)), None)
+        if following is None:
+            raise ConfigError(f"{where}: {rest[0].pattern.text!r} shares no variable with the other inputs")
+        joined |= set(following.key)
+        rest.remove(following)
+
+
+def check_order(stages: Iterable[Stage]) -> list[Stage]:
+    """Stages with each after all that it takes from; an error for circles, and for two that write the same."""
+    every = list(stages)
+    for at, stage in enumerate(every):
+        for other in every[:at]:
+            if _same_place(stage, other) and stage.output.covers(other.output):
+                raise ConfigError(
+                    f"stages {other.pipeline.name}/{other.name} and {stage.pipeline.name}/{stage.name} both write "
+                    f"{stage.output.text!r}: a path must have one maker"
+                )
+    order: list[Stage] = []
+    left = {id(stage): {id(maker) for maker in makers(stage, every)} for stage in every}
+    while len(order) < len(every):
+        ready = [stage for stage in every if id(stage) in left and not left[id(stage)]]
+        if not ready:
+            circle = " -> ".join(f"{stage.pipeline.name}/{stage.name}" for stage in every if id(stage) in left)
+            raise ConfigError(f"these stages take from each other in a circle: {circle}")
+        for stage in ready:
+            order.append(stage)
+            del left[id(stage)]
+        for waits in left.values():
+            waits -= {id(stage) for stage in ready}
+    return order
+
+
+def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
+    """The stages whose outputs a stage takes. A * never takes in what its own stage makes."""
+    return [
+        other
+        for other in stages
+        if _same_place(stage, other)
+        and any(
+            each.pattern.covers(other.output) and not (other is stage and each.pattern.has_glob)
+            for each in stage.inputs
+        )
+    ]
+
+
+def _same_place(stage: Stage, other: Stage) -> bool:
+    a, b = stage.pipeline, other.pipeline
+    if a is b:
+        return True
+    if a.store is None and b.store is None:
+        return a.root.absolute() == b.root.absolute()
+    return a.store is not None and a.store == b.store
+
+
+def key_of(names: Sequence[str], variables: Mapping[str, str]) -> str:
+    """The id of the entity that these variables name."""
+    return entity_id([variables[name] for name in names])
+
+
+def _waits(backoff: Iterable[Duration]) -> tuple[float, ...]:
+    return tuple(parse_duration(each, what="backoff") for each in backoff)
+
+
+def _one_of(what: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise ConfigError(f"{what}={value!r} is not one of {', '.join(allowed)}")
+    return value
