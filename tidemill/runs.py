@@ -18,11 +18,11 @@ from tidemill.dags.runner import DAG_KIND, DagInput, DagKind
 from tidemill.engine.keeper import RunKeeper
 from tidemill.engine.runstore import PostgresRuns
 from tidemill.engine.seams import Seams
-from tidemill.engine.stored import RunKind
+from tidemill.engine.stored import RunKind, WorkEnd
 from tidemill.engine.task import TaskBook
 from tidemill.flows.away import step_tasks
 from tidemill.flows.declared import declared
-from tidemill.flows.durable import FlowKind
+from tidemill.flows.durable import FlowKind, child_end
 from tidemill.flows.events import Event, StartEvent
 from tidemill.flows.fork import fork
 from tidemill.flows.handle import RunHandle
@@ -141,8 +141,12 @@ class Runs:
 
     async def _start_child(
         self, workflow: type[Workflow] | str, fields: dict[str, Any], key: str, parent: tuple[int, int]
-    ) -> None:
-        await self.start(workflow, None, key, fields, parent)
+    ) -> WorkEnd | None:
+        handle = await self.start(workflow, None, key, fields, parent)
+        if handle.created:
+            return None
+        row = await show_run(await self._reach(), handle.id)
+        return child_end(handle.id, row) if row["state"] not in ("running", "parked") else None
 
     async def find(self, number: int) -> RunHandle | DagHandle:
         """A handle on a run that was started before, by any process."""

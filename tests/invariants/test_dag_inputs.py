@@ -1,11 +1,10 @@
-"""A question to a person: one answer counts, whoever drives the run and whenever it comes; and waiting costs nothing."""
+"""A question to a person: one answer counts, whoever drives the run and whenever it comes; waiting costs nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import time
-import weakref
 from typing import Any
 
 import msgspec
@@ -77,7 +76,7 @@ async def test_an_answer_is_checked_counts_once_and_is_on_record(app: App, datab
             await run.submit("load", YES, by="eve")
         assert (await statuses(run))["approve"] == "waiting", "a wrong answer takes nothing away"
         before = time.time()
-        await run.submit("approve", YES, by="ann", key="k1")
+        assert await run.submit("approve", YES, by="ann", key="k1")
         assert await run.result(timeout=15) == ["yes", "yes"]
         await run.submit("approve", YES, by="ann", key="k1")
         with pytest.raises(InputRefusedError, match="came with another answer before"):
@@ -121,9 +120,9 @@ async def test_of_answers_at_the_same_time_one_counts_and_the_others_are_told(
             answered = state.nodes["approve"].answered
             assert answered is not None
             assert state.nodes["approve"].result == people[answered.by]
-            counted = [who for who, verdict in zip(people, told, strict=True) if verdict is None]
+            counted = [who for who, verdict in zip(people, told, strict=True) if verdict is True]
             assert counted == [answered.by], "those whose answer does not count must not think that it does"
-            refused = [verdict for verdict in told if verdict is not None]
+            refused = [verdict for verdict in told if verdict is not True]
             assert all(isinstance(each, InputRefusedError) for each in refused), refused
 
 
@@ -137,30 +136,32 @@ async def test_one_key_with_two_answers_at_the_same_time_is_one_answer(app: App,
         result = await run.result(timeout=15)
     winner = YES if result[0] == "yes" else NO
     for value_given, verdict in zip((YES, YES, NO, NO), told, strict=True):
-        assert (verdict is None) == (value_given == winner), (winner, told)
+        assert (verdict is True) == (value_given == winner), (winner, told)
 
 
 # -- whoever drives the run -----------------------------------------------------------------------
 
 
 async def test_an_answer_that_comes_while_no_keeper_lives_is_taken_by_the_next(
-    app: App, database: Database, database_url: str
+    app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tidemill.dags.handle._VERDICT_WITHIN", 0.5)
     async with running_orchestrator(app), running_worker_of(app):
         async with keeper_process(database_url, app=DAG_RUNS, **SHORT) as keeper:
             runs = [await app.start(ask, rows=number) for number in range(3)]
             for run in runs:
                 await reaches(run, approve="waiting")
             keeper.kill()
-        began = time.monotonic()
-        await asyncio.gather(*(run.submit("approve", YES, by="ann", key=str(run.id)) for run in runs))
-        assert time.monotonic() - began < 10, "it does not wait for ever for somebody to take it"
-        await runs[0].submit("approve", YES, by="ann", key=str(runs[0].id))
+        taken = await asyncio.gather(*(run.submit("approve", YES, by="ann", key=str(run.id)) for run in runs))
+        assert taken == [False] * len(runs)
+        again = asyncio.create_task(runs[0].submit("approve", YES, by="ann", key=str(runs[0].id)))
+        await eventually(lambda: value(database, "SELECT count(*) = 4 FROM tidemill.inbox"))
         assert (await statuses(runs[0]))["approve"] == "waiting"
         async with keeper_process(database_url, app=DAG_RUNS, **SHORT):
             for run in runs:
                 assert await run.result(timeout=15) == ["yes", "yes"]
                 await one_success_each(database, run)
+            assert await again
     kinds = [tick["type"] for tick in await ticks_of(database, runs[1].id)]
     assert kinds.count("received") == 1
 
@@ -193,18 +194,19 @@ async def test_a_run_that_asks_has_no_owner_no_job_and_no_memory(app: App, datab
     async with running_dags(app) as living:
         run = await app.start(ask, rows=1)
         await reaches(run, approve="waiting")
-        held = weakref.ref(kept) if (kept := living.keeper.runs.get(run.id)) is not None else None
-        del kept
         await eventually(lambda: is_asleep(database, run))
         assert living.keeper.runs == {}
         assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
-        gc.collect()
-        assert held is None or held() is None
-        assert not [each for each in gc.get_objects() if isinstance(each, DagRun)]
+        assert await eventually(nothing_of_it_left)
         began = time.monotonic()
         await run.submit("approve", YES, by="ann")
+        assert time.monotonic() - began < 0.7, "it is back in a moment"
         assert await run.result(timeout=15) == ["yes", "yes"]
-        assert time.monotonic() - began < 2
+
+
+def nothing_of_it_left() -> bool:
+    gc.collect()
+    return not any(isinstance(each, DagRun) for each in gc.get_objects())
 
 
 async def test_several_questions_wait_at_once_and_are_answered_in_any_order(app: App, database: Database) -> None:
@@ -223,7 +225,8 @@ async def test_several_questions_wait_at_once_and_are_answered_in_any_order(app:
             await reaches(run, **dict.fromkeys(names, "waiting"))
             assert [each["node"] for each in await run.inputs()] == names
         for number, name in enumerate(["c", "a", "d", "b"]):
-            await eventually(lambda: is_asleep(database, runs[0]))
+            if number % 2:
+                await eventually(lambda: is_asleep(database, runs[0]))
             await runs[0].submit(name, number, by="ann")
             assert name not in [each["node"] for each in await runs[0].inputs()]
         assert await runs[0].result(timeout=15) == [1, 3, 0, 2]

@@ -18,10 +18,12 @@ from tidemill.cli.render import ago, local, plain, read_json, short
 from tidemill.core.codec import decode
 from tidemill.dags.events import FINAL
 from tidemill.dags.runner import DagInput
+from tidemill.store.runs import OWN_KEY
 
 WIDE = 100
 BAR = 10
 GAP = "  "
+LEAST_STATE, LEAST_TIME = "succeeded", "100ms"  # so that columns do not move while one looks
 _BELOW = str.maketrans("├└─", "│  ")
 
 STYLES = {
@@ -60,7 +62,7 @@ def live(view: View, width: int, height: int) -> RenderableType:
     """The same for a terminal of this size, as it is now."""
     done, total = counts(view)
     took = _took(view)
-    head = Text.assemble(_title(view), (f"  {done}/{total} nodes{f'  {short(took)}' if took else ''}", "dim"))
+    head = Text.assemble(_title(view), (f"  {done}/{total} nodes  {short(took)}", "dim"))
     hints = [Text(each, style="dim", overflow="ellipsis", no_wrap=True) for each in why_run(view)]
     room = max(3, height - len(hints) - 2)
     return Group(head, tree_table(folded(lines(view), room), width, wrap=False), *hints)
@@ -71,7 +73,7 @@ def page_json(view: View) -> dict[str, Any]:
     given = _input(view)
     return {
         **plain(view.row, "input", "turn"),
-        "state": view.row["state"] if view.keepers is not None else view.state.status,
+        "state": view.run_state,
         "args": given.args,
         "dag": given.dag,
         "nodes": nodes_json(view),
@@ -85,7 +87,8 @@ def tree_table(found: Sequence[Line], width: int, *, wrap: bool) -> Table:
     names = min(40 if wide else 26, max((len(each.branch + each.label) for each in found), default=0))
     progress = [_progress(each, wide) for each in found]
     times = ["" if each.took is None else short(each.took) for each in found]
-    taken = (names, *(max(map(len, cells), default=0) for cells in ([each.state for each in found], progress, times)))
+    states = max(map(len, (LEAST_STATE, *(each.state for each in found))))
+    taken = (names, states, max(map(len, ("", *progress))), max(map(len, (LEAST_TIME, *times))))
     rest = max(20, width - sum(taken) - len(GAP) * len(taken))
     made = Table.grid(padding=(0, len(GAP), 0, 0))
     for size, right in zip(taken, (False, False, False, True), strict=True):
@@ -118,8 +121,10 @@ def folded(found: list[Line], room: int) -> list[Line]:
 
 
 def _title(view: View) -> Text:
-    state = view.row["state"] if view.keepers is not None else view.state.status
-    return Text.assemble((f"run {view.id}  ", "bold"), (state, STYLES.get(state, "")), f"  {view.row['workflow']}")
+    state = view.run_state
+    then = "" if view.tick is None else f"  at tick {view.tick}"
+    words = f"  {view.row['workflow']}{then}"
+    return Text.assemble((f"run {view.id}  ", "bold"), (state, STYLES.get(state, "")), words)
 
 
 def _facts(view: View) -> list[tuple[str, str]]:
@@ -130,10 +135,11 @@ def _facts(view: View) -> list[tuple[str, str]]:
         ("arguments", json_text(_input(view).args)),
         ("started", f"{local(row['created_at'])}  ({ago(row['created_at'])}){by}"),
         ("repeats", f"run r{origin['repeats']}" if origin.get("repeats") else ""),
-        ("key", row["key"] or ""),
-        ("ended", f"{local(row['ended_at'])}  (took {short(took)})" if row["ended_at"] and took is not None else ""),
-        ("result", "" if row["result"] is None else bytes(row["result"]).decode()),
+        ("key", "" if (row["key"] or OWN_KEY).startswith(OWN_KEY) else row["key"]),
     ]
+    if row["ended_at"] is not None and view.ended:
+        facts.append(("ended", f"{local(row['ended_at'])}  (took {short(took)})"))
+        facts.append(("result", "" if row["result"] is None else bytes(row["result"]).decode()))
     return [(name, value) for name, value in facts if value]
 
 
@@ -149,9 +155,9 @@ def _tone(each: Line) -> str:
     return {"failed": "red", "waiting": "yellow", "queued": "yellow"}.get(each.state, "dim")
 
 
-def _took(view: View) -> float | None:
+def _took(view: View) -> float:
     row = view.row
-    if row["ended_at"] is not None:
+    if row["ended_at"] is not None and view.ended:
         return (row["ended_at"] - row["created_at"]).total_seconds()
     return (datetime.fromtimestamp(view.now, UTC) - row["created_at"]).total_seconds()
 

@@ -29,16 +29,21 @@ class View(msgspec.Struct, frozen=True):
     now: float
     jobs: Sequence[Job] = ()
     all_jobs: bool = True
-    keepers: int | None = None
-    """None if it is not a question: the run is looked at as it was before."""
+    keepers: int = 0
+    tick: int | None = None
+    """The tick after which it is shown, if it is not shown as it is now."""
 
     @property
     def id(self) -> str:
         return f"r{self.row['id']}"
 
     @property
+    def run_state(self) -> str:
+        return self.row["state"] if self.tick is None else self.state.status
+
+    @property
     def ended(self) -> bool:
-        return self.row["state"] not in ("running", "parked")
+        return self.run_state not in ("running", "parked")
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -108,8 +113,8 @@ def jobs_by_node(view: View) -> dict[str, list[Job]]:
 def why_run(view: View) -> list[str]:
     """Where the run stands, in a few sentences."""
     row = view.row
-    if view.keepers is None:
-        return [f"It is shown as it was then; now it is {row['state']}."]
+    if view.tick is not None:
+        return [f"It is shown as it was after tick {view.tick} of {row['seq']}; now it is {row['state']}."]
     if view.ended or row["state"] == "parked":
         return [str(row["note"] or f"It has ended: {row['state']}.")]
     said: list[str] = []
@@ -147,10 +152,10 @@ def why_job(job: Job) -> str:
     if job["state"] == "running":
         where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
         said = [f"its job {job['id']} runs{where}"]
+        if job["note"]:
+            said.insert(0, str(job["note"]))
         if job["attempt"] > 1:
             said.append(f"attempt {job['attempt']}")
-        if job["note"]:
-            said.append(str(job["note"]))
         if job["cancel_reason"]:
             said.append(f"asked to stop: {job['cancel_reason']}")
         return ", ".join(said)
@@ -227,7 +232,7 @@ def _items(view: View, row: Row, jobs: Sequence[Job]) -> list[Line]:
 def _why_job(view: View, jobs: Sequence[Job]) -> str:
     if jobs:
         return why_job(jobs[0])
-    if view.keepers is None or not view.all_jobs:
+    if view.tick is not None or not view.all_jobs:
         return "its job waits in its queue or runs"
     return "its job has ended, and the run will hear of it"
 

@@ -20,6 +20,7 @@ from tidemill.cli.render import out, print_json, short
 from tidemill.cli.roles import application
 from tidemill.core.errors import ConfigError
 from tidemill.core.refs import RefResolver
+from tidemill.core.ticks import CancelAsked
 from tidemill.dags.errors import DagError
 from tidemill.dags.journal import decode_tick
 from tidemill.dags.reducer import DagProgram
@@ -60,6 +61,8 @@ class Watch:
                     program.reduce(state, decode_tick(tick["data"]))
                     self._seq = tick["seq"]
         program, state = self._held
+        if row["state"] == "cancelled" and state.status == "running":  # It was parked: nobody has told its nodes.
+            program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
         found = await show_jobs_of_run(self._database, self._number, limit=jobs) if state.works else []
         return View(
             row=dict(row),
@@ -81,7 +84,7 @@ async def look_back(database: Database, number: int, kind: DagKind, at: int) -> 
         raise ConfigError(f"run r{number} has ticks 1 to {len(ticks)}; there is no tick {at}")
     program, state = restored(kind, row, None, [tick["data"] for tick in ticks[:at]])
     now = decode_tick(ticks[at - 1]["data"]).at if at else row["created_at"].timestamp()
-    return View(row=dict(row), program=program, state=state, now=now)
+    return View(row=dict(row), program=program, state=state, now=now, tick=at)
 
 
 def restored(kind: DagKind, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagProgram, DagState]:

@@ -96,11 +96,13 @@ def _failed(program: DagProgram, state: DagState, step: Step, node: NodeState) -
 
 
 def _blocked(program: DagProgram, state: DagState, step: Step, node: NodeState) -> str:
-    root, hops = node, 0
-    blamed = step.name
+    root, blamed = node, step.name
+    hops: list[str] = []
     while root.hurt is not None and root.status == "blocked":
-        blamed, root, hops = root.hurt, state.nodes[root.hurt], hops + 1
-    way = "" if hops == 1 else f" (by way of {node.hurt!r})"
+        blamed, root = root.hurt, state.nodes[root.hurt]
+        if program.plan.steps[blamed].kind != "enter" or root.status != "blocked":
+            hops.append(blamed)
+    way = "" if len(hops) == 1 else f" (by way of {hops[0]!r})"
     return f"{step.name!r} never runs: it depends on {blamed!r}{way}, and {_failed_in_short(root, blamed)}"
 
 

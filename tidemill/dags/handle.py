@@ -148,7 +148,7 @@ class DagHandle:
         tick = encode_tick(Received(time.time(), given, given.node))
         async with self._database.transaction(patience=30.0) as connection:
             if not await connection.fetch(self._database.sql(SEND), self.id, tick):
-                raise InputRefusedError("the run has ended")
+                return  # The run has ended.
             await write_audit(
                 self._database,
                 connection,

@@ -12,7 +12,7 @@ from tidemill.core.job import DEFAULT_QUEUE, JobOptions, NewJob
 from tidemill.core.ticks import RunWork
 from tidemill.dags.plan import Step, task_of
 from tidemill.engine.task import Task, TaskOptions
-from tidemill.store.turns import JobRow
+from tidemill.store.turns import Gate, JobRow
 
 
 class NodeJob:
@@ -37,6 +37,7 @@ class NodeJob:
         self._named = named
         self._options = None if options == JobOptions() else encode(options)
         self._tags = encode(usual.tags) if usual.tags else None
+        self._gated = task if usual.concurrency_key is not None else None
         self._no_args: bytes | None = None
         NewJob(self._queue, self._name, msgspec.Raw(b"{}"), self._priority).validate()
 
@@ -46,7 +47,12 @@ class NodeJob:
         if self._named and options is not None:
             options = options[:-1] + b',"run":%d}' % run
         args = self._args(command.input)
-        return self._queue, self._name, args, self._priority, None, 0.0, None, options, None, self._tags
+        gate = None if self._gated is None else self._gate(self._gated, args)
+        return self._queue, self._name, args, self._priority, None, 0.0, None, options, None, self._tags, gate
+
+    def _gate(self, task: Task[Any, Any], args: bytes) -> Gate | None:
+        key = task.concurrency_key(args)
+        return None if key is None else (key, task.options.concurrency_max)
 
     def _args(self, given: Any) -> bytes:
         if given:

@@ -295,7 +295,12 @@ class DagProgram:
 
     def _leave(self, turn: Turn, step: Step) -> None:
         """All nodes of a sub-dag have ended."""
-        if turn.state.nodes[step.name].hurt is not None:
+        node, enter = turn.state.nodes[step.name], turn.state.nodes[self.plan.scopes[step.scope].enter or ""]
+        if enter.status == "blocked":  # It has not begun: what failed was outside of it.
+            node.hurt = enter.hurt
+            turn.finish(step.name, "blocked", note=enter.note)
+            return
+        if node.hurt is not None:
             blamed = [name for name in turn.state.failed if name.startswith(step.scope)]
             turn.finish(step.name, "failed", error=NodeError("nodes_failed", _told_failed(turn.state, blamed)))
             return

@@ -23,6 +23,7 @@ from tidemill.dags.journal import decode_tick, encode_tick
 from tidemill.dags.model import Dag
 from tidemill.dags.reducer import DagProgram
 from tidemill.dags.state import DagState
+from tidemill.dags.turn import too_large
 from tidemill.engine.loop import RunLoop
 from tidemill.engine.stored import Begun, StoredRun, WorkEnd
 from tidemill.engine.task import Task
@@ -179,4 +180,7 @@ class DagRun(StoredRun):
             error = NodeError(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))
         result = None if bytes(end.result) == b"null" else msgspec.Raw(bytes(end.result))
         state: Any = end.state
+        if result is not None and len(result) > self.program.limits.result:  # It has no place in the journal either.
+            state, error = "failed", too_large("the result", len(result), self.program.limits.result)
+            result = None
         return [Completed(self._keeper.clock.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]

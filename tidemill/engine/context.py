@@ -37,6 +37,7 @@ class RunningJob:
         "budget",
         "cancel_reason",
         "id",
+        "kill_at",
         "models",
         "note",
         "overrun",
@@ -61,6 +62,7 @@ class RunningJob:
         self.note: str | None = None
         self.reported = False
         self.cancel_reason: str | None = None
+        self.kill_at: float | None = None
         self.overrun: str | None = None
         self.models: ModelUse | None = None
 

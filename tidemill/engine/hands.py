@@ -37,6 +37,7 @@ from tidemill.engine.seams import InvokeContext, NodeCall, within
 from tidemill.engine.task import Task, encode_result
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.tracing import is_tracing, run_traced
+from tidemill.store.turns import UNWANTED
 
 log = structlog.get_logger("tidemill.worker")
 
@@ -73,6 +74,7 @@ class Hands:
         self.worker = ""
         self.models = models
         self.invoke_context: InvokeContext | None = None
+        self.grace = CANCEL_GRACE
         self.closed: str | None = None
         self.slots: dict[int, Slot] = {}
         self.watched: dict[int, Slot] = {}
@@ -168,12 +170,18 @@ class Hands:
             await asyncio.wait(runners, timeout=CANCEL_GRACE)
 
     def cancel(self, job_id: int, attempt: int, reason: str) -> None:
-        """Somebody wants a job cancelled. A task in a thread is only told, for it cannot be stopped."""
+        """Somebody wants a job cancelled. A task in a thread is only told, for it cannot be stopped.
+
+        What a run wants no longer is not waited for beyond the grace: the lifeline sees to that.
+        """
         slot = self.slots.get(job_id)
         if slot is not None and slot.claim.attempt == attempt and slot.job.cancel_reason is None:
             slot.job.cancel_reason = reason
             if slot.interruptible and slot.runner is not None:
                 slot.runner.cancel()
+            if reason == UNWANTED:
+                slot.job.kill_at = self._clock.monotonic() + self.grace
+                self.watched[job_id] = slot
 
     def overrun(self, job_id: int, attempt: int, kind: str) -> None:
         """A job is over its budget or has stalled: cancel it, if it can be cancelled."""

@@ -95,6 +95,13 @@ class RunKeeper:
         self._dirty[run] = None
         self._writes.set()
 
+    def may_rest(self, run: StoredRun) -> None:
+        """Look whether a run rests, and since when."""
+        if not run.at_rest:
+            self._idle_since.pop(run.number, None)
+        elif self.runs.get(run.number) is run:
+            self._idle_since.setdefault(run.number, asyncio.get_running_loop().time())
+
     def expect(self, due: float) -> None:
         """Look into the inbox at this time."""
         delay = max(0.0, due - self.clock.now())
@@ -188,18 +195,19 @@ class RunKeeper:
         while True:
             await self._writes.wait()
             self._writes.clear()
-            dirty, self._dirty = self._dirty, {}
-            taken = [(run, *run.take_turn()) for run in dirty if not run.let_go]
-            if not taken:
-                continue
-            together = [turn for _, turn, _ in taken if turn.within is None]
-            apart = [(run, turn) for run, turn, _ in taken if turn.within is not None]
-            parts = await asyncio.gather(
-                self._commit(together), *(self._commit_within(run, turn) for run, turn in apart)
-            )
-            mine = set[int]().union(*parts)
-            for run, turn, after in taken:
-                self._written(run, turn, after, run.number in mine)
+            await self._write_turn()
+
+    async def _write_turn(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        taken = [(run, *run.take_turn()) for run in dirty if not run.let_go]
+        if not taken:
+            return
+        together = [turn for _, turn, _ in taken if turn.within is None]
+        apart = [(run, turn) for run, turn, _ in taken if turn.within is not None]
+        parts = await asyncio.gather(self._commit(together), *(self._commit_within(run, turn) for run, turn in apart))
+        mine = set[int]().union(*parts)
+        for run, turn, after in taken:
+            self._written(run, turn, after, run.number in mine)
 
     async def _commit_within(self, run: StoredRun, turn: RunTurn) -> set[int]:
         """Write one run's turn together with what its step has written in a transaction of its own.
@@ -282,10 +290,8 @@ class RunKeeper:
             self._forget(run)
             if turn.release and not turn.awake:
                 self._hear("wake")  # Something may have come for it while it was being let go.
-        elif run.at_rest:
-            self._idle_since.setdefault(run.number, asyncio.get_running_loop().time())
         else:
-            self._idle_since.pop(run.number, None)
+            self.may_rest(run)
 
     def _forget(self, run: StoredRun) -> None:
         if self.runs.get(run.number) is run:

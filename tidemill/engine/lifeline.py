@@ -4,8 +4,8 @@ It renews the worker's lease on a connection and an event loop of its own, so th
 like a dead worker. It also watches the jobs that have a `budget` (wall-clock) or a `stall` limit (time without
 a sign of life, armed by the first). A job that can be cancelled is cancelled; one that does not end after that,
 or that runs in a thread and cannot be stopped, takes the process with it: what follows for this job and for
-all others in hand is written in one transaction, and then the process exits with status 75 (budget) or 76
-(stall). A supervisor starts it anew.
+all others in hand is written in one transaction, and then the process exits with status 75 (budget), 76 (stall)
+or 77 (its run did not want it any more, and it had not ended after the grace). A supervisor starts it anew.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Lifeline(threading.Thread):
             kind = overrun_kind(slot.job, now)
             if kind is None:
                 continue
-            if not slot.interruptible:
+            if not slot.interruptible or kind == "cancel":
                 return slot, kind
             asked = self._asked.get(slot.claim.id)
             if asked is None or slot.job.overrun is None:
@@ -173,7 +173,9 @@ class Lifeline(threading.Thread):
 
 
 def overrun_kind(job: RunningJob, now: float) -> str | None:
-    """Which limit a running job has broken, if any: `budget` or `stall`."""
+    """Which limit a running job has broken, if any: `budget`, `stall`, or `cancel` when it should have ended."""
+    if job.kill_at is not None and now > job.kill_at:
+        return "cancel"
     if job.budget is not None and now - job.started > job.budget:
         return "budget"
     if job.stall is not None and job.beat_at is not None and now - job.beat_at > job.stall:

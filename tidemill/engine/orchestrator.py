@@ -23,6 +23,7 @@ from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.migrate import migrate
 from tidemill.store.runs import forget_runs
 from tidemill.store.telemetry import forget_telemetry
+from tidemill.store.turns import cancel_unwanted
 
 log = structlog.get_logger("tidemill.orchestrator")
 
@@ -109,6 +110,7 @@ class Orchestrator:
         if expired := await sweeps.expire_jobs(self._database):
             log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
         await sweeps.route_jobs(self._database)
+        await cancel_unwanted(self._database)
         if freed := await sweeps.free_runs(self._database):
             log.warning("runs of owners that have ended wait for another", runs=freed)
 

@@ -117,11 +117,18 @@ class Overrun(msgspec.Struct, frozen=True):
     exit_status: int
 
 
-OVERRUNS = {"budget": Overrun("BudgetExceeded", 75), "stall": Overrun("Stalled", 76)}
+OVERRUNS = {
+    "budget": Overrun("BudgetExceeded", 75),
+    "stall": Overrun("Stalled", 76),
+    "cancel": Overrun("Cancelled", 77),
+}
 
 
 def after_overrun(job: ClaimedJob, overrun: Overrun, seen: RunningJob, *, at: float, worker: str) -> Finish | Requeue:
-    """The job ran over its budget or stopped showing signs of life: a failure like any other."""
+    """The job ran over its budget or stopped showing signs of life: a failure like any other. Or it would not be
+    cancelled."""
+    if seen.cancel_reason is not None:
+        return after_cancel(job, seen.cancel_reason)
     if overrun.kind == "Stalled":
         message = f"no sign of life for {format_duration(seen.stall or 0)}"
     else:

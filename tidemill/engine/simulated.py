@@ -26,7 +26,7 @@ from tidemill.engine.outcome import after_loss, record
 from tidemill.engine.runstore import Loaded, Row
 from tidemill.engine.stored import RunKind
 from tidemill.engine.task import Task
-from tidemill.engine.virtual import Process, SimulationError, World, patiently
+from tidemill.engine.virtual import Process, World, patiently
 from tidemill.engine.watching import Watched
 from tidemill.store.model import News, StoreModel, View
 from tidemill.store.turns import RunTurn
@@ -60,6 +60,9 @@ class Faults(msgspec.Struct, frozen=True):
 
 
 NO_FAULTS = Faults()
+
+#: A bad day.
+SOME_FAULTS = Faults(crashes=2, pauses=1, cuts=1, slow=0.01, lost=0.2, repeated=0.2, within=250)
 
 
 class Simulation:
@@ -331,6 +334,9 @@ class SimulatedRuns:
         """Start a run from a process of the world; with a key, however often it is asked."""
         return (await self._ask("start", lambda: self._model.start(**row)))[0]
 
+    async def show(self, number: int) -> Row:
+        return await self._ask("show", lambda: msgspec.structs.asdict(self._model.runs[number]))
+
     async def _ask(self, name: str, statement: Callable[[], Any]) -> Any:
         return await patiently(lambda: self.simulation.ask(self.process, name, lambda view: statement()))
 
@@ -370,18 +376,30 @@ class SimulatedWorker:
         while True:
             finished, requeues = hands.take_ended()
             await self._settle(worker, finished, requeues)
-            if held := list(hands.slots):
-                for job, attempt, reason in await self._ask("cancels", lambda: self._model.find_cancels(held)):
-                    hands.cancel(job, attempt, reason)
+            if hands.slots:
+                await self._cancel(hands, list(hands.slots))
             if room := 4 - hands.count:
-                jobs = await self._ask("claim jobs", lambda room=room: self._model.claim_jobs(worker, queues, room))
-                hands.take_in(jobs)
+                await self._claim(worker, hands, queues, room)
             try:
                 async with asyncio.timeout(LOOK_EVERY):
                     await news.wait()
             except TimeoutError:
-                pass
+                held = hands.held_ids()
+                await self._ask("strays", lambda held=held: self._model.release_strays(worker, held))
             news.clear()
+
+    async def _cancel(self, hands: Hands, held: list[int]) -> None:
+        for job, attempt, reason in await self._ask("cancels", lambda: self._model.find_cancels(held)):
+            hands.cancel(job, attempt, reason)
+
+    async def _claim(self, worker: int, hands: Hands, queues: Sequence[str], room: int) -> None:
+        try:
+            claim = self._simulation.ask(
+                self._process, "claim jobs", lambda view: self._model.claim_jobs(worker, queues, room)
+            )
+            hands.take_in(await claim)
+        except ConnectionError:
+            pass  # What was claimed in an answer that never arrived is given back on the next round.
 
     async def _settle(self, worker: int, finished: list[Finish], requeues: list[Requeue]) -> None:
         if finished:
@@ -413,7 +431,6 @@ def _told(result: Any) -> Any:
     """What of an answer goes into the history."""
     if isinstance(result, set):
         return sorted(result)
-    return len(result) if isinstance(result, list | tuple) else result
+    return len(result) if isinstance(result, list | tuple | dict) else result
 
 
-__all__ = ["Faults", "SimulatedRuns", "Simulation", "SimulationError"]

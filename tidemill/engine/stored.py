@@ -136,8 +136,12 @@ class StoredRun:
         turn = self.turn()
         turn.ticks += encoded
         turn.last += len(encoded)
+        stops = len(turn.stops)
         for command in commands:
             self._follow(turn, command)
+        if len(turn.stops) > stops and turn.jobs:  # What has not been stored needs no stopping.
+            stopped = set(turn.stops)
+            turn.jobs = [job for job in turn.jobs if job[0] not in stopped]
 
     def _follow(self, turn: RunTurn, command: Any) -> None:
         """Put what follows from a tick into the turn, or keep it until the turn is written."""

@@ -1,6 +1,6 @@
 """The supervisor: keeps a handful of child processes running, and lets nothing outlive it.
 
-A child ends only when the supervisor was told to stop. If it ends otherwise - a watchdog (75, 76), a lost lease
+A child ends only when the supervisor was told to stop. If it ends otherwise - a watchdog (75, 76, 77), a lost lease
 (70), a signal, an error - it is started again, after a pause that grows while it keeps dying young, and a log
 line says why. A child that cannot even start (a wrong application, say) is not tried for ever: the supervisor
 gives up, and ends the others.
@@ -45,6 +45,7 @@ EXITS: Mapping[int, str] = {
     EXIT_FENCED: "it was silent for longer than its lease and others took over its jobs",
     OVERRUNS["budget"].exit_status: "the watchdog ended it: a job ran longer than its budget",
     OVERRUNS["stall"].exit_status: "the watchdog ended it: a job showed no sign of life",
+    OVERRUNS["cancel"].exit_status: "the watchdog ended it: a job would not end that its run wants no longer",
     EXIT_MISCONFIGURED: "it cannot start as it is configured",
 }
 _PR_SET_PDEATHSIG = 1

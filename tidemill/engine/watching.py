@@ -1,7 +1,7 @@
 """What must hold in a simulation at every moment, watched while it goes on.
 
-    no command of a tick runs before that tick is in the journal
-    the journal, folded, is the state that the run has in memory, with what is not written yet on top
+* no command of a tick runs before that tick is in the journal
+* the journal, folded, is the state that the run has in memory, with what is not written yet on top
 """
 
 from __future__ import annotations

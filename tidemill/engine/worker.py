@@ -117,6 +117,7 @@ class Worker:
         self.models = ModelCache(specs, budget=settings.model_memory, clock=clock) if specs else None
         self.hands = Hands(tasks, settings.concurrency, self._children, clock, self._news.set, self.models)
         self.hands.invoke_context = invoke_context
+        self.hands.grace = settings.grace
         if self.models is not None:
             self.hands.meter.gauges["models"] = self.models.figures
         self._reporter = Reporter(database, self.hands.meter, "worker", host=self.host)

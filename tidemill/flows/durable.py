@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from tidemill.flows.workflow import Workflow
 
 
-#: Starts a run of a workflow: with these fields, under this key, for this run and piece of work.
-Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[Any]]
+#: Starts a run of a workflow: with these fields, under this key, for this run and piece of work. It may have been
+#: started before; if it has ended already, returns how.
+Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[WorkEnd | None]]
 
 
 class FlowKind:
@@ -91,6 +92,7 @@ class DurableRun(StoredRun, FlowRun):
             self.loop.state = state
         self.kind = kind
         self.queues_work = declared(kind.workflow).topology.queues_work
+        self._starting = 0  # runs that its steps are starting
         self._in_transaction = asyncio.Lock()
         self._transaction: tuple[int, Connection] | None = None
         self._records: dict[int, TickRecord] = {}  # of outcomes and notes that have been encoded on their way in
@@ -170,6 +172,8 @@ class DurableRun(StoredRun, FlowRun):
     @property
     def at_rest(self) -> bool:
         state: FlowState = self.loop.state
+        if self._starting:
+            return False
         return state.idle or (state.away > 0 and state.away == state.running and state.pending == 0)
 
     def job_for(self, command: RunWork) -> JobRow:
@@ -191,12 +195,23 @@ class DurableRun(StoredRun, FlowRun):
         question = Asked(key, ChildEnded, {"key": key}, shown=shown)
         asking = asyncio.ensure_future(self.ask(work, question))
         try:
-            await asyncio.sleep(0)
-            await self.kind.starter(workflow, fields, key, (self.number, work.id))
+            end = await self._start_child(workflow, fields, key, work)
+            if end is not None:  # What it told then may have come before the question.
+                for tick in self.work_ended(work.id, end):
+                    self.loop.post(tick)
             ended: ChildEnded = await asking
         finally:
             asking.cancel()
         return result_of(ended.state, ended.result, ended.error, ended.note)
+
+    async def _start_child(self, workflow: Any, fields: dict[str, Any], key: str, work: Work) -> WorkEnd | None:
+        self._starting += 1  # It must not be let go with a question whose answer nobody has been asked for.
+        try:
+            await asyncio.sleep(0)
+            return await self.kind.starter(workflow, fields, key, (self.number, work.id))
+        finally:
+            self._starting -= 1
+            self._keeper.may_rest(self)
 
     # -- a step's own transaction -----------------------------------------------------------------
 
@@ -252,6 +267,13 @@ class DurableRun(StoredRun, FlowRun):
             kind = f"{type(worse).__module__}.{type(worse).__qualname__}"
             ended = Ended(error=Failure(kind, f"the retry policy of step {spec.name} failed: {worse}", "", worse))
         return _told(ended)
+
+
+def child_end(number: int, row: Any) -> WorkEnd:
+    """How a run has ended, from its row."""
+    result = msgspec.Raw(b"null" if row["result"] is None else row["result"])
+    error = None if row["error"] is None else decode(row["error"])
+    return WorkEnd(row["state"], run=number, key=row["key"], result=result, note=row["note"], error=error)
 
 
 def _told(ended: Ended) -> Ended:

@@ -23,7 +23,7 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, check_name
 from tidemill.pipelines.codehash import CodeHash, hash_code
-from tidemill.pipelines.pattern import Pattern, derive, entity_id, entity_values
+from tidemill.pipelines.pattern import Pattern, derive, entity_values
 from tidemill.pipelines.staleness import BACKOFF, OnEdit, Rules
 
 OnOrphan = Literal["keep", "archive", "delete"]
@@ -41,6 +41,11 @@ class Entity(Mapping[str, str]):
         self.id = id
         self.path = path
         self.variables = dict(variables)
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Say something for the log of this build."""
+        self.notes.append(str(text))
 
     def __getitem__(self, name: str) -> str:
         return self.variables[name]
@@ -98,9 +103,10 @@ class Stage:
         self.scatter = scatter  # variables of the output that the function itself chooses
         self.options = options
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-        self.when = None if options.when is None else Condition(options.when)
+        self.filter = None if options.filter is None else Condition(options.filter, {*variables, "id", "files"})
         self.named = len(self.inputs) != 1 or self.inputs[0].is_many
         self._code: CodeHash | None = None
+        self._quick = _around(output) if variables == output.variables else None
 
     def __repr__(self) -> str:
         return f"<stage {self.pipeline.name}/{self.name}: {', '.join(i.pattern.text for i in self.inputs)} -> {self.output.text}>"
@@ -128,6 +134,12 @@ class Stage:
         variables = dict(zip(self.variables, values, strict=True))
         return Entity(id, variables, "" if self.scatter else self.output_path(variables))
 
+    def quick_path(self, id: str) -> str:
+        """Where an entity's output is: `entity(id).path`, without a detour where one variable is all there is."""
+        if self._quick is not None and not id.startswith(".") and "%" not in id and "/" not in id:
+            return f"{self._quick[0]}{id}{self._quick[1]}"
+        return self.entity(id).path
+
     def output_path(self, variables: Mapping[str, str]) -> str:
         """Where the output for these variables is."""
         return self.output.format({name: derive(name, variables) or "" for name in self.output.variables})
@@ -144,8 +156,7 @@ class StageOptions(msgspec.Struct, frozen=True):
     in_process: bool = False
     version: str | None = None
     params: Mapping[str, Any] = {}
-    when: str | None = None
-    has_files: bool = False
+    filter: str | None = None
     on_edit: OnEdit = "rebuild"
     on_orphan: OnOrphan = "keep"
     backoff: tuple[float, ...] = BACKOFF
@@ -218,8 +229,7 @@ class Pipeline:
         in_process: bool = False,
         version: str | None = None,
         params: Mapping[str, Any] | None = None,
-        when: str | None = None,
-        has_files: bool = False,
+        filter: str | None = None,
         on_edit: OnEdit | None = None,
         on_orphan: OnOrphan | None = None,
         backoff: Iterable[Duration] | None = None,
@@ -238,8 +248,9 @@ class Pipeline:
         in_process  build in the pipeline's own process: for small, quick functions
         version     stands in for the code: the states are rebuilt when it changes, and only then
         params      values that count as code; the function gets them by name
-        when        a condition in CEL over the entity's variables: others are left alone
-        has_files   only entities whose directory has files
+        filter      a condition in CEL over the entity's variables, its `id` and the number of its `files`: entities
+                    for which it does not hold are left alone. "hasFiles" is one that always holds: an entity of
+                    whose files none is there does not exist
         """
         defaults = self.defaults
         options = StageOptions(
@@ -251,8 +262,7 @@ class Pipeline:
             in_process=in_process,
             version=version,
             params=dict(params or {}),
-            when=when,
-            has_files=has_files,
+            filter=None if filter == "hasFiles" else filter,
             on_edit=defaults.on_edit if on_edit is None else _one_of("on_edit", on_edit, ("rebuild", "adopt")),
             on_orphan=defaults.on_orphan
             if on_orphan is None
@@ -309,7 +319,7 @@ def read_patterns(
     inputs: list[Input] = []
     every: dict[str, str] = {}
     for name, text in named.items():
-        pattern = Pattern(text)
+        pattern = Pattern(f"{text}*" if text.endswith("/") else text)  # a directory is all that is in it
         for variable, kind in pattern.kinds.items():
             if every.setdefault(variable, kind) != kind:
                 raise ConfigError(f"{where}: {variable} is {every[variable]} in one input and {kind} in another")
@@ -333,17 +343,13 @@ def read_patterns(
         )
     if scatter and not free:
         raise ConfigError(f"{where}: scatter=True, and the output has no variable that the function could choose")
-    dropped = [name for name in variables if name not in output.variables and not _is_part_known(name, output)]
+    dropped = [name for name in variables if name not in output.variables]
     if dropped and not free:
         raise ConfigError(
             f"{where}: several {dropped[0]!r} would share one output; with collect={dropped[0]!r} one build gets them all"
         )
     _check_joined(where, inputs)
     return inputs, variables, free
-
-
-def _is_part_known(name: str, output: Pattern) -> bool:
-    return name in output.variables
 
 
 def _check_joined(where: str, inputs: Sequence[Input]) -> None:
@@ -407,9 +413,12 @@ def _same_place(stage: Stage, other: Stage) -> bool:
     return a.store is not None and a.store == b.store
 
 
-def key_of(names: Sequence[str], variables: Mapping[str, str]) -> str:
-    """The id of the entity that these variables name."""
-    return entity_id([variables[name] for name in names])
+def _around(pattern: Pattern) -> tuple[str, str] | None:
+    """What stands before and after a pattern's only variable, if any text may stand there."""
+    if len(pattern.variables) != 1 or pattern.text.count("{") != 1 or pattern.kinds[pattern.variables[0]] != "str":
+        return None
+    before, _, rest = pattern.text.partition("{")
+    return before, rest.partition("}")[2]
 
 
 def _waits(backoff: Iterable[Duration]) -> tuple[float, ...]:

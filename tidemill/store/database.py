@@ -319,7 +319,7 @@ async def _roll_back(transaction: Any) -> None:
 
 def in_schema(statement: str, schema: str) -> str:
     """The statement with `schema` wherever it names the schema `tidemill` or one of its channels."""
-    return re.sub(r"\btidemill(?=\.|_(?:jobs|control|schedules|runs|hosts)')", schema, statement)
+    return re.sub(r"\btidemill(?=\.|_(?:jobs|control|schedules|runs|hosts|streams|states)')", schema, statement)
 
 
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

@@ -251,6 +251,7 @@ class StoreModel:
             return False
         run.state, run.ended_at, run.note = "cancelled", self.clock.now(), note
         self._empty_inbox(run_id, None)
+        self._want_no_jobs(run_id)
         return True
 
     def publish(self, run_id: int, shown: Sequence[bytes]) -> None:
@@ -270,6 +271,12 @@ class StoreModel:
                 del self.inbox[number]
         for key in [key for key in self.inputs if key[0] == run_id]:
             del self.inputs[key]
+
+    def _want_no_jobs(self, run_id: int) -> None:
+        for row in self.jobs.values():
+            if row.run_id == run_id and row.cancel_reason is None:
+                row.cancel_reason = UNWANTED
+                self.tell(("control", ""))
 
     # -- turns ------------------------------------------------------------------------------------
 
@@ -357,24 +364,17 @@ class StoreModel:
         for number in sorted(over):
             run = self.runs[number]
             self._empty_inbox(number, view)
-            for row in self.jobs.values():
-                if row.run_id == number and row.cancel_reason is None:
-                    row.cancel_reason = UNWANTED
-                    self.tell(("control", ""))
+            self._want_no_jobs(number)
             if run.parent is not None and number in held:
                 said = {"run": number, "key": run.key, "state": run.state, "note": run.note}
                 told = {name: _raw(data) for name, data in (("result", run.result), ("error", run.error))}
                 self._put(run.parent, work=run.parent_work, data=encode({**said, **told}))
-                self._tell_of(run.parent)
+                self.tell(("runs", "inbox"))
         for child in [self.runs[number] for number in sorted(view.children)]:
             if child.parent in over and child.state in LIVE:
                 why = f"the run that started it, r{child.parent}, has ended"
                 self._put(child.id, data=encode({"kind": "cancel_asked", "at": view.at, "reason": why}))
                 self.tell(("runs", "wake"))
-
-    def _tell_of(self, run_id: int) -> None:
-        run = self.runs.get(run_id)
-        self.tell(("runs", "wake" if run is not None and run.owner is None else ""))
 
     def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
         found = [(turn, self.runs.get(turn.run_id)) for turn in turns]
@@ -417,6 +417,14 @@ class StoreModel:
             self.tell(("jobs", row.queue))
         return [job.id for job in mine]
 
+    def release_strays(self, worker: int, held: Sequence[int]) -> list[int]:
+        """Give back what this worker holds according to the table, but not according to itself."""
+        strays = [row for row in self.jobs.values() if (row.state, row.worker) == ("running", worker)]
+        strays = [row for row in strays if row.id not in held]
+        for row in strays:
+            row.state, row.worker, row.note = "ready", None, "its claim was lost with the connection"
+        return [row.id for row in strays]
+
     def find_cancels(self, jobs: Sequence[int]) -> list[tuple[int, int, str]]:
         rows = [self.jobs[number] for number in jobs if number in self.jobs]
         return [(row.id, row.attempt, row.cancel_reason) for row in rows if row.cancel_reason is not None]
@@ -439,9 +447,9 @@ class StoreModel:
         row.state, row.note, row.result = state, note, result
         self.history[row.id] = row
         if row.run_id is not None:
-            said = {"job": row.id, "attempt": row.attempt, "state": state, "result": _raw(result)}
+            said = {"job": row.id, "state": state, "result": _raw(result)}
             self._put(row.run_id, work=row.work, data=encode({**said, "note": note, "error": _raw(error)}))
-            self._tell_of(row.run_id)
+            self.tell(("runs", "inbox"))
 
 
 def _claimed(row: StoredJob) -> ClaimedJob:

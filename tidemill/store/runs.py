@@ -14,6 +14,7 @@ import asyncpg
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
 from tidemill.store.database import Database, is_away, left_nothing
+from tidemill.store.turns import UNWANTED
 
 #: News for owners: a run was started, or something is on its way to one.
 RUNS_CHANNEL = "runs"
@@ -107,14 +108,17 @@ UNION ALL
 SELECT FROM tidemill.tick WHERE run_id = $1 AND data ->> 'token' = $2
 """
 
-#: A parked run has no owner who could end it.
-CANCEL_PARKED = """
+#: A parked run has no owner who could end it. What it has under way is wanted no longer.
+CANCEL_PARKED = f"""
 WITH ended AS (
     UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'parked'
     RETURNING id),
 gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM ended)),
-unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM ended))
-SELECT id FROM ended
+unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM ended)),
+unwanted AS (
+    UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
+    WHERE run_id = ANY (ARRAY(SELECT id FROM ended)) AND cancel_reason IS NULL RETURNING id)
+SELECT id, (SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM unwanted LIMIT 1) AS u) FROM ended
 """
 
 #: Runs of owners that have ended go to whoever comes.

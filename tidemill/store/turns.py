@@ -25,8 +25,13 @@ from tidemill.store.jobs import ADMIT_GATED
 UNWANTED = "its run wants it no longer"
 
 
-#: A job of a run as it is stored: queue, task, args, priority, at, delay, deadline, options, origin, tags.
-JobRow = tuple[str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None]
+#: A concurrency key, and how many of its jobs may run at once.
+Gate = tuple[str, int]
+
+#: A job of a run as it is stored: queue, task, args, priority, at, delay, deadline, options, origin, tags; its gate.
+JobRow = tuple[
+    str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None, Gate | None
+]
 
 
 class NewRun(msgspec.Struct):
@@ -120,6 +125,7 @@ class _Turns:
         self.parameters: list[Any] = [owner, number]
         self.parts: list[str] = []
         self.news: list[str] = []
+        self.gates: list[str] = []
         self._add_heads()
         self._add_journal()
         self._add_inbox()
@@ -253,10 +259,14 @@ born AS (
         )
 
     def _add_jobs(self) -> None:
-        rows = [(turn.run_id, work, *job) for turn in self.turns for work, job in turn.jobs]
-        if rows:
-            self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS)
+        jobs = [(turn.run_id, work, job) for turn in self.turns for work, job in turn.jobs]
+        if rows := [(run_id, work, *job[:-1]) for run_id, work, job in jobs if job[-1] is None]:
+            self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS.format(**_OPEN))
             self.news.append(_NEW_JOBS)
+        if len(rows) < len(jobs):
+            gated = [(run_id, work, *job[:-1], *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
+            self._add("gated", gated, ("bigint", "bigint", *_JOB_TYPES, "text", "int"), _INSERT_JOBS.format(**_GATED))
+            self.gates = sorted({row[-2] for row in gated})
         stops = [(turn.run_id, work) for turn in self.turns for work in turn.stops]
         if stops:
             self._add("stops", stops, ("bigint", "bigint"), _STOP_JOBS)
@@ -293,13 +303,19 @@ _STOPPED = "(SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM {
 _JOB_TYPES = ("text", "text", "json", "smallint", "float8", "float8", "float8", "json", "json", "json")
 _INSERT_JOBS = """
     INSERT INTO tidemill.job (run_id, work, queue, task, args, priority, due_at, deadline, options, origin,
-                              required_model, tags)
+                              required_model, tags{into})
     SELECT run_id, work, queue, task, args, priority,
            coalesce(to_timestamp(at), now() + make_interval(secs => delay)), to_timestamp(deadline), options, origin,
            options ->> 'required_model',
-           CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags)) END
-    FROM {given} AS j(run_id, work, queue, task, args, priority, at, delay, deadline, options, origin, tags)
-    WHERE {mine} RETURNING queue"""
+           CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags)) END{values}
+    FROM {{given}} AS j(run_id, work, queue, task, args, priority, at, delay, deadline, options, origin, tags{gate})
+    WHERE {{mine}} RETURNING queue"""
+_OPEN = {"into": "", "values": "", "gate": ""}
+_GATED = {
+    "into": ", concurrency_key, concurrency_max, state, note",
+    "values": ", key, most, 'gated', 'waits for a slot of concurrency key ' || key",
+    "gate": ", key, most",
+}
 _STOP_JOBS = f"""
     UPDATE tidemill.job AS j SET cancel_reason = '{UNWANTED}' FROM {{given}} AS s(run_id, work)
     WHERE j.run_id = s.run_id AND j.work = s.work AND j.cancel_reason IS NULL
@@ -323,6 +339,7 @@ def job_row(job: NewJob) -> JobRow:
         None if job.options is None else encode(job.options),
         None if job.origin is None else encode(job.origin),
         None if job.tags is None else encode(job.tags),
+        None if job.concurrency_key is None else (job.concurrency_key, job.concurrency_max),
     )
 
 
@@ -331,7 +348,10 @@ async def commit_turn(
 ) -> set[int]:
     """Write down one turn of many runs, by its number; returns those that were still the owner's."""
     turn = _Turns(owner, number, turns)
-    return {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
+    mine = {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
+    if turn.gates:  # Should this be the last that is heard of the owner, the orchestrator does it.
+        await connection.execute(database.sql(ADMIT_GATED), turn.gates)
+    return mine
 
 
 async def cancel_unwanted(database: Database) -> int:

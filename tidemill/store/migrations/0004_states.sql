@@ -61,7 +61,7 @@ CREATE TABLE tidemill.state_code (
     PRIMARY KEY (pipeline, stage, code)
 );
 
--- Every build, one partition a day; retention drops whole partitions.
+-- Every build; whoever drives a pipeline forgets the old ones, some at a time.
 CREATE TABLE tidemill.state_build (
     at       timestamptz NOT NULL DEFAULT now(),
     pipeline text COLLATE "C" NOT NULL,
@@ -75,9 +75,9 @@ CREATE TABLE tidemill.state_build (
     built_by text,
     reason   text,
     log      text
-) PARTITION BY RANGE (at);
+);
+CREATE INDEX state_build_at ON tidemill.state_build USING brin (at);
 CREATE INDEX state_build_entity ON tidemill.state_build (pipeline, stage, entity, at DESC);
-CREATE TABLE tidemill.state_build_default PARTITION OF tidemill.state_build DEFAULT;
 
 -- What operators want of a pipeline (stage '') or of a stage.
 CREATE TABLE tidemill.state_control (

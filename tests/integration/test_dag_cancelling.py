@@ -1,0 +1,255 @@
+"""Cancelling a run reaches its nodes wherever they are: queued, running, deaf, asking, waiting for a retry."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import eventually, value, worker_process
+from tests.support.dag_runs import (
+    DAG_RUNS,
+    SHORT,
+    is_asleep,
+    nothing_left,
+    reaches,
+    running_dags,
+    running_worker_of,
+    statuses,
+)
+from tests.support.durable import running_keeper
+from tests.support.roles import running_orchestrator
+from tidemill import App, current_job
+from tidemill.dags import Dag, input_node, node, ref, sub_dag
+from tidemill.dags.errors import DagRunError
+from tidemill.dags.handle import DagHandle
+from tidemill.store.database import Database
+
+EXIT_UNCANCELLED = 77
+
+
+@pytest.fixture
+def app(app: App) -> App:
+    seen.clear()
+    let_go.clear()
+
+    @app.task
+    async def give(value: Any = None) -> Any:
+        return value
+
+    @app.task
+    async def endless() -> None:
+        """Ends when it is cancelled, and cleans up."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cleaned up")
+
+    @app.task
+    def polite() -> None:
+        """A thread that asks."""
+        seen.append("polite began")
+        while not let_go.wait(0.01):
+            current_job().check_cancelled()
+
+    @app.task
+    def deaf() -> str:
+        """A thread that does not."""
+        seen.append("deaf began")
+        assert let_go.wait(20)
+        return "done anyway"
+
+    @app.task(retry=app.retry(3, backoff="1h"))
+    async def fail() -> None:
+        raise ValueError("not now")
+
+    return app
+
+
+seen: list[str] = []
+let_go = threading.Event()
+
+
+async def is_cancelled(run: DagHandle) -> None:
+    with pytest.raises(DagRunError, match="cancelled: enough"):
+        await run.result(timeout=15)
+    assert await run.state() == "cancelled"
+
+
+async def test_a_run_is_cancelled_with_a_node_in_every_state(app: App, database: Database) -> None:
+    inner = Dag("inner", [node("in_sub", "endless"), node("after_in_sub", "give", deps=["in_sub"])])
+    dag = Dag(
+        "d",
+        [
+            node("done", "give"),
+            node("queued", "give", queue="nobodys"),
+            node("running", "endless"),
+            node("thread", "polite"),
+            node("retrying", "fail"),
+            node("mapped", "endless", map=[1, 2, 3], max_parallel=2),
+            input_node("asking", prompt="?", timeout="1h", default=1),
+            node("later", "give", deps=["running"]),
+            sub_dag("sub", inner),
+        ],
+    )
+    async with running_dags(app, "default"):
+        run = await app.start(dag)
+        await reaches(run, done="succeeded", asking="waiting")
+        await eventually(lambda: value(database, "SELECT count(*) = 1 FROM tidemill.job WHERE failures = 1"))
+        await eventually(lambda: value(database, "SELECT count(*) = 5 FROM tidemill.job WHERE state = 'running'"))
+        await run.cancel("enough")
+        await is_cancelled(run)
+        told = await statuses(run)
+        assert told.pop("done") == "succeeded"
+        assert set(told.values()) == {"cancelled"}
+        assert "the run was cancelled: enough" in await run.explain("later")
+        await eventually(lambda: nothing_left(database))
+        await eventually(lambda: seen.count("cleaned up") == 4)
+    rows = await database.fetch("SELECT state, count(*) FROM tidemill.job_history GROUP BY 1 ORDER BY 1")
+    assert [tuple(row) for row in rows] == [("cancelled", 7), ("succeeded", 1)]
+
+
+async def test_a_thread_that_does_not_ask_ends_without_effect(app: App, database: Database) -> None:
+    dag = Dag("d", [node("a", "deaf"), node("b", "give", args={"value": ref("a")})])
+    async with running_dags(app):
+        run = await app.start(dag)
+        await eventually(lambda: "deaf began" in seen)
+        await run.cancel("enough")
+        await is_cancelled(run)
+        let_go.set()
+        await eventually(lambda: nothing_left(database))
+        assert await statuses(run) == {"a": "cancelled", "b": "cancelled"}
+    assert await value(database, "SELECT count(*) FROM tidemill.job_history") == 1, "what depends on it never was"
+
+
+async def test_a_node_that_will_not_end_is_killed_at_the_grace_limit_and_its_neighbours_go_back(
+    app: App, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """Its worker ends itself, as it does for a budget; what else it had in hand runs again elsewhere."""
+    deaf = Dag("d", [node("a", "stubborn", args={"path": str(tmp_path / "deaf")}, queue="threads")])
+    other = Dag("o", [node("a", "stubborn", args={"path": str(tmp_path / "other")}, queue="threads")])
+    serving = {"app": DAG_RUNS, **SHORT, "grace": 0.5}
+    async with running_orchestrator(app), running_keeper(app):
+        async with worker_process(database_url, ["threads"], **serving) as worker:
+            run, neighbour = await app.start(deaf), await app.start(other)
+            await eventually(lambda: (tmp_path / "deaf.began").exists() and (tmp_path / "other.began").exists())
+            await run.cancel("enough")
+            await is_cancelled(run)
+            assert await worker.ends() == EXIT_UNCANCELLED
+        row = await database.fetchrow("SELECT state, note FROM tidemill.job_history WHERE run_id = $1", run.id)
+        assert row is not None
+        assert tuple(row) == ("cancelled", "its run wants it no longer")
+        (tmp_path / "other").touch()
+        async with worker_process(database_url, ["threads"], **serving):
+            assert await neighbour.result(timeout=15) == {"a": "done anyway"}
+        await eventually(lambda: nothing_left(database))
+    losses = await value(database, "SELECT losses + failures FROM tidemill.job_history WHERE run_id = $1", neighbour.id)
+    assert losses == 0, "it is not the neighbour's fault"
+
+
+async def test_a_run_that_sleeps_is_cancelled_when_a_keeper_comes(app: App, database: Database) -> None:
+    async with running_keeper(app):
+        run = await app.start(Dag("d", [input_node("a", prompt="?")]))
+        await eventually(lambda: is_asleep(database, run))
+    await run.cancel("enough")
+    async with running_keeper(app):
+        await is_cancelled(run)
+    assert await nothing_left(database)
+
+
+async def test_the_failure_of_a_map_or_sub_dag_stops_what_it_had_under_way_and_no_more(
+    app: App, database: Database
+) -> None:
+    inner = Dag("inner", [node("slow", "endless"), node("bad", "give", args={"valu": 1})])
+    dag = Dag(
+        "d",
+        [
+            node("items", "give", args={"value": [1, 2, 3, 4]}),
+            # The second item fails before it begins: the first and the others are wanted no longer.
+            node("each", "give_number", map=ref("items"), args={"n": ref("item")}, on_failure="continue"),
+            sub_dag("sub", inner, on_failure="continue"),
+            node("fine", "give", args={"value": "fine"}),
+        ],
+    )
+
+    @app.task
+    async def give_number(n: int) -> int:
+        if n == 2:
+            raise ValueError("no twos")
+        await asyncio.Event().wait()
+        return n
+
+    async with running_dags(app):
+        run = await app.start(dag)
+        with pytest.raises(DagRunError, match="no twos"):
+            await run.result(timeout=15)
+        told = await statuses(run)
+        assert (told["each"], told["sub"], told["fine"]) == ("failed", "failed", "succeeded")
+        assert (told["sub/slow"], told["sub/bad"]) == ("cancelled", "failed")
+        await eventually(lambda: nothing_left(database))
+
+
+async def test_work_that_is_begun_and_dropped_in_one_turn_is_never_stored(app: App, database: Database) -> None:
+    """The ends of two items come together: the first starts the next item, the second ends the map."""
+    dag = Dag("d", [node("each", "odd_one", map=[1, 2, 3, 4], args={"n": ref("item")}, max_parallel=2)])
+
+    @app.task
+    async def odd_one(n: int) -> int:
+        ran.append(n)
+        if n == 2:
+            raise ValueError("no twos")
+        return n
+
+    ran: list[int] = []
+    async with running_orchestrator(app), running_worker_of(app):
+        async with running_keeper(app):
+            run = await app.start(Dag("w", [input_node("a", prompt="?"), *after(dag)]))
+            await reaches(run, a="waiting")
+            async with database.transaction() as held:
+                # The keeper cannot write the start of the map's items until both of them have ended ...
+                await held.execute("SELECT FROM tidemill.run WHERE id = $1", run.id)
+            await run.submit("a", 1, by="ann")
+            with pytest.raises(DagRunError, match="no twos"):
+                await run.result(timeout=15)
+        await eventually(lambda: nothing_left(database))
+    assert 4 not in ran
+
+
+def after(dag: Dag) -> list[Any]:
+    import msgspec
+
+    return [msgspec.structs.replace(each, deps=("a",)) for each in dag.nodes]
+
+
+async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_keeper_lives_and_can_be_repeated(
+    app: App, database: Database
+) -> None:
+    dag = Dag("d", [node("a", "give", args={"value": 1}), node("b", "give", queue="nobodys", deps=["a"])])
+    async with running_orchestrator(app):
+        async with running_keeper(app), running_worker_of(app, "default"):
+            run = await app.start(dag)
+            await reaches(run, b="running")
+        stored = await value(database, "SELECT input FROM tidemill.run WHERE id = $1", run.id)
+        await set_input(database, run, b'{"dag": {}}')
+        async with running_keeper(app):
+            await eventually(lambda: is_parked(run))
+        await set_input(database, run, stored)
+        await run.cancel("enough")
+        await is_cancelled(run)
+        await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.job"))
+        assert await statuses(run) == {"a": "succeeded", "b": "cancelled"}
+        again = await run.rerun()
+        async with running_keeper(app), running_worker_of(app, "default", "nobodys"):
+            assert await again.result(timeout=15) == {"b": None}
+    assert await value(database, "SELECT count(*) FROM tidemill.job_history WHERE state = 'succeeded'") == 2
+
+
+async def set_input(database: Database, run: DagHandle, data: bytes) -> None:
+    await database.fetch("UPDATE tidemill.run SET input = $2, awake = true WHERE id = $1", run.id, data)
+
+
+async def is_parked(run: DagHandle) -> bool:
+    return await run.state() == "parked"

@@ -1,0 +1,40 @@
+"""Which seeds are simulated, what goes wrong under each, and how one is seen again."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable
+
+from tidemill.engine.simulated import Faults
+
+#: Set to see one seed again, with its whole history: TIDEMILL_SEED=7 pytest tests/simulation/... -k Chain
+REPLAY = "TIDEMILL_SEED"
+
+
+def seeds(count: int) -> Iterable[int]:
+    """The seeds to simulate: so many, or the one that is to be seen again."""
+    return range(count) if replayed() is None else [int(str(replayed()))]
+
+
+def replayed() -> str | None:
+    return os.environ.get(REPLAY)
+
+
+def drawn(seed: int, *, happened: int) -> Faults:
+    """What goes wrong under a seed, in a run that takes so many things to happen when nothing does."""
+    chance = random.Random(f"faults of {seed}")
+    return Faults(
+        crashes=chance.choice([0, 1, 1, 2, 3]),
+        pauses=chance.choice([0, 0, 1, 2]),
+        cuts=chance.choice([0, 0, 1, 2]),
+        slow=chance.choice([0.0, 0.0, 0.02, 0.1]),
+        lost=chance.choice([0.0, 0.2, 1.0]),
+        repeated=chance.choice([0.0, 0.3]),
+        within=round(1.2 * happened),
+    )
+
+
+def again(file: str, name: str, seed: int) -> str:
+    """How to see a seed again."""
+    return f"to see it again: {REPLAY}={seed} pytest {file} -k '{name}' -s"

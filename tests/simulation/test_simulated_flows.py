@@ -1,0 +1,93 @@
+"""Durable runs of workflows under thousands of schedules: whatever goes wrong, each ends as if nothing had.
+
+The real keeper, loop, shells, programs and steps, on virtual time; the store is a model, which `test_store_model`
+holds against PostgreSQL. That no command is ahead of its tick, and that the journal folds to the state in memory, is
+watched inside of every simulation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from tests.simulation.journeys import JOURNEYS
+from tests.simulation.seeds import again, drawn, replayed, seeds
+from tidemill.core.ticks import Completed, Noted
+from tidemill.engine.simulated import NO_FAULTS
+from tidemill.flows.notes import Did
+from tidemill.flows.simulating import Outcome, simulate
+
+SEEDS = 200
+FILE = "tests/simulation/test_simulated_flows.py"
+
+
+@lru_cache
+def undisturbed(name: str) -> Outcome:
+    journey = JOURNEYS[name]
+    return simulate(journey.workflow, seed="undisturbed", faults=NO_FAULTS, **journey.options)
+
+
+def disturbed(name: str, seed: int, **more: Any) -> Outcome:
+    journey = JOURNEYS[name]
+    faults = drawn(seed, happened=undisturbed(name).happened)
+    return simulate(journey.workflow, seed=seed, faults=faults, **journey.options, **more)
+
+
+def end(outcome: Outcome) -> tuple[Any, ...]:
+    """How a run has ended: its state, and its result or what it failed with."""
+    try:
+        return outcome.state, outcome.result()
+    except Exception as error:
+        return outcome.state, type(error)
+
+
+def counted_twice(outcome: Outcome) -> list[int]:
+    """Pieces of work whose success is in the journal more than once."""
+    ends = [tick.work for tick in outcome.ticks if isinstance(tick, Completed) and tick.outcome.error is None]
+    return [work for work, times in Counter(ends).items() if times > 1]
+
+
+def effects(outcome: Outcome) -> set[tuple[int, str]]:
+    notes = [(tick.work, tick.note) for tick in outcome.ticks if isinstance(tick, Noted)]
+    return {(work, note.name) for work, note in notes if isinstance(note, Did)}
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str) -> None:
+    expected = undisturbed(name)
+    for seed in seeds(SEEDS):
+        try:
+            outcome = disturbed(name, seed)
+            if replayed() is not None:
+                print(*outcome.history, sep="\n")
+            assert end(outcome) == end(expected)
+            assert counted_twice(outcome) == [], "a result counts once"
+            assert effects(outcome) == effects(expected), "an effect that happens once is known to have happened"
+            assert sorted(outcome.committed) == sorted(expected.committed), "a step's own writes are there once"
+        except Exception as error:
+            error.add_note(again(FILE, name, seed))
+            raise
+
+
+@pytest.mark.parametrize("name", JOURNEYS)
+def test_one_seed_has_one_history(name: str) -> None:
+    for seed in (1, 2, 3):
+        assert disturbed(name, seed).history == disturbed(name, seed).history
+    assert disturbed(name, 1).history != disturbed(name, 2).history
+
+
+def test_many_kinds_of_faults_have_been_seen() -> None:
+    """What is drawn really happens: owners die and stand still, connections break, two own a run at once."""
+    happened = Counter[str]()
+    for seed in range(60):
+        for _, who, what, *more in disturbed("Asks", seed).history:
+            if what in ("ends", "stands still", "loses its connections"):
+                happened[f"{str(who).split()[0]} {what}"] += 1
+            elif str(what).startswith("turn ") and more == [[]]:
+                happened["a turn was refused"] += 1
+    assert min(happened[each] for each in ("owner ends", "owner stands still", "owner loses its connections")) > 20
+    assert happened["sweeper ends"] > 10, "leases have lapsed"
+    assert happened["a turn was refused"] > 3, "an owner that had lost its run wanted to write"

@@ -1,0 +1,232 @@
+"""Calling a stage's function: what it is given, and what becomes of what it returns.
+
+The function gets the entity, then its inputs: a text for an input of one file, a list of `File` for one of many. An
+annotation asks for something else: `bytes`, `Path`, `File`, or a list of one of those. It returns text, bytes, a
+`Path` whose file is taken, bytes piece by piece, or anything that has a JSON form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.pipelines.model import Entity, Stage
+from tidemill.pipelines.pattern import PatternError
+from tidemill.pipelines.states import StoreTrouble
+from tidemill.pipelines.world import Paths
+
+_MANY = (list, Sequence, Iterable, tuple)
+
+
+class BuildError(TidemillError):
+    """A stage's function gave something that cannot be a state."""
+
+
+class File:
+    """An input file, as a stage's function sees it."""
+
+    def __init__(self, path: str, data: bytes | None, place: Path | None) -> None:
+        self.path = path
+        self.name = path.rpartition("/")[2]
+        self._data = data
+        self._place = place
+
+    def read(self) -> bytes:
+        """Its content."""
+        if self._data is not None:
+            return self._data
+        if self._place is None:
+            raise ConfigError(f"{self.path} was not read")
+        return self._place.read_bytes()
+
+    def text(self) -> str:
+        """Its content as text."""
+        return self.read().decode()
+
+    def place(self) -> Path:
+        """Where it is on this machine, if its states are files."""
+        if self._place is None:
+            raise ConfigError(f"{self.path} is not a file on this machine: its states are kept elsewhere")
+        return self._place
+
+    def __repr__(self) -> str:
+        return f"<File {self.path}>"
+
+
+class Result(msgspec.Struct):
+    """How a build went: contents by path, or what went wrong."""
+
+    outputs: dict[str, Any]
+    took: float
+    log: str = ""
+    error: str | None = None
+
+
+class Caller:
+    """A stage's function, looked at once and called often."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._forms: list[tuple[str | None, str, bool]] = []  # of each input: by which name, as what, a list or not
+        try:
+            parameters = list(inspect.signature(stage.function).parameters.values())
+            hints = get_type_hints(stage.function)
+        except (NameError, TypeError, ValueError):
+            parameters, hints = [], {}
+        names = [each.name for each in parameters]
+        room = [each for each in parameters[1:] if each.name not in stage.options.params]
+        for at, one in enumerate(stage.inputs):
+            if one.name and not one.name.isdigit():
+                if one.name not in names and not any(each.kind is each.VAR_KEYWORD for each in parameters):
+                    raise ConfigError(f"stage {stage.name}: its function has no parameter {one.name!r} for its input")
+                name, hint = one.name, hints.get(one.name)
+            else:
+                name, hint = None, hints.get(room[at].name) if at < len(room) else None
+            self._forms.append((name, *_form(hint, one.is_many, f"stage {stage.name}")))
+        several = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+        self._room = len(stage.inputs) if several or not parameters else max(0, len(room))
+        self._params = {name: value for name, value in stage.options.params.items() if name in names}
+
+    def arguments(self, entity: Entity, groups: Sequence[Sequence[File]]) -> tuple[list[Any], dict[str, Any]]:
+        """What the function is called with."""
+        positional: list[Any] = [entity]
+        named = dict(self._params)
+        for (name, form, many), files in zip(self._forms, groups, strict=True):
+            given = [_given(file, form) for file in files]
+            value = given if many else given[0]
+            if name is not None:
+                named[name] = value
+            elif len(positional) <= self._room:
+                positional.append(value)
+        return positional, named
+
+    def call(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Any:
+        """Call the function; an async one gives a coroutine."""
+        positional, named = self.arguments(entity, groups)
+        return self.stage.function(*positional, **named)
+
+    def run(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
+        """A whole build of a plain function."""
+        began = time.perf_counter()
+        try:
+            outputs = self._outputs(entity, self.call(entity, groups))
+        except StoreTrouble:
+            raise
+        except Exception as error:
+            return self._failed(entity, error, began)
+        return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
+
+    async def run_async(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
+        """A whole build, whatever the function is; a plain one runs in a thread."""
+        if not self.stage.is_async:
+            return await asyncio.to_thread(self.run, entity, groups)
+        began = time.perf_counter()
+        try:
+            made = self.call(entity, groups)
+            if inspect.isasyncgen(made):
+                value: Any = [piece async for piece in made]
+                value = b"".join(piece.encode() if isinstance(piece, str) else piece for piece in value)
+            else:
+                async with asyncio.timeout(self.stage.options.budget):
+                    value = await made
+            outputs = self._outputs(entity, value)
+        except StoreTrouble:
+            raise
+        except Exception as error:
+            return self._failed(entity, error, began)
+        return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
+
+    def _failed(self, entity: Entity, error: Exception, began: float) -> Result:
+        told = f"{type(error).__name__}: {error}" if not isinstance(error, BuildError) else str(error)
+        trace = "".join(traceback.format_exception(error, limit=-8))
+        return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), told)
+
+    def _outputs(self, entity: Entity, value: Any) -> dict[str, Any]:
+        """What the function returned, as contents by path."""
+        stage = self.stage
+        if not stage.scatter:
+            content = to_content(value, stage.name)
+            least = stage.options.min_size
+            if least and isinstance(content, bytes) and len(content) < least:
+                raise BuildError(f"the result has {len(content)} bytes, and must have at least {least}")
+            return {entity.path: content}
+        if not isinstance(value, Mapping):
+            raise BuildError(f"stage {stage.name} scatters: it must return a dict of its outputs, not a {_kind(value)}")
+        outputs: dict[str, Any] = {}
+        for key, content in value.items():
+            chosen = key if isinstance(key, tuple) else (key,)
+            if len(chosen) != len(stage.scatter):
+                raise BuildError(f"{key!r} does not name {', '.join(stage.scatter)}")
+            values = {**entity.variables, **dict(zip(stage.scatter, map(str, chosen), strict=True))}
+            try:
+                outputs[stage.output_path(values)] = to_content(content, stage.name)
+            except PatternError as error:
+                raise BuildError(str(error)) from error
+        if not outputs:
+            raise BuildError(f"stage {stage.name} returned no output at all")
+        return outputs
+
+
+def to_content(value: Any, stage: str) -> Any:
+    """What is written: bytes, or something that gives them piece by piece."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if value is None:
+        raise BuildError(f"stage {stage} returned nothing; return its output as text or bytes")
+    if isinstance(value, Path):
+        return _pieces_of_file(value)
+    if isinstance(value, Iterator):
+        return (piece.encode() if isinstance(piece, str) else piece for piece in value)
+    return encode(value) + b"\n"
+
+
+def _pieces_of_file(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as opened:
+        while piece := opened.read(1 << 20):
+            yield piece
+
+
+def files_of(paths: Paths, root: Path | None, data: Mapping[str, bytes]) -> list[list[File]]:
+    """The input files of an entity."""
+    return [
+        [File(path, data.get(path), None if root is None else root / path) for path in group] for group in paths
+    ]
+
+
+def _form(hint: Any, many: bool, where: str) -> tuple[str, bool]:
+    """As what a file is given, and whether as one of a list."""
+    origin = get_origin(hint)
+    if origin in _MANY or hint in _MANY:
+        inner = (get_args(hint) or (File,))[0]
+        return _form(inner, False, where)[0] if inner is not Any else "file", True
+    if hint is None or hint is Any or hint is inspect.Parameter.empty:
+        return ("file", True) if many else ("text", False)
+    form = {str: "text", bytes: "bytes", Path: "path", File: "file"}.get(hint)
+    if form is None:
+        raise ConfigError(f"{where}: an input cannot be given as {hint}; use str, bytes, Path, File or a list of those")
+    if many:
+        return form, True
+    return form, False
+
+
+def _given(file: File, form: str) -> Any:
+    if form == "text":
+        return file.text()
+    if form == "bytes":
+        return file.read()
+    return file.place() if form == "path" else file
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

@@ -1,0 +1,73 @@
+"""`.manifest.json`: what a person, or another program, can read about the states in a directory.
+
+Many processes may change one manifest: each holds a lock on the directory while it reads, changes and replaces it.
+A manifest is changed after its files: it never names one that is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tidemill.pipelines.states import MANIFEST, Manifest, ManifestEntry, StoreTrouble
+
+_decoder = msgspec.json.Decoder(Manifest)
+
+
+def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
+    """The entries of a directory's manifest; none where there is no manifest."""
+    try:
+        return _decoder.decode((directory / MANIFEST).read_bytes()).states
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError as error:
+        raise StoreTrouble(f"{directory / MANIFEST} cannot be read: {error}; delete it, and it is written anew") from error
+
+
+def change_manifest(directory: Path, changes: Mapping[str, ManifestEntry | None]) -> None:
+    """Put in and take out entries, whoever else does so at the same time."""
+    with locked(directory):
+        try:
+            entries = read_manifest(directory)
+        except StoreTrouble:
+            entries = {}  # It can be no worse than without it: the database knows the rest.
+        for name, entry in changes.items():
+            if entry is None:
+                entries.pop(name, None)
+            else:
+                entries[name] = entry
+        there = set(os.listdir(directory))
+        kept = {name: entries[name] for name in sorted(entries) if name in there}
+        text = msgspec.json.format(msgspec.json.encode(Manifest(kept)), indent=1)
+        temporary = directory / f"{MANIFEST}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "wb") as opened:
+                opened.write(text)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.replace(temporary, directory / MANIFEST)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold a directory against everybody else who asks here."""
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX)
+        except OSError:  # Some network file systems lock only files that can be written.
+            os.close(held)
+            held = os.open(directory / f"{MANIFEST}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)

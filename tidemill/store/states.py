@@ -1,0 +1,429 @@
+"""States in the database: what each was made from and by which code, failures, history, and operators' wishes.
+
+A build is stored in two steps. `intend` says what is about to be put in place; then, in one transaction that holds
+the rows, the files are put in place and `promote` makes the intent the truth. Whoever was overtaken by another
+builder, or by somebody who invalidated the state, finds that its version has moved on and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tidemill.core.codec import encode, storable
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database, Executor, columns
+
+#: News that states were written; the payload is JSON: a pipeline, and paths in it (none: look for yourself).
+STATES_CHANNEL = "states"
+_LONGEST_NEWS = 7000
+
+
+class NewState(msgspec.Struct):
+    """A result about to be stored; `version` is the one that it was built upon."""
+
+    entity: str
+    content: str
+    code: str
+    inputs: str
+    size: int
+    version: int
+
+
+class Built(msgspec.Struct):
+    """A result that is in place."""
+
+    entity: str
+    signature: int
+    took: float
+    outcome: str
+    reason: str
+    log: str | None = None
+
+
+class NewFailure(msgspec.Struct):
+    """A build that went wrong."""
+
+    entity: str
+    code: str
+    inputs: str
+    error: str
+    log: str
+    took: float
+    reason: str
+
+
+#: All states of a pipeline, as lean as can be.
+LOAD_STATES = """
+SELECT stage, entity, content, code, inputs, size, signature, version, extract(epoch FROM built_at)::float8 AS built_at,
+       invalid_by, intent_content
+FROM tidemill.state WHERE pipeline = $1
+"""
+LOAD_FILES = "SELECT path, signature, size, content FROM tidemill.state_file WHERE pipeline = $1"
+LOAD_FAILURES = """
+SELECT stage, entity, code, inputs, attempts, error, extract(epoch FROM failed_at)::float8 AS failed_at,
+       extract(epoch FROM retry_at)::float8 AS retry_at
+FROM tidemill.state_failure WHERE pipeline = $1
+"""
+LOAD_CODES = "SELECT stage, code, parts FROM tidemill.state_code WHERE pipeline = $1"
+LOAD_CONTROLS = "SELECT * FROM tidemill.state_control WHERE pipeline = $1"
+
+#: The rows of some states only.
+LOAD_SOME = LOAD_STATES + " AND stage = $2 AND entity = ANY ($3::text[])"
+
+#: What a stage's code is made of.
+KEEP_CODE = """
+INSERT INTO tidemill.state_code (pipeline, stage, code, parts)
+SELECT $1, stage, code, parts::json FROM unnest($2::text[], $3::text[], $4::text[]) AS new (stage, code, parts)
+ON CONFLICT DO NOTHING
+"""
+
+#: Contents of files that were read.
+KEEP_FILES = """
+INSERT INTO tidemill.state_file AS f (pipeline, path, signature, size, content)
+SELECT $1, * FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[])
+ON CONFLICT (pipeline, path) DO UPDATE
+    SET signature = excluded.signature, size = excluded.size, content = excluded.content
+"""
+FORGET_FILES = "DELETE FROM tidemill.state_file WHERE pipeline = $1 AND path = ANY ($2::text[])"
+
+#: Signatures of outputs whose content is what it was.
+TOUCH_STATES = """
+UPDATE tidemill.state AS s SET signature = new.signature
+FROM unnest($3::text[], $4::bigint[]) AS new (entity, signature)
+WHERE s.pipeline = $1 AND s.stage = $2 AND s.entity = new.entity
+"""
+
+#: Say what is about to be put in place, where nothing has happened since the build began.
+INTEND = """
+INSERT INTO tidemill.state AS s (pipeline, stage, entity, version, intent_by, intent_content, intent_code,
+                                 intent_inputs, intent_size)
+SELECT $1, $2, new.entity, new.version, $3, new.content, new.code, new.inputs, new.size
+FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[])
+     AS new (entity, content, code, inputs, size, version)
+ON CONFLICT (pipeline, stage, entity) DO UPDATE
+    SET intent_by = excluded.intent_by, intent_content = excluded.intent_content,
+        intent_code = excluded.intent_code, intent_inputs = excluded.intent_inputs, intent_size = excluded.intent_size
+    WHERE s.version = excluded.version
+RETURNING entity
+"""
+
+#: Hold the states whose intent is still ours, and that nothing has happened to since.
+HOLD_INTENDED = """
+SELECT s.entity FROM tidemill.state AS s
+JOIN unnest($4::text[], $5::bigint[]) AS new (entity, version) USING (entity)
+WHERE s.pipeline = $1 AND s.stage = $2 AND s.intent_by = $3 AND s.version = new.version
+ORDER BY s.entity FOR UPDATE OF s
+"""
+
+#: What was intended is in place now.
+PROMOTE = """
+WITH done AS (
+    UPDATE tidemill.state AS s SET
+        content = s.intent_content, code = s.intent_code, inputs = s.intent_inputs, size = s.intent_size,
+        signature = new.signature, version = s.version + 1, built_at = now(), took = new.took, built_by = $3,
+        invalid_by = NULL, intent_by = NULL, intent_content = NULL, intent_code = NULL, intent_inputs = NULL,
+        intent_size = NULL
+    FROM unnest($4::text[], $5::bigint[], $6::real[], $7::text[], $8::text[], $9::text[])
+         AS new (entity, signature, took, outcome, reason, log)
+    WHERE s.pipeline = $1 AND s.stage = $2 AND s.entity = new.entity AND s.intent_content IS NOT NULL
+    RETURNING s.entity, s.version, s.content, s.code, s.size, new.took, new.outcome, new.reason, new.log),
+history AS (
+    INSERT INTO tidemill.state_build (pipeline, stage, entity, outcome, took, size, code, content, built_by, reason,
+                                      log)
+    SELECT $1, $2, entity, outcome, took, size, code, content, $3, reason, log FROM done),
+mended AS (
+    DELETE FROM tidemill.state_failure AS f USING done
+    WHERE f.pipeline = $1 AND f.stage = $2 AND f.entity = done.entity)
+SELECT entity, version FROM done
+"""
+
+#: A build went wrong: one more failure for this code and these inputs, or the first for others.
+FAIL = """
+WITH failed AS (
+    INSERT INTO tidemill.state_failure AS f
+        (pipeline, stage, entity, code, inputs, attempts, error, log, first_at, failed_at, retry_at)
+    SELECT $1, $2, new.entity, new.code, new.inputs, 1, new.error, new.log, now(), now(),
+           now() + make_interval(secs => ($9::float8[])[1])
+    FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS new (entity, code, inputs, error, log)
+    ON CONFLICT (pipeline, stage, entity) DO UPDATE SET
+        attempts = CASE WHEN f.code = excluded.code AND f.inputs = excluded.inputs THEN f.attempts + 1 ELSE 1 END,
+        first_at = CASE WHEN f.code = excluded.code AND f.inputs = excluded.inputs THEN f.first_at ELSE now() END,
+        code = excluded.code, inputs = excluded.inputs, error = excluded.error, log = excluded.log, failed_at = now(),
+        retry_at = now() + make_interval(secs => ($9::float8[])[
+            CASE WHEN f.code = excluded.code AND f.inputs = excluded.inputs THEN f.attempts + 1 ELSE 1 END])
+    RETURNING entity, code, inputs, attempts, error, log, extract(epoch FROM failed_at)::float8 AS failed_at,
+              extract(epoch FROM retry_at)::float8 AS retry_at),
+history AS (
+    INSERT INTO tidemill.state_build (pipeline, stage, entity, outcome, took, code, built_by, reason, log)
+    SELECT $1, $2, failed.entity, 'failed', new.took, failed.code, $8, new.reason, failed.error || E'\n' || failed.log
+    FROM failed JOIN unnest($3::text[], $10::real[], $11::text[]) AS new (entity, took, reason) USING (entity))
+SELECT entity, code, inputs, attempts, error, failed_at, retry_at FROM failed
+"""
+
+NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1)"
+
+#: Build these again, whatever they look like; builds under way do not count.
+INVALIDATE = """
+UPDATE tidemill.state SET invalid_by = $4, version = version + 1
+WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) RETURNING entity
+"""
+RETRY_FAILURES = """
+DELETE FROM tidemill.state_failure
+WHERE pipeline = $1 AND ($2::text IS NULL OR stage = $2) AND ($3::text[] IS NULL OR entity = ANY ($3))
+RETURNING stage, entity
+"""
+#: States that were built by other code count as built by this one.
+ACCEPT_CODE = """
+UPDATE tidemill.state SET code = $3, version = version + 1
+WHERE pipeline = $1 AND stage = $2 AND code <> $3 AND content <> '' AND ($4::text[] IS NULL OR entity = ANY ($4))
+RETURNING entity
+"""
+SET_PAUSED = """
+INSERT INTO tidemill.state_control (pipeline, stage, paused_by) VALUES ($1, $2, $3)
+ON CONFLICT (pipeline, stage) DO UPDATE SET paused_by = excluded.paused_by
+"""
+SET_APPROVED = """
+INSERT INTO tidemill.state_control (pipeline, stage, approved_by, approved_code, approved_until)
+VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5))
+ON CONFLICT (pipeline, stage) DO UPDATE SET approved_by = excluded.approved_by,
+    approved_code = excluded.approved_code, approved_until = excluded.approved_until
+"""
+#: What was found in place is taken as it is.
+ADOPT = """
+WITH new AS (
+    SELECT * FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[])
+        AS new (entity, content, code, inputs, size, signature)),
+history AS (
+    INSERT INTO tidemill.state_build (pipeline, stage, entity, outcome, size, code, content, built_by)
+    SELECT $1, $2, entity, $10, size, code, content, $9 FROM new)
+INSERT INTO tidemill.state AS s (pipeline, stage, entity, content, code, inputs, size, signature, version, built_at,
+                                 built_by)
+SELECT $1, $2, entity, content, code, inputs, size, signature, 1, now(), $9 FROM new
+ON CONFLICT (pipeline, stage, entity) DO UPDATE SET content = excluded.content, code = excluded.code,
+    inputs = excluded.inputs, size = excluded.size, signature = excluded.signature, version = s.version + 1,
+    built_at = now(), built_by = excluded.built_by, invalid_by = NULL, intent_by = NULL, intent_content = NULL,
+    intent_code = NULL, intent_inputs = NULL, intent_size = NULL
+RETURNING entity, version
+"""
+FIND_INTENTS = """
+SELECT entity, intent_content, intent_code, intent_inputs, intent_size FROM tidemill.state
+WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) AND intent_content IS NOT NULL
+"""
+FORGET_STATES = "DELETE FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
+LIST_BUILDS = """
+SELECT * FROM tidemill.state_build
+WHERE pipeline = $1 AND ($2::text IS NULL OR stage = $2) AND ($3::text IS NULL OR entity = $3)
+ORDER BY at DESC LIMIT $4
+"""
+SHOW_STATE = "SELECT * FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = $3"
+SHOW_FAILURE = "SELECT * FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = $3"
+FORGET_BUILDS = """
+DELETE FROM tidemill.state_build WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM tidemill.state_build WHERE at < now() - make_interval(days => $1) LIMIT 5000))
+"""
+
+
+async def intend(
+    database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
+) -> set[str]:
+    """Say what is about to be put in place; returns the entities that may go on."""
+    rows = await connection.fetch(
+        database.sql(INTEND),
+        pipeline,
+        stage,
+        by,
+        [state.entity for state in states],
+        [state.content for state in states],
+        [state.code for state in states],
+        [state.inputs for state in states],
+        [state.size for state in states],
+        [state.version for state in states],
+    )
+    return {row["entity"] for row in rows}
+
+
+async def hold_intended(
+    database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
+) -> set[str]:
+    """Hold the rows of what was intended until the transaction ends; returns those that are still ours."""
+    rows = await connection.fetch(
+        database.sql(HOLD_INTENDED),
+        pipeline,
+        stage,
+        by,
+        [state.entity for state in states],
+        [state.version for state in states],
+    )
+    return {row["entity"] for row in rows}
+
+
+async def promote(
+    database: Database, connection: Executor, pipeline: str, stage: str, builder: str, built: Sequence[Built]
+) -> dict[str, int]:
+    """Make the intents the truth; returns the new versions."""
+    rows = await connection.fetch(
+        database.sql(PROMOTE),
+        pipeline,
+        stage,
+        builder,
+        *columns([(b.entity, b.signature, b.took, b.outcome, b.reason, b.log) for b in built], 6),
+    )
+    return {row["entity"]: row["version"] for row in rows}
+
+
+async def fail_states(
+    database: Database,
+    pipeline: str,
+    stage: str,
+    failures: Sequence[NewFailure],
+    *,
+    builder: str,
+    waits: Sequence[float],
+) -> list[asyncpg.Record]:
+    """Store failures, each with when it is tried again."""
+    async with database.transaction() as connection:
+        return await connection.fetch(
+            database.sql(FAIL),
+            pipeline,
+            stage,
+            [each.entity for each in failures],
+            [each.code for each in failures],
+            [each.inputs for each in failures],
+            [storable(each.error) for each in failures],
+            [storable(each.log) for each in failures],
+            builder,
+            list(waits),
+            [each.took for each in failures],
+            [each.reason for each in failures],
+        )
+
+
+async def notify_states(
+    database: Database, connection: Executor, pipeline: str, paths: Sequence[str], by: str = ""
+) -> None:
+    """Tell everybody that these paths were written, when the transaction commits."""
+    news = encode([pipeline, by, list(paths)]).decode()
+    if len(news.encode()) > _LONGEST_NEWS:
+        news = encode([pipeline, by, []]).decode()
+    await connection.execute(database.sql(NOTIFY_STATES), news)
+
+
+async def keep_codes(database: Database, pipeline: str, codes: Iterable[tuple[str, str, dict[str, str]]]) -> None:
+    """Remember what the stages' code is made of."""
+    rows = [(stage, code, encode(parts).decode()) for stage, code, parts in codes]
+    await database.fetch(KEEP_CODE, pipeline, *columns(rows, 3))
+
+
+async def keep_files(database: Database, pipeline: str, files: Sequence[tuple[str, int, int, str]]) -> None:
+    """Remember the content of files: path, signature, size, content."""
+    for start in range(0, len(files), 10_000):
+        await database.fetch(KEEP_FILES, pipeline, *columns(files[start : start + 10_000], 4))
+
+
+async def adopt_states(
+    database: Database,
+    pipeline: str,
+    stage: str,
+    states: Sequence[tuple[str, str, str, str, int, int]],
+    *,
+    by: str,
+    outcome: str = "adopted",
+) -> dict[str, int]:
+    """Take what is in place as it is: entity, content, code, inputs, size, signature."""
+    rows = await database.fetch(ADOPT, pipeline, stage, *columns(states, 6), by, outcome)
+    return {row["entity"]: row["version"] for row in rows}
+
+
+async def invalidate_states(database: Database, pipeline: str, stage: str, entities: Sequence[str], *, by: str) -> int:
+    """Have states built again."""
+    async with database.transaction() as connection:
+        rows = await connection.fetch(database.sql(INVALIDATE), pipeline, stage, list(entities), by)
+        await write_audit(
+            database, connection, who=by, action="pipeline.invalidate", target=f"{pipeline}/{stage}",
+            after={"states": len(rows), "first": [row["entity"] for row in rows[:20]]},
+        )  # fmt: skip
+        await notify_states(database, connection, pipeline, [])
+    return len(rows)
+
+
+async def retry_failures(
+    database: Database, pipeline: str, stage: str | None, entities: Sequence[str] | None, *, by: str
+) -> int:
+    """Forget failures, so that their states are tried at once."""
+    async with database.transaction() as connection:
+        rows = await connection.fetch(
+            database.sql(RETRY_FAILURES), pipeline, stage, None if entities is None else list(entities)
+        )
+        target = f"{pipeline}/{stage}" if stage else pipeline
+        await write_audit(
+            database, connection, who=by, action="pipeline.retry", target=target, after={"states": len(rows)}
+        )
+        await notify_states(database, connection, pipeline, [])
+    return len(rows)
+
+
+async def accept_code(
+    database: Database, pipeline: str, stage: str, code: str, entities: Sequence[str] | None, *, by: str
+) -> int:
+    """Take a change of code as one that changes no result."""
+    async with database.transaction() as connection:
+        rows = await connection.fetch(
+            database.sql(ACCEPT_CODE), pipeline, stage, code, None if entities is None else list(entities)
+        )
+        await write_audit(
+            database, connection, who=by, action="pipeline.accept", target=f"{pipeline}/{stage}",
+            after={"code": code, "states": len(rows)},
+        )  # fmt: skip
+        await notify_states(database, connection, pipeline, [])
+    return len(rows)
+
+
+async def set_paused(database: Database, pipeline: str, stage: str, *, paused: bool, by: str) -> None:
+    """Pause a pipeline (stage '') or a stage, or let it go on."""
+    async with database.transaction() as connection:
+        await connection.execute(database.sql(SET_PAUSED), pipeline, stage, by if paused else None)
+        action = "pipeline.pause" if paused else "pipeline.resume"
+        await write_audit(database, connection, who=by, action=action, target=f"{pipeline}/{stage}".rstrip("/"))
+        await notify_states(database, connection, pipeline, [])
+
+
+async def set_approved(database: Database, pipeline: str, stage: str, code: str, *, by: str, seconds: float) -> None:
+    """Approve that many states of a stage are built again by this code."""
+    async with database.transaction() as connection:
+        await connection.execute(database.sql(SET_APPROVED), pipeline, stage, by, code, seconds)
+        await write_audit(
+            database, connection, who=by, action="pipeline.approve", target=f"{pipeline}/{stage}", after={"code": code}
+        )
+        await notify_states(database, connection, pipeline, [])
+
+
+async def forget_states(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:
+    """Forget states whose outputs are gone for good."""
+    await database.fetch(FORGET_STATES, pipeline, stage, list(entities))
+
+
+async def list_builds(
+    database: Database, pipeline: str, stage: str | None = None, entity: str | None = None, *, limit: int = 50
+) -> list[asyncpg.Record]:
+    """The newest builds."""
+    return await database.fetch(LIST_BUILDS, pipeline, stage, entity, limit)
+
+
+async def show_state(database: Database, pipeline: str, stage: str, entity: str) -> dict[str, Any] | None:
+    """Everything that is known of a state."""
+    row = await database.fetchrow(SHOW_STATE, pipeline, stage, entity)
+    return None if row is None else dict(row)
+
+
+async def show_failure(database: Database, pipeline: str, stage: str, entity: str) -> dict[str, Any] | None:
+    row = await database.fetchrow(SHOW_FAILURE, pipeline, stage, entity)
+    return None if row is None else dict(row)
+
+
+async def forget_builds(database: Database, *, keep_days: int) -> None:
+    """Forget some of the builds that are older than this."""
+    await database.fetch(FORGET_BUILDS, keep_days)
