@@ -5,6 +5,7 @@
 The schedule `open_shop` brings customers in; watch the queues, then look around in a second terminal:
 
     tidemill jobs        tidemill job 12        tidemill workers        tidemill schedules
+    tidemill dag runs    tidemill run r1        tidemill dag inputs     tidemill dag submit r1 agree '{"ok": true}'
 """
 
 import asyncio
@@ -12,9 +13,23 @@ import random
 import time
 
 from tidemill import App, Discard, RetryAfter, Snooze, current_job
+from tidemill.dags import Dag, input_node, node, ref
 
 app = App("demo")
 app.queue("partners", rate="5/s")
+
+stock = app.dag(
+    Dag(
+        "stock",
+        nodes=[
+            node("shelves", "list_shelves", args={"count": ref("run.shelves")}),
+            node("count", "count_shelf", map=ref("shelves"), args={"shelf": ref("item")}, max_parallel=3),
+            node("missing", "add_up", args={"counted": ref("count")}),
+            input_node("agree", prompt="Order {{$.missing.things}} things?", timeout="30s", default={"ok": False}),
+            node("order", "order_more", args={"things": ref("missing.things")}, skip_if="!agree.ok", deps=["agree"]),
+        ],
+    )
+)
 
 
 @app.task(every="1s", catchup="skip")
@@ -84,3 +99,34 @@ def render_thumbnail() -> dict:
     """Untrusted native code would run here: in a process of its own."""
     total = sum(index * index for index in range(300_000))
     return {"checksum": total % 9973}
+
+
+@app.task(every="20s", catchup="skip")
+async def take_stock() -> dict:
+    """Starts a run of the dag above: look at it with `tidemill dag runs`, and answer it within half a minute."""
+    run = await app.start(stock, shelves=random.randint(4, 12))
+    return {"run": run.id}
+
+
+@app.task(queue="parcels")
+async def list_shelves(count: int) -> list[str]:
+    return [f"shelf {number}" for number in range(count)]
+
+
+@app.task(queue="parcels")
+async def count_shelf(shelf: str) -> int:
+    """How many things are missing on a shelf."""
+    for tenth in range(10):
+        current_job().report(tenth / 10, shelf)
+        await asyncio.sleep(random.uniform(0.05, 0.2))
+    return random.randrange(5)
+
+
+@app.task(queue="reports")
+async def add_up(counted: list[int]) -> dict:
+    return {"things": sum(counted)}
+
+
+@app.task(queue="partners")
+async def order_more(things: int) -> dict:
+    return {"ordered": things}

@@ -15,6 +15,16 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 #: What each example prints; the demo is run by `tidemill up`, in test_demo.py, and minilm is a part of models.
 PRINTED = {
     "article": ["to approve: All about tides.", "tides: published"],
+    "dag": [
+        "Load 120 rows of monday? yes",
+        "{'loaded': 120, 'approved': 'yes'}",
+        "extract succeeded, clean succeeded, approve succeeded, load succeeded, apologise skipped",
+        "Load 120 rows of monday? no",
+        "nothing was loaded: sorry",
+        "{'loaded': 0, 'approved': 'no'}",
+        "extract succeeded, clean succeeded, approve succeeded, load skipped, apologise succeeded",
+        "again, with another answer: {'loaded': 120, 'approved': 'yes'}",
+    ],
     "receipts": ["{'sent': True, 'order': 7}", "{'prices': 120}"],
     "transactional_enqueue": ["order 1 packed", "rolled back: 1 order, 0 jobs"],
     "failures": [
@@ -34,6 +44,7 @@ PRINTED = {
         "words: 5",
         "40 jobs of two models in turn, memory for one: 2 loads",
     ],
+    "placement": ["5 pages: 1530 cents", "in the ledger: [1530]", "jobs of the run: 5 x Invoice.count"],
     "progress_and_cancel": ["progress was seen: True; 20 rows exported", "cancelled", "cancelled", "cancelled"],
     "schedules": [
         "heartbeat: every 0.2 seconds",

@@ -192,36 +192,55 @@ async def test_the_failure_of_a_map_or_sub_dag_stops_what_it_had_under_way_and_n
         await eventually(lambda: nothing_left(database))
 
 
-async def test_work_that_is_begun_and_dropped_in_one_turn_is_never_stored(app: App, database: Database) -> None:
-    """The ends of two items come together: the first starts the next item, the second ends the map."""
-    dag = Dag("d", [node("each", "odd_one", map=[1, 2, 3, 4], args={"n": ref("item")}, max_parallel=2)])
+async def test_work_and_questions_that_are_begun_and_dropped_in_one_turn_are_never_there(
+    app: App, database: Database
+) -> None:
+    """The ends of two items come together: the first starts what follows it, the second ends it all."""
+    inner = Dag(
+        "inner",
+        [
+            node("good", "when_open", args={"n": 1}),
+            input_node("asked", prompt="?", deps=["good"]),
+            node("bad", "when_open", args={"n": 2}),
+        ],
+    )
+    dag = Dag(
+        "d",
+        [
+            node("each", "when_open", map=[1, 2, 3], args={"n": ref("item")}, max_parallel=2, on_failure="continue"),
+            sub_dag("sub", inner, on_failure="continue"),
+            input_node("more", prompt="?"),
+        ],
+    )
 
     @app.task
-    async def odd_one(n: int) -> int:
+    async def when_open(n: int) -> int:
         ran.append(n)
+        await gates[n].wait()
         if n == 2:
             raise ValueError("no twos")
         return n
 
     ran: list[int] = []
+    gates = {n: asyncio.Event() for n in (1, 2, 3)}
     async with running_orchestrator(app), running_worker_of(app):
         async with running_keeper(app):
-            run = await app.start(Dag("w", [input_node("a", prompt="?"), *after(dag)]))
-            await reaches(run, a="waiting")
-            async with database.transaction() as held:
-                # The keeper cannot write the start of the map's items until both of them have ended ...
-                await held.execute("SELECT FROM tidemill.run WHERE id = $1", run.id)
-            await run.submit("a", 1, by="ann")
+            run = await app.start(dag)
+            await eventually(lambda: sorted(ran) == [1, 1, 2, 2])
+        for n, ended in ((1, 2), (2, 4)):
+            gates[n].set()
+            count = "SELECT count(*) = $1 FROM tidemill.inbox WHERE work IS NOT NULL"
+            await eventually(lambda count=count, ended=ended: value(database, count, ended))
+        async with running_keeper(app):
+            told = await reaches(run, each="failed", sub="failed", more="waiting")
+            assert (told["sub/asked"], told["sub/good"]) == ("cancelled", "succeeded")
+            assert [asked["node"] for asked in await run.inputs()] == ["more"]
+            assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
+            await run.submit("more", 1, by="ann")
             with pytest.raises(DagRunError, match="no twos"):
                 await run.result(timeout=15)
-        await eventually(lambda: nothing_left(database))
-    assert 4 not in ran
-
-
-def after(dag: Dag) -> list[Any]:
-    import msgspec
-
-    return [msgspec.structs.replace(each, deps=("a",)) for each in dag.nodes]
+            await eventually(lambda: nothing_left(database))
+    assert 3 not in ran
 
 
 async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_keeper_lives_and_can_be_repeated(

@@ -82,8 +82,8 @@ def test_one_seed_has_one_history(name: str) -> None:
 def test_many_kinds_of_faults_have_been_seen() -> None:
     """What is drawn really happens: owners die and stand still, connections break, two own a run at once."""
     happened = Counter[str]()
-    for seed in range(60):
-        for _, who, what, *more in disturbed("Asks", seed).history:
+    for seed in range(120):
+        for _, who, what, *more in disturbed("Asks" if seed % 2 else "FanOut", seed).history:
             if what in ("ends", "stands still", "loses its connections"):
                 happened[f"{str(who).split()[0]} {what}"] += 1
             elif str(what).startswith("turn ") and more == [[]]:

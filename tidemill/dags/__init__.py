@@ -3,7 +3,7 @@
 from tidemill.dags import Dag, node, ref, input_node, sub_dag
 """
 
-from tidemill.core.refs import ref
+from tidemill.core.refs import Refs, ref
 from tidemill.dags.errors import DagError
 from tidemill.dags.files import load_dag, parse_dag
 from tidemill.dags.model import Dag, InputNode, Node, SubDag, TaskNode, input_node, node, sub_dag
@@ -13,6 +13,7 @@ __all__ = [
     "DagError",
     "InputNode",
     "Node",
+    "Refs",
     "SubDag",
     "TaskNode",
     "input_node",

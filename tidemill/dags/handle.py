@@ -24,12 +24,14 @@ from tidemill.dags.rerun import rerun_failed, rerun_from
 from tidemill.dags.state import DagState, encode_state
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
+from tidemill.store.inspect import show_jobs_of_run
 from tidemill.store.runs import SEND, cancel_run, is_asked, list_inputs, load_run, show_run, start_run
 
 if TYPE_CHECKING:
     from tidemill.dags.runner import DagInput, DagKind
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_MOST_JOBS = 200
 _VERDICT_WITHIN = 5.0
 
 
@@ -88,7 +90,15 @@ class DagHandle:
 
     async def explain(self, node: str) -> str:
         """Why a node waits, was skipped, failed or is blocked."""
-        return explain(*await self.look(), node)
+        program, state = await self.look()
+        told = explain(program, state, node)
+        if state.nodes[node].status != "running":
+            return told
+        works = {work for work, name in state.works.items() if name == node}
+        jobs = [
+            job for job in await show_jobs_of_run(self._database, self.id, limit=_MOST_JOBS) if job["work"] in works
+        ]
+        return f"{told}; {_about(min(jobs, key=lambda job: job['state'] != 'unrouted'))}" if jobs else told
 
     async def inputs(self) -> list[dict[str, Any]]:
         """What the run asks people now."""
@@ -171,3 +181,14 @@ class DagHandle:
         if not verdict.repeated:
             raise InputRefusedError(verdict.reason)
         return True
+
+
+def _about(job: Any) -> str:
+    """Where an unfinished job is, in a few words."""
+    why = f": {job['note']}" if job["note"] else ""
+    if job["state"] == "running":
+        return f"its job {job['id']} runs, attempt {job['attempt']}{why}"
+    if not job["serving"]:
+        return f"its job {job['id']} waits, and no worker serves queue {job['queue']}"
+    where = "is unrouted" if job["state"] == "unrouted" else f"waits in queue {job['queue']}"
+    return f"its job {job['id']} {where}{why}"

@@ -135,14 +135,18 @@ class DagRun(StoredRun):
         super().journal(loop, ticks, commands)
         if self.let_go:
             return
+        nodes = self.loop.state.nodes
         if self._asks:
-            nodes = self.loop.state.nodes
             answered = {name for name in self._asks if nodes[name].status != "waiting"}
             self._asks -= answered
-            self.turn().settled += answered
+            turn = self.turn()
+            turn.settled += answered
+            turn.asks = [ask for ask in turn.asks if ask[0] not in answered]
         for command in commands:
             if type(command) is Publish and type(command.event) is InputWanted:
                 wanted = command.event
+                if nodes[wanted.node].status != "waiting":
+                    continue  # It was asked and is wanted no longer, all in one turn.
                 self._asks.add(wanted.node)
                 schema = None if wanted.schema is None else encode(wanted.schema)
                 self.turn().asks.append((wanted.node, storable(wanted.prompt), schema, wanted.due))

@@ -155,16 +155,20 @@ class Simulation:
     # -- what goes wrong --------------------------------------------------------------------------
 
     def _crash(self) -> None:
-        self._over(self.world.chance.choice(self.world.processes)) if self.world.processes else None
+        if (victim := self._victim()) is not None:
+            self._over(victim)
 
     def _pause(self) -> None:
-        if self.world.processes:
-            seconds = self.world.chance.choice([0.2, LEASE, 2.5 * LEASE]) * self.world.chance.random()
-            self.world.chance.choice(self.world.processes).pause(seconds)
+        if (victim := self._victim()) is not None:
+            chance = self.world.chance
+            victim.pause(chance.choice([0.5 * chance.random(), LEASE * (1.0 + chance.random())]))
 
     def _cut(self) -> None:
-        if self.world.processes:
-            self.world.chance.choice(self.world.processes).cut_off()
+        if (victim := self._victim()) is not None:
+            victim.cut_off()
+
+    def _victim(self) -> Process | None:
+        return self.world.chance.choice(self.world.processes) if self.world.processes else None
 
     # -- the store --------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from tidemill.store.states import (
     FIND_INTENTS,
     Built,
     NewFailure,
+    News,
     NewState,
     adopt_states,
     fail_states,
@@ -79,7 +80,8 @@ class Committer:
             for path, content in result.outputs.items():
                 same = _unchanged(world, path, content)
                 if same is not None:
-                    prepared[step.entity].append(Prepared(path, *same, needed, step.entity))
+                    there = world.files[path].signature
+                    prepared[step.entity].append(Prepared(path, *same, needed, step.entity, there))
                 else:
                     fact = world.files.get(path)
                     before = None if fact is None else fact.signature
@@ -129,7 +131,8 @@ class Committer:
             changed = [
                 each.path for one in built if one.outcome == "built" for each in prepared[one.entity]
             ]
-            await notify_states(database, connection, self._pipeline, changed, self._builder)
+            news_for_all = News(self._pipeline, self._builder, stage.name, list(versions), changed)
+            await notify_states(database, connection, news_for_all)
         await self._states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
         for step, _ in good:
             if step.entity in versions:

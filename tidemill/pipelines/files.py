@@ -186,7 +186,9 @@ class FileStates:
             try:
                 if each.held is not None:
                     os.replace(each.held, target)
-                done[each.path] = signature(os.stat(target))
+                found = signature(os.stat(target))
+                if each.held is not None or found == each.before:
+                    done[each.path] = found
             except OSError as error:
                 _unlink(each.held)
                 log.error("a state could not be put in place", path=each.path, error=str(error))

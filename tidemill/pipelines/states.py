@@ -109,13 +109,14 @@ class States(Protocol):
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]: ...
 
 
-class ManifestEntry(msgspec.Struct, rename="camel"):
-    """What a manifest says of a state."""
+class ManifestEntry(msgspec.Struct, rename="camel", omit_defaults=True):
+    """What a manifest says of a state. `inputs` names what it was built from, shortly."""
 
     code_hash: str
     content_hash: str
-    produced_at: str
-    produced_by: str
+    produced_at: str = ""
+    produced_by: str = ""
+    inputs: str = ""
 
 
 class Manifest(msgspec.Struct):

@@ -221,6 +221,14 @@ ORDER BY at DESC LIMIT $4
 """
 SHOW_STATE = "SELECT * FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = $3"
 SHOW_FAILURE = "SELECT * FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = $3"
+#: Builds that wait in queues or run.
+LIST_QUEUED = "SELECT unique_key, id FROM tidemill.job WHERE task = $1 AND unique_key IS NOT NULL"
+#: How builds ended of which nothing else is known.
+LIST_ENDED = """
+SELECT id, state, note, errors FROM tidemill.job_history WHERE id = ANY ($1::bigint[]) AND state <> 'succeeded'
+"""
+#: One process at a time drives a pipeline: whoever holds this lock, as long as its connection lives.
+TAKE_LEAD = "SELECT pg_try_advisory_lock(hashtextextended($1, 7)) AS taken"
 FORGET_BUILDS = """
 DELETE FROM tidemill.state_build WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM tidemill.state_build WHERE at < now() - make_interval(days => $1) LIMIT 5000))
@@ -286,7 +294,7 @@ async def fail_states(
 ) -> list[asyncpg.Record]:
     """Store failures, each with when it is tried again."""
     async with database.transaction() as connection:
-        return await connection.fetch(
+        rows = await connection.fetch(
             database.sql(FAIL),
             pipeline,
             stage,
@@ -300,16 +308,28 @@ async def fail_states(
             [each.took for each in failures],
             [each.reason for each in failures],
         )
+        await notify_states(
+            database, connection, News(pipeline, builder, stage, [each.entity for each in failures])
+        )
+        return rows
 
 
-async def notify_states(
-    database: Database, connection: Executor, pipeline: str, paths: Sequence[str], by: str = ""
-) -> None:
-    """Tell everybody that these paths were written, when the transaction commits."""
-    news = encode([pipeline, by, list(paths)]).decode()
-    if len(news.encode()) > _LONGEST_NEWS:
-        news = encode([pipeline, by, []]).decode()
-    await connection.execute(database.sql(NOTIFY_STATES), news)
+class News(msgspec.Struct, array_like=True):
+    """What is told when states change: which paths, and which entities of a stage. Neither: look for yourself."""
+
+    pipeline: str
+    by: str = ""
+    stage: str = ""
+    entities: list[str] = []
+    paths: list[str] = []
+
+
+async def notify_states(database: Database, connection: Executor, news: News) -> None:
+    """Tell everybody, when the transaction commits."""
+    data = encode(news)
+    if len(data) > _LONGEST_NEWS:
+        data = encode(News(news.pipeline, news.by))
+    await connection.execute(database.sql(NOTIFY_STATES), data.decode())
 
 
 async def keep_codes(database: Database, pipeline: str, codes: Iterable[tuple[str, str, dict[str, str]]]) -> None:
@@ -346,7 +366,7 @@ async def invalidate_states(database: Database, pipeline: str, stage: str, entit
             database, connection, who=by, action="pipeline.invalidate", target=f"{pipeline}/{stage}",
             after={"states": len(rows), "first": [row["entity"] for row in rows[:20]]},
         )  # fmt: skip
-        await notify_states(database, connection, pipeline, [])
+        await notify_states(database, connection, News(pipeline))
     return len(rows)
 
 
@@ -362,7 +382,7 @@ async def retry_failures(
         await write_audit(
             database, connection, who=by, action="pipeline.retry", target=target, after={"states": len(rows)}
         )
-        await notify_states(database, connection, pipeline, [])
+        await notify_states(database, connection, News(pipeline))
     return len(rows)
 
 
@@ -378,7 +398,7 @@ async def accept_code(
             database, connection, who=by, action="pipeline.accept", target=f"{pipeline}/{stage}",
             after={"code": code, "states": len(rows)},
         )  # fmt: skip
-        await notify_states(database, connection, pipeline, [])
+        await notify_states(database, connection, News(pipeline))
     return len(rows)
 
 
@@ -388,7 +408,7 @@ async def set_paused(database: Database, pipeline: str, stage: str, *, paused: b
         await connection.execute(database.sql(SET_PAUSED), pipeline, stage, by if paused else None)
         action = "pipeline.pause" if paused else "pipeline.resume"
         await write_audit(database, connection, who=by, action=action, target=f"{pipeline}/{stage}".rstrip("/"))
-        await notify_states(database, connection, pipeline, [])
+        await notify_states(database, connection, News(pipeline))
 
 
 async def set_approved(database: Database, pipeline: str, stage: str, code: str, *, by: str, seconds: float) -> None:
@@ -398,7 +418,7 @@ async def set_approved(database: Database, pipeline: str, stage: str, code: str,
         await write_audit(
             database, connection, who=by, action="pipeline.approve", target=f"{pipeline}/{stage}", after={"code": code}
         )
-        await notify_states(database, connection, pipeline, [])
+        await notify_states(database, connection, News(pipeline))
 
 
 async def forget_states(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:

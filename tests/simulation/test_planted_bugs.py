@@ -1,0 +1,122 @@
+"""A simulation that cannot fail proves nothing: known bugs are planted, and some schedule must show each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.simulation import test_simulated_dags, test_simulated_flows
+from tests.simulation.test_simulated_flows import disturbed, end, undisturbed
+from tidemill.core.ticks import Command, Tick
+from tidemill.engine.loop import RunLoop
+from tidemill.engine.simulated import SimulatedRuns
+from tidemill.engine.stored import StoredRun
+from tidemill.engine.virtual import SimulationError
+from tidemill.flows.durable import DurableRun
+from tidemill.store.model import DuplicateTick, StoreModel
+from tidemill.store.turns import RunTurn
+
+MOST_SEEDS = 300
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def acting_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    journal = StoredRun.journal
+
+    def hasty(self: StoredRun, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+        journal(self, loop, ticks, commands)
+        after, self._after = self._after, []
+        loop.execute(after)
+
+    patch.setattr(DurableRun, "journal", hasty)
+
+
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    def anybody(self: StoreModel, turn: RunTurn, owner: int, number: int) -> bool:
+        return turn.run_id in self.runs and turn.new is None
+
+    patch.setattr(StoreModel, "_is_mine", anybody)
+
+
+def a_fence_that_knows_only_the_owner(patch: pytest.MonkeyPatch) -> None:
+    """The same turn may be written twice: once by the statement whose answer was lost."""
+
+    def owner_only(self: StoreModel, turn: RunTurn, owner: int, number: int) -> bool:
+        run = self.runs.get(turn.run_id)
+        return run is not None and run.owner == owner
+
+    patch.setattr(StoreModel, "_is_mine", owner_only)
+
+
+def taking_from_the_inbox_before_the_commit(patch: pytest.MonkeyPatch) -> None:
+    due = StoreModel.due
+
+    def eager(self: StoreModel, owner: int, taken: Sequence[int], room: int) -> list[Any]:
+        rows = due(self, owner, taken, room)
+        for row in rows:
+            del self.inbox[row.id]
+        return rows
+
+    patch.setattr(StoreModel, "due", eager)
+
+
+def timers_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoreModel, "_set_timer", lambda self, number, timer, due: None)
+
+
+def claims_whose_answer_is_lost_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: SimulatedRuns, owner: int, held: Sequence[int], room: int) -> list[Any]:
+        return []
+
+    patch.setattr(SimulatedRuns, "find_own", nothing)
+
+
+def runs_of_the_dead_are_kept_from_others(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoreModel, "free_runs", lambda self: 0)
+
+
+def a_run_that_starts_another_is_let_go_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DurableRun, "at_rest", property(lambda self: self.loop.state.idle))
+
+
+def an_end_of_a_job_that_is_told_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StoreModel, "_holds", lambda self, worker, job, attempt: job in self.jobs)
+
+
+@pytest.mark.parametrize(
+    ("plant", "name"),
+    [
+        (acting_before_the_commit, "Chain"),
+        (no_fence, "FanOut"),
+        (a_fence_that_knows_only_the_owner, "Chain"),
+        (taking_from_the_inbox_before_the_commit, "Asks"),
+        (timers_in_memory_only, "Stumbles"),
+        (claims_whose_answer_is_lost_are_forgotten, "Chain"),
+        (runs_of_the_dead_are_kept_from_others, "FanOut"),
+        (a_run_that_starts_another_is_let_go_meanwhile, "Parent"),
+    ],
+)
+def test_a_planted_bug_is_found(plant: Plant, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = undisturbed(name)
+    assert end(disturbed(name, 0)) == end(expected)
+    plant(monkeypatch)
+    assert any(shows(name, seed) for seed in range(MOST_SEEDS)), f"no seed has shown it: {plant.__name__}"
+
+
+def shows(name: str, seed: int) -> bool:
+    """Whether something is wrong under this seed."""
+    try:
+        outcome = disturbed(name, seed, limit=60.0)
+    except (SimulationError, DuplicateTick):
+        return True
+    return end(outcome) != end(undisturbed(name)) or bool(test_simulated_flows.counted_twice(outcome))
+
+
+def test_a_zombie_that_may_finish_jobs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was taken for dead ends its job while another is at it: the dag would go on with the wrong end."""
+    expected = test_simulated_dags.undisturbed("diamond")
+    an_end_of_a_job_that_is_told_twice(monkeypatch)
+    ends = [test_simulated_dags.disturbed("diamond", seed) for seed in range(40)]
+    assert all(test_simulated_dags.end(each) == test_simulated_dags.end(expected) for each in ends)

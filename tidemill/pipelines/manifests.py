@@ -1,0 +1,91 @@
+"""Keeping manifests up to date without writing them for every state: they are large where states are many.
+
+A directory's manifest is written when a good part of it is new, and when the pipeline comes to rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from tidemill.pipelines import reasons
+from tidemill.pipelines.model import Pipeline, Stage
+from tidemill.pipelines.plan import Adoption, Plan
+from tidemill.pipelines.staleness import input_key, input_pairs
+from tidemill.pipelines.states import ManifestEntry, States, StoreTrouble
+from tidemill.pipelines.world import World
+
+log = structlog.get_logger("tidemill.pipelines")
+
+AT_LEAST = 2000  # new states of a directory that are worth a manifest while others are being built
+
+
+class Manifests:
+    """The manifests of one pipeline."""
+
+    def __init__(self, pipeline: Pipeline, states: States, world: World) -> None:
+        self._pipeline = pipeline
+        self._states = states
+        self._world = world
+        self._due: dict[str, dict[str, ManifestEntry | None]] = {}
+
+    def note(self, stage: Stage, entities: Iterable[str]) -> None:
+        """These states are new: their manifests are due."""
+        records = self._world.records[stage.name]
+        by = f"{self._pipeline.name}#{stage.name}"
+        for entity in entities:
+            record = records[entity]
+            at = datetime.fromtimestamp(record.built_at, UTC) if record.built_at else datetime.now(UTC)
+            stamp = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+            outputs = input_pairs(record.content) if stage.scatter else {stage.quick_path(entity): record.content}
+            for path, content in outputs.items():
+                directory, _, name = path.rpartition("/")
+                entry = ManifestEntry(record.code, content, stamp, by, input_key(record.inputs))
+                self._due.setdefault(directory, {})[name] = entry
+
+    async def flush(self) -> None:
+        """Write what is due."""
+        due, self._due = self._due, {}
+        for directory, entries in due.items():
+            try:
+                await self._states.keep_manifest(directory, entries)
+            except (OSError, StoreTrouble) as error:
+                log.error("a manifest cannot be written", directory=directory, error=str(error))
+                self._due.setdefault(directory, {}).update(entries)
+
+    async def recognise(self, plan: Plan, driver: Any) -> Plan:
+        """Outputs that the database does not know but a manifest does are taken for what it says they are."""
+        strange = [step for step in plan.builds if step.reason == reasons.Edited(known=False)]
+        if not strange:
+            return plan
+        known: dict[str, dict[str, ManifestEntry]] = {}
+        adopted: list[Adoption] = []
+        for step in strange:
+            path = step.stage.quick_path(step.entity)
+            directory, _, name = path.rpartition("/")
+            if directory not in known:
+                try:
+                    known[directory] = await self._states.manifest(directory)
+                except StoreTrouble as error:
+                    log.warning("a manifest is of no use", error=str(error))
+                    known[directory] = {}
+            entry, fact = known[directory].get(name), self._world.files[path]
+            if (
+                entry is not None
+                and entry.content_hash == fact.content
+                and entry.code_hash == step.stage.code.total
+                and entry.inputs == input_key(step.inputs)
+            ):
+                adopted.append(
+                    Adoption(step.stage, step.entity, step.inputs, step.paths, fact.content, fact.size, fact.signature)
+                )
+        if adopted:
+            taken = {(each.stage.name, each.entity) for each in adopted}
+            plan.builds = [step for step in plan.builds if (step.stage.name, step.entity) not in taken]
+            plan.adoptions += adopted
+            await driver.adopt(adopted)
+            return driver.plan()
+        return plan
