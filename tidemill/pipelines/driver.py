@@ -58,6 +58,7 @@ class Driver:
         self.problems: list[str] = []
         self.trouble: str | None = None
         self.in_flight: dict[tuple[str, str], int] = {}  # builds elsewhere, and their jobs
+        self.busy: dict[str, str] = {}  # outputs that are being built here or elsewhere, and their stages
         self.distrusted: set[str] = set()
         self.committer = Committer(database, self.states, pipeline.name, self.builder)
         self.manifests = Manifests(pipeline, self.states, self.world)
@@ -220,24 +221,17 @@ class Driver:
 
     def plan(self, changed: Iterable[str] | None = None) -> Plan:
         """The plan for everything, or for those whom a change of these paths concerns."""
-        busy = {self._output(stage, entity): stage for stage, entity in self._busy()}
-        busy.pop("", None)
         only: dict[str, set[str] | None] | None = None
         if changed is not None:
             paths = list(changed)
             only = {stage.name: touched_entities(stage, paths) for stage in self.order}
             only = {stage: entities for stage, entities in only.items() if entities is None or entities}
-        plan = make_plan(self.order, self.world, self._clock.now(), only=only, pending=busy)
-        mine = set(self._busy())
-        plan.builds = [step for step in plan.builds if (step.stage.name, step.entity) not in mine]
-        return plan
+        return make_plan(self.order, self.world, self._clock.now(), only=only, busy=self.busy)
 
-    def _busy(self) -> list[tuple[str, str]]:
-        return [*self.in_flight, *((name, entity) for name, line in self._lines.items() for entity in line.taken)]
-
-    def _output(self, stage: str, entity: str) -> str:
+    def output_key(self, stage: str, entity: str) -> str:
+        """What stands for a state among those being built: its path, or its name where it has many."""
         known = self.pipeline.stages[stage]
-        return "" if known.scatter else known.quick_path(entity)
+        return f"{stage}:{entity}" if known.scatter else known.quick_path(entity)
 
     # -- acting -------------------------------------------------------------------------------------
 
@@ -275,12 +269,21 @@ class Driver:
             by_stage.setdefault(step.stage.name, []).append(step)
         for name, steps in by_stage.items():
             stage = self.pipeline.stages[name]
+            self.busy.update((self.output_key(name, step.entity), name) for step in steps)
             if stage.options.in_process or self._dispatch is None:
-                self._line(stage).put(steps)
                 self.idle.clear()
+                self._line(stage).put(steps)
             else:
                 for step, job in zip(steps, await self._dispatch(stage, steps), strict=True):
                     self.in_flight[name, step.entity] = job
+
+    def release(self, stage: str, entities: Iterable[str]) -> None:
+        """These are not being built any more."""
+        for entity in entities:
+            self.busy.pop(self.output_key(stage, entity), None)
+            self.in_flight.pop((stage, entity), None)
+        if stage in self._lines:
+            self._lines[stage].release(entities)
 
     async def adopt(self, adoptions: Sequence[Adoption], code: str | None = None) -> None:
         """Take outputs as they were found."""
@@ -302,17 +305,16 @@ class Driver:
 
     async def _commit(self, stage: Stage, results: Sequence[tuple[Step, Any]]) -> None:
         """Results of a line are put in place; who takes from them is looked at next."""
-        line = self._lines[stage.name]
         entities = [step.entity for step, _ in results]
         try:
             news = await self.committer.commit(stage, results, self.world)
         except StoreTrouble as error:
             self.trouble = str(error)
             log.error("states cannot be written", pipeline=self.pipeline.name, stage=stage.name, error=str(error))
-            line.release(entities)
+            self.release(stage.name, entities)
             self._check_idle()
             return
-        line.release(entities)
+        self.release(stage.name, entities)
         self.trouble = None
         self._log(stage, news)
         self.manifests.note(stage, news.done)
@@ -324,11 +326,11 @@ class Driver:
 
     async def follow(self, stage: Stage, news: Committed) -> None:
         """Look at those whom new results concern, and at what was overtaken."""
-        paths = [path for path in news.changed] + [self._output(stage.name, entity) for entity in news.done]
-        paths += [path for entity in news.overtaken for path in [self._output(stage.name, entity)]]
-        if paths:
-            plan = self.plan([path for path in paths if path])
-            await self.act(plan)
+        paths = list(news.changed)
+        if not stage.scatter:
+            paths += [stage.quick_path(entity) for entity in (*news.done, *news.overtaken)]
+        if paths or news.overtaken:
+            await self.act(self.plan(paths if paths else None))
 
     def _log(self, stage: Stage, news: Committed) -> None:
         if news.failed:

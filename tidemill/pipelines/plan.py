@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from tidemill.core.errors import ConfigError
 from tidemill.core.paths import RefError
 from tidemill.pipelines import reasons
 from tidemill.pipelines.codehash import changed_parts
 from tidemill.pipelines.model import Stage
 from tidemill.pipelines.pattern import Pattern, PatternError, entity_values
 from tidemill.pipelines.staleness import Failure, Record, input_pairs, input_text, staleness
-from tidemill.pipelines.world import Control, Paths, World, entities_of, paths_of_entity
+from tidemill.pipelines.world import Control, Paths, World, entities_of
 
 _HOLDS = (reasons.Blocked, reasons.BackingOff, reasons.Parked, reasons.Paused, reasons.NeedsApproval)
 _FIRST_TIME = (reasons.Missing, reasons.Deleted, reasons.RetryDue, reasons.TooSmall, reasons.Edited)
@@ -70,31 +71,34 @@ def make_plan(
     now: float,
     *,
     only: Mapping[str, set[str] | None] | None = None,
-    pending: dict[str, str] | None = None,
+    busy: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan for stages in the order in which they take from each other.
 
-    only      stage by stage, the entities to look at (None: all); stages that are not named are left out
-    pending   outputs that are being built just now; outputs that are to be built are added to it
+    only   stage by stage, the entities to look at (None: all); stages that are not named are left out
+    busy   outputs that are being built just now, and by which stage: nothing is planned for them
     """
     plan = Plan([], [], [], [], {}, [])
-    pending = {} if pending is None else pending
+    pending: dict[str, str] = {}
     for stage in stages:
         if only is not None and stage.name not in only:
             continue
-        _Look(stage, world, now, plan, pending).over(None if only is None else only[stage.name])
+        _Look(stage, world, now, plan, pending, busy or {}).over(None if only is None else only[stage.name])
     return plan
 
 
 class _Look:
     """A look at one stage."""
 
-    def __init__(self, stage: Stage, world: World, now: float, plan: Plan, pending: dict[str, str]) -> None:
+    def __init__(
+        self, stage: Stage, world: World, now: float, plan: Plan, pending: dict[str, str], busy: Mapping[str, str]
+    ) -> None:
         self.stage = stage
         self.world = world
         self.now = now
         self.plan = plan
         self.pending = pending
+        self.busy = busy
         self.rules = stage.rules
         self.records = world.records[stage.name]
         self.failures = world.failures[stage.name]
@@ -105,7 +109,7 @@ class _Look:
 
     def over(self, only: set[str] | None) -> None:
         """Look at these entities, or at all."""
-        paths = self._paths()
+        paths = self._paths() if only is None or self._needs_all else self._there()
         seen: set[str] = set()
         fresh = 0
         look = self._quickly if not self.stage.named and not self.stage.scatter else self._carefully
@@ -122,35 +126,46 @@ class _Look:
         gone = self.records.keys() - seen if only is None else (only - seen) & self.records.keys()
         self.plan.orphans += [(self.stage, each) for each in sorted(gone) if self.records[each].content]
 
+    @property
+    def _needs_all(self) -> bool:
+        """Whether an entity's inputs can only be told by looking at everybody's."""
+        return self.stage.named or set(self.stage.inputs[0].key) != set(self.stage.variables)
+
+    def _there(self) -> dict[Pattern, Mapping[str, None]]:
+        return {one.pattern: self.world.matched.get(one.pattern, {}) for one in self.stage.inputs}
+
     def _paths(self) -> dict[Pattern, Mapping[str, None]]:
         """What is there, and what will be: outputs to be built count as inputs that are on their way."""
         found: dict[Pattern, Mapping[str, None]] = {}
         for one in self.stage.inputs:
             there: Mapping[str, None] = self.world.matched.get(one.pattern, {})
-            coming = [path for path in self.pending if path not in there and one.pattern.values(path) is not None]
+            coming = [
+                path
+                for path in (*self.pending, *self.busy)
+                if path not in there and one.pattern.values(path) is not None
+            ]
             found[one.pattern] = {**there, **dict.fromkeys(coming)} if coming else there
         return found
 
     def _some(self, only: set[str], paths: Mapping[Pattern, Mapping[str, None]]) -> Iterable[tuple[str, Paths]]:
-        if any(set(one.key) != set(self.stage.variables) for one in self.stage.inputs):
+        if self._needs_all:
             return [(entity, found) for entity, found in entities_of(self.stage, paths) if entity in only]
-        if len(only) > 200 and self.stage.named:
-            return [(entity, found) for entity, found in entities_of(self.stage, paths) if entity in only]
-        found = []
+        pattern = self.stage.inputs[0].pattern
+        there, found = paths[pattern], []
         for entity in sorted(only):
             try:
-                inputs = paths_of_entity(self.stage, entity, paths)
-            except PatternError:
+                path = pattern.format(self.stage.entity(entity).variables)
+            except (PatternError, ConfigError):
                 continue
-            if inputs is not None:
-                found.append((entity, inputs))
+            if path in there or path in self.pending or path in self.busy:
+                found.append((entity, ((path,),)))
         return found
 
     def _quickly(self, entity: str, paths: Paths) -> bool:
         """The common case, one input and one output: most states are fresh, and are seen to be at once."""
         path = paths[0][0]
         record = self.records.get(entity)
-        if record is None or path in self.pending or self.stage.filter is not None:
+        if record is None or path in self.pending or path in self.busy or self.stage.filter is not None:
             return self._carefully(entity, paths)
         files = self.world.files
         output = files.get(self.stage.quick_path(entity))
@@ -178,8 +193,10 @@ class _Look:
         outputs = self._outputs(entity, record)
         if outputs is None:
             return False
+        if outputs and outputs[0] in self.busy:
+            return False
         every = [path for group in paths for path in group]
-        waits = tuple(path for path in every if path in self.pending)
+        waits = tuple(path for path in every if path in self.pending or path in self.busy)
         contents = [world.content(path) for path in every]
         if waits or None in contents:
             missing = waits or tuple(path for path, content in zip(every, contents, strict=True) if content is None)

@@ -151,17 +151,3 @@ def touched_entities(stage: Stage, changed: Iterable[str]) -> set[str] | None:
                 return None
             found.add(entity_id([made[name] for name in stage.variables]) if stage.variables else "")
     return found
-
-
-def paths_of_entity(stage: Stage, id: str, paths: Mapping[Pattern, Mapping[str, None]]) -> Paths | None:
-    """The inputs of one entity; None if they are not all there. Only for inputs that follow from the entity alone."""
-    variables = stage.entity(id).variables
-    found: list[tuple[str, ...]] = []
-    for one in stage.inputs:
-        if one.is_many:
-            every = _gather(stage, one, paths[one.pattern]).get(tuple(variables[name] for name in one.key), [])
-            found.append(tuple(sorted(every)))
-        else:
-            path = one.pattern.format(variables)
-            found.append((path,) if path in paths[one.pattern] else ())
-    return tuple(found) if all(found) else None

@@ -111,7 +111,9 @@ class Stream:
             if not (inspect.isclass(plan) and issubclass(plan, Plan)):
                 raise ConfigError(f"{where}: {plan!r} is not a plan: subclass tidemill.streams.Plan")
             if plan.eligibility is None:
-                raise ConfigError(f"{where}: plan {plan.name} says no eligibility: class {plan.name}(Plan, eligibility=…)")
+                raise ConfigError(
+                    f"{where}: plan {plan.name} says no eligibility: class {plan.name}(Plan, eligibility=…)"
+                )
             if not plan.tasks:
                 raise ConfigError(f"{where}: plan {plan.name} has no task: put @task above a method")
         _unique(f"{where}: two plans are called", [plan.name for plan in self.plans])

@@ -1,0 +1,452 @@
+"""The dispatcher's decisions: what is sent next, and what becomes of a message when its engine has answered.
+
+Pure: no I/O, no clock, no chance. The shell tells it what arrived and what was answered, with the time, and does what
+it says. The same story gives the same decisions.
+
+    arrived -> (expired | duplicate | behind its key | sent) -> done
+                                                             -> failed -> kept for another attempt, or given up
+                                                             -> its engine died -> sent again, or given up
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tidemill.core.retry import GiveUp, RetryPolicy, decide
+from tidemill.streams.buckets import bucket_for
+from tidemill.streams.fair import NEVER, FairShare, Lane
+from tidemill.streams.message import Delivery, Failure
+from tidemill.streams.seen import Seen
+from tidemill.streams.sources.base import Source, identify
+
+#: A message whose engine has died under it this often runs with no other such message beside it.
+SUSPECT = 2
+
+
+class Park(msgspec.Struct, frozen=True):
+    """Try these plans again after `delay` seconds."""
+
+    delay: float
+    attempts: int
+    losses: int
+    plans: tuple[str, ...] | None
+    error: str
+
+
+class Bury(msgspec.Struct, frozen=True):
+    """Give the message up, for these plans."""
+
+    why: str
+    attempts: int
+    plans: tuple[str, ...] | None
+    kind: str
+    error: str
+
+
+class Outcome(msgspec.Struct):
+    """What becomes of a message that did not simply succeed; once that is stored, it is acked."""
+
+    delivery: Delivery
+    park: Park | None = None
+    bury: Bury | None = None
+
+
+class Counts(msgspec.Struct):
+    """What has happened to the messages of one source so far."""
+
+    arrived: int = 0
+    sent: int = 0
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    expired: int = 0
+    duplicates: int = 0
+    lost: int = 0
+
+
+class Choice(msgspec.Struct):
+    """What to send now, under which ticket, and what needs no work at all and can be acked."""
+
+    send: list[tuple[int, Delivery]]
+    ack: list[Delivery]
+
+
+class Dispatch:
+    """Everything that the dispatcher knows about messages under way."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        max_in_flight: int,
+        retry: RetryPolicy,
+        max_losses: int,
+        dedup_window: float = 0.0,
+        now: float = 0.0,
+    ) -> None:
+        self.sources = tuple(sources)
+        self.counts = [Counts() for _ in sources]
+        self.in_flight = [0] * len(sources)
+        self.flights: dict[int, Delivery] = {}
+        self.settling = 0
+        self.taking = True
+        self._max = max_in_flight
+        self._retry = retry
+        self._max_losses = max_losses
+        self._seen = Seen(dedup_window) if dedup_window else None
+        self._stocks: list[deque[Delivery]] = [deque() for _ in range(len(sources) + 1)]
+        self._lanes = [
+            Lane(source.name, stock, weight=source.weight, bucket=bucket_for(source.max_qps, source.burst, now=now))
+            for source, stock in zip(sources, self._stocks, strict=False)
+        ]
+        for source, lane in zip(sources, self._lanes, strict=True):
+            lane.enabled = source.enabled
+        heaviest = max((source.weight for source in sources), default=1.0)
+        self._lanes.append(Lane("", self._stocks[-1], weight=heaviest))  # messages that were kept for another attempt
+        self._fair = FairShare(self._lanes)
+        self._again: deque[Delivery] = deque()
+        self._suspects: deque[Delivery] = deque()
+        self._suspect: int | None = None
+        self._later: list[tuple[float, int, Delivery]] = []
+        self._behind: dict[tuple[int, bytes], deque[Delivery]] = {}
+        self._held = [0] * len(sources)
+        self._under_way: dict[tuple[int, str], Delivery] = {}
+        self._tickets = 0
+
+    # -- what arrives -----------------------------------------------------------------------------
+
+    def arrived(self, index: int, deliveries: Sequence[Delivery]) -> None:
+        """A source has delivered."""
+        source = self.sources[index]
+        for delivery in deliveries:
+            delivery.source = index
+        if source.message_id is not None:
+            for delivery in deliveries:
+                delivery.id = identify(source, delivery)
+        if source.max_age is not None:
+            for delivery in deliveries:
+                if delivery.deadline is None and delivery.at:
+                    delivery.deadline = delivery.at + float(source.max_age)  # pyright: ignore[reportArgumentType]
+        self.counts[index].arrived += len(deliveries)
+        self._stocks[index].extend(deliveries)
+
+    def due_again(self, deliveries: Iterable[Delivery]) -> None:
+        """Kept messages are due for another attempt; each knows its source."""
+        self._stocks[-1].extend(deliveries)
+
+    def waiting(self, index: int) -> int:
+        """How many of a source's messages are here and not under way."""
+        return len(self._stocks[index]) + self._held[index]
+
+    @property
+    def waiting_again(self) -> int:
+        return len(self._stocks[-1])
+
+    @property
+    def busy(self) -> int:
+        """How many are under way, with those whose outcome is being stored."""
+        return len(self.flights) + self.settling
+
+    @property
+    def unfinished(self) -> int:
+        """What a drain still has to wait for: under way, or taken up and not yet through."""
+        return self.busy + len(self._again) + len(self._suspects)
+
+    # -- what to send -----------------------------------------------------------------------------
+
+    def choose(self, now: float, wall: float) -> Choice:
+        """Fill the free slots."""
+        choice = Choice([], [])
+        while self._later and self._later[0][0] <= now:
+            self._again.append(heapq.heappop(self._later)[2])
+        free = self._max - self.busy
+        if self._suspects and self._suspect is None and free > 0:
+            free -= 1
+            self._send(self._suspects.popleft(), choice)
+            self._suspect = self._tickets
+        while self._again and free > 0:
+            free -= 1
+            self._send(self._again.popleft(), choice)
+        while free > 0 and self.taking:
+            picks = self._fair.pick(free, now)
+            if not picks:
+                break
+            before = len(choice.send)
+            for lane, count in picks:
+                self._take(lane, count, choice, now, wall)
+            free -= len(choice.send) - before
+        return choice
+
+    def wakes_at(self, now: float) -> float:
+        """When to choose again although nothing has happened."""
+        later = self._later[0][0] if self._later else NEVER
+        return min(later, self._fair.wakes_at(now)) if self.taking else later
+
+    def _take(self, lane: Lane, count: int, choice: Choice, now: float, wall: float) -> None:
+        stock: deque[Delivery] = lane.stock  # pyright: ignore[reportAssignmentType]
+        for _ in range(count):
+            delivery = stock.popleft()
+            index = delivery.source
+            source = self.sources[index]
+            if delivery.deadline is not None and delivery.deadline <= wall:
+                self.counts[index].expired += 1
+                choice.ack.append(delivery)
+                continue
+            if source.delay and delivery.at + float(source.delay) > wall:  # pyright: ignore[reportArgumentType]
+                stock.appendleft(delivery)
+                lane.held_until = now + delivery.at + float(source.delay) - wall  # pyright: ignore[reportArgumentType]
+                return
+            if delivery.id is not None and self._is_duplicate(delivery, choice, now):
+                continue
+            if source.ordered and delivery.key is not None and delivery.retry_row is None:
+                queue = self._behind.get((index, delivery.key))
+                if queue is not None:
+                    queue.append(delivery)
+                    self._held[index] += 1
+                    continue
+                self._behind[index, delivery.key] = deque()
+            self._send(delivery, choice)
+
+    def _is_duplicate(self, delivery: Delivery, choice: Choice, now: float) -> bool:
+        name = (delivery.source, str(delivery.id))
+        if self._seen is None:
+            return False
+        if self._seen.has(name, now):
+            self.counts[delivery.source].duplicates += 1
+            choice.ack.append(delivery)
+            return True
+        first = self._under_way.get(name)
+        if first is not None and first is not delivery:
+            self.counts[delivery.source].duplicates += 1
+            first.followers = [*(first.followers or ()), delivery]
+            return True
+        self._under_way[name] = delivery
+        return False
+
+    def _send(self, delivery: Delivery, choice: Choice) -> None:
+        self._tickets += 1
+        self.flights[self._tickets] = delivery
+        self.in_flight[delivery.source] += 1
+        self.counts[delivery.source].sent += 1
+        choice.send.append((self._tickets, delivery))
+
+    # -- what is answered -------------------------------------------------------------------------
+
+    def done(self, tickets: Iterable[int], now: float) -> list[Delivery]:
+        """These have succeeded; what to ack."""
+        acks: list[Delivery] = []
+        flights, in_flight, counts = self.flights, self.in_flight, self.counts
+        for ticket in tickets:
+            delivery = flights.pop(ticket, None)
+            if delivery is None:
+                continue  # Another engine had it since.
+            in_flight[delivery.source] -= 1
+            counts[delivery.source].done += 1
+            acks.append(delivery)
+            if delivery.id is not None or delivery.key is not None or ticket == self._suspect:
+                self._leave(ticket, delivery, now, succeeded=True, acks=acks)
+        return acks
+
+    def expired(self, ticket: int, now: float) -> list[Delivery]:
+        """An engine found it too late; what to ack."""
+        delivery = self._land(ticket)
+        if delivery is None:
+            return []
+        self.counts[delivery.source].expired += 1
+        acks = [delivery]
+        self._leave(ticket, delivery, now, succeeded=False, acks=acks)
+        return acks
+
+    def failed(self, ticket: int, failures: Sequence[Failure], now: float) -> Outcome | None:
+        """Some plans failed. None: it goes on here, or was not ours any more; else to be stored, then `settled`."""
+        delivery = self._land(ticket)
+        if delivery is None:
+            return None
+        self.counts[delivery.source].failed += 1
+        outcome = self._judge(delivery, failures)
+        if outcome.park is not None and self._must_stay(delivery):
+            delivery.attempt, delivery.plans = outcome.park.attempts, outcome.park.plans
+            self._tickets += 1
+            heapq.heappush(self._later, (now + outcome.park.delay, self._tickets, delivery))
+            self._free_suspect(ticket)
+            self.counts[delivery.source].retried += 1
+            if outcome.bury is None:
+                return None
+            outcome.park = None
+        self._free_suspect(ticket)
+        self.settling += 1
+        self.counts[delivery.source].retried += outcome.park is not None
+        self.counts[delivery.source].dead += outcome.bury is not None
+        return outcome
+
+    def give_up(self, ticket: int, why: str, kind: str, error: str) -> Outcome | None:
+        """No attempt will help; to be stored, then `settled`."""
+        delivery = self._land(ticket)
+        if delivery is None:
+            return None
+        self._free_suspect(ticket)
+        self.settling += 1
+        self.counts[delivery.source].dead += 1
+        return Outcome(delivery, bury=Bury(why, delivery.attempt, delivery.plans, kind, error))
+
+    def hold(self, ticket: int) -> Delivery | None:
+        """It has succeeded, and what it hands over is to be stored first; then `settled`."""
+        delivery = self._land(ticket)
+        if delivery is not None:
+            self._free_suspect(ticket)
+            self.settling += 1
+            self.counts[delivery.source].done += 1
+        return delivery
+
+    def settled(self, delivery: Delivery, now: float, *, succeeded: bool = False) -> list[Delivery]:
+        """What became of it is stored; what to ack."""
+        self.settling -= 1
+        acks = [delivery]
+        self._leave(0, delivery, now, succeeded=succeeded, acks=acks)
+        return acks
+
+    def engine_died(self, tickets: Iterable[int], now: float, why: str) -> list[Outcome]:
+        """An engine died with these; they are sent again, but for those that it has happened to too often."""
+        given_up: list[Outcome] = []
+        for ticket in sorted(tickets):
+            delivery = self._land(ticket)
+            if delivery is None:
+                continue
+            self._free_suspect(ticket)
+            delivery.losses += 1
+            self.counts[delivery.source].lost += 1
+            if delivery.losses >= self._max_losses:
+                self.settling += 1
+                self.counts[delivery.source].dead += 1
+                error = f"its engine died {delivery.losses} times while running it; the last time: {why}"
+                given_up.append(Outcome(delivery, bury=Bury("lost", delivery.attempt, delivery.plans, "Lost", error)))
+            elif delivery.losses >= SUSPECT:
+                self._suspects.append(delivery)
+            else:
+                self._again.append(delivery)
+        return given_up
+
+    def give_back(self) -> list[Delivery]:
+        """Everything that is here and unfinished, which is forgotten: its source will deliver it again."""
+        back = [*self.flights.values(), *self._again, *self._suspects, *(entry[2] for entry in self._later)]
+        for stock in self._stocks:
+            back += stock
+            stock.clear()
+        for queue in self._behind.values():
+            back += queue
+        back += [follower for delivery in back for follower in delivery.followers or ()]
+        self.flights.clear()
+        self._again.clear()
+        self._suspects.clear()
+        self._later.clear()
+        self._behind.clear()
+        self._under_way.clear()
+        self._suspect = None
+        self._held = [0] * len(self.sources)
+        self.in_flight = [0] * len(self.sources)
+        return back
+
+    # -- what operators change --------------------------------------------------------------------
+
+    def set_source(self, index: int, now: float, *, weight: float, max_qps: float | None, enabled: bool) -> None:
+        """Another weight or limit, on or off: from now on."""
+        lane = self._lanes[index]
+        lane.enabled = enabled
+        if weight != lane.weight:
+            lane.weight = weight
+            self._lanes[-1].weight = max(each.weight for each in self._lanes[:-1])
+            self._fair.reweigh()
+        if not max_qps:
+            lane.bucket = None
+        elif lane.bucket is None:
+            lane.bucket = bucket_for(max_qps, now=now)
+        elif lane.bucket.rate != max_qps:
+            lane.bucket.change(max_qps, now)
+
+    def source_now(self, index: int) -> tuple[float, float | None, bool]:
+        """Weight, limit, and whether it is on."""
+        lane = self._lanes[index]
+        return lane.weight, None if lane.bucket is None else lane.bucket.rate, lane.enabled
+
+    # -- inner parts ------------------------------------------------------------------------------
+
+    def _land(self, ticket: int) -> Delivery | None:
+        delivery = self.flights.pop(ticket, None)
+        if delivery is not None:
+            self.in_flight[delivery.source] -= 1
+        return delivery
+
+    def _free_suspect(self, ticket: int) -> None:
+        if ticket == self._suspect:
+            self._suspect = None
+
+    def _must_stay(self, delivery: Delivery) -> bool:
+        """Whether it must be tried again from here, since others of its key wait behind it."""
+        return self.sources[delivery.source].ordered and delivery.key is not None and delivery.retry_row is None
+
+    def _leave(self, ticket: int, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
+        """It is through: its id is known, whoever waited behind its key may go, whoever followed it is acked."""
+        self._free_suspect(ticket)
+        if delivery.id is not None and self._seen is not None:
+            name = (delivery.source, delivery.id)
+            if succeeded:
+                self._seen.note(name, now)
+            if self._under_way.get(name) is delivery:
+                del self._under_way[name]
+        if delivery.followers:
+            acks += delivery.followers
+        source = delivery.source
+        if delivery.key is not None and self.sources[source].ordered and delivery.retry_row is None:
+            queue = self._behind.get((source, delivery.key))
+            if queue:
+                self._held[source] -= 1
+                self._again.append(queue.popleft())
+            elif queue is not None:
+                del self._behind[source, delivery.key]
+
+    def _judge(self, delivery: Delivery, failures: Sequence[Failure]) -> Outcome:
+        again: list[Failure] = []
+        final: list[tuple[Failure, str]] = []
+        delay, counted = 0.0, False
+        for failure in failures:
+            if failure.verdict == "snooze":
+                again.append(failure)
+                delay = max(delay, failure.after or 0.0)
+                continue
+            if failure.verdict == "discard":
+                final.append((failure, failure.error))
+                continue
+            counted = True
+            seed = delivery.position * 31 + delivery.part
+            lineage = failure.lineage or (failure.kind,)
+            verdict = decide(
+                self._retry, failures=delivery.attempt, error=lineage, retry_after=failure.after, seed=seed
+            )
+            if isinstance(verdict, GiveUp):
+                final.append((failure, f"{failure.error} ({verdict.reason})"))
+            else:
+                again.append(failure)
+                delay = max(delay, verdict.delay)
+        outcome = Outcome(delivery)
+        if again:
+            outcome.park = Park(
+                delay,
+                delivery.attempt + counted,
+                delivery.losses,
+                tuple(failure.plan for failure in again),
+                "; ".join(f"{failure.plan}: {failure.kind}: {failure.error}" for failure in again),
+            )
+        if final:
+            outcome.bury = Bury(
+                "failed",
+                delivery.attempt,
+                tuple(failure.plan for failure, _ in final),
+                final[0][0].kind,
+                "; ".join(f"{failure.plan}: {failure.kind}: {words}" for failure, words in final),
+            )
+        return outcome
