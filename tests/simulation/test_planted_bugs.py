@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation import test_simulated_dags, test_simulated_flows
-from tests.simulation.test_simulated_flows import disturbed, end, undisturbed
+from tests.simulation import test_simulated_dags as dags
+from tests.simulation.test_simulated_flows import counted_twice, disturbed, end, undisturbed
 from tidemill.core.ticks import Command, Tick
 from tidemill.engine.loop import RunLoop
 from tidemill.engine.simulated import SimulatedRuns
@@ -81,10 +81,6 @@ def a_run_that_starts_another_is_let_go_meanwhile(patch: pytest.MonkeyPatch) -> 
     patch.setattr(DurableRun, "at_rest", property(lambda self: self.loop.state.idle))
 
 
-def an_end_of_a_job_that_is_told_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StoreModel, "_holds", lambda self, worker, job, attempt: job in self.jobs)
-
-
 @pytest.mark.parametrize(
     ("plant", "name"),
     [
@@ -111,12 +107,19 @@ def shows(name: str, seed: int) -> bool:
         outcome = disturbed(name, seed, limit=60.0)
     except (SimulationError, DuplicateTick):
         return True
-    return end(outcome) != end(undisturbed(name)) or bool(test_simulated_flows.counted_twice(outcome))
+    return end(outcome) != end(undisturbed(name)) or bool(counted_twice(outcome))
 
 
-def test_a_zombie_that_may_finish_jobs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that was taken for dead ends its job while another is at it: the dag would go on with the wrong end."""
-    expected = test_simulated_dags.undisturbed("diamond")
-    an_end_of_a_job_that_is_told_twice(monkeypatch)
-    ends = [test_simulated_dags.disturbed("diamond", seed) for seed in range(40)]
-    assert all(test_simulated_dags.end(each) == test_simulated_dags.end(expected) for each in ends)
+@pytest.mark.parametrize("plant", [taking_from_the_inbox_before_the_commit, no_fence])
+def test_a_planted_bug_is_found_in_dags(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = dags.end(dags.undisturbed("asked"))
+    assert dags.end(dags.disturbed("asked", 0)) == expected
+    plant(monkeypatch)
+
+    def shows(seed: int) -> bool:
+        try:
+            return dags.end(dags.disturbed("asked", seed, limit=60.0)) != expected
+        except (SimulationError, DuplicateTick):
+            return True
+
+    assert any(shows(seed) for seed in range(MOST_SEEDS)), f"no seed has shown it: {plant.__name__}"

@@ -25,10 +25,10 @@ def undisturbed(name: str) -> DagOutcome:
     return simulate_dag(journey.dag, TASKS, seed="undisturbed", faults=NO_FAULTS, **journey.options)
 
 
-def disturbed(name: str, seed: int) -> DagOutcome:
+def disturbed(name: str, seed: int, **more: Any) -> DagOutcome:
     journey = DAG_JOURNEYS[name]
     faults = drawn(seed, happened=undisturbed(name).happened)
-    return simulate_dag(journey.dag, TASKS, seed=seed, faults=faults, **journey.options)
+    return simulate_dag(journey.dag, TASKS, seed=seed, faults=faults, **journey.options, **more)
 
 
 def end(outcome: DagOutcome) -> tuple[Any, ...]:

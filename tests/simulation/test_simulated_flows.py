@@ -40,7 +40,7 @@ def end(outcome: Outcome) -> tuple[Any, ...]:
     """How a run has ended: its state, and its result or what it failed with."""
     try:
         return outcome.state, outcome.result()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it failed with is how it ended
         return outcome.state, type(error)
 
 

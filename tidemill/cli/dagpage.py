@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -159,7 +158,7 @@ def _took(view: View) -> float:
     row = view.row
     if row["ended_at"] is not None and view.ended:
         return (row["ended_at"] - row["created_at"]).total_seconds()
-    return (datetime.fromtimestamp(view.now, UTC) - row["created_at"]).total_seconds()
+    return max(0.0, view.now - row["created_at"].timestamp())
 
 
 def _input(view: View) -> DagInput:

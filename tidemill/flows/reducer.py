@@ -7,7 +7,6 @@ batch counts what is still under way in it. Nothing is copied and no list is wal
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,11 +43,12 @@ from tidemill.flows.events import (
 )
 from tidemill.flows.exceptions import exception_from
 from tidemill.flows.gathering import gather, undo
+from tidemill.flows.joins import Joins
 from tidemill.flows.notes import Asked, Did, Edited, Ended, Failure, Gathered, Narrated, Sent, Withdrew, Wrote
 from tidemill.flows.signature import StepSpec
 from tidemill.flows.snapshot import decode_state, encode_state
-from tidemill.flows.state import Batch, FlowState, Parcel, StepState, Wait, Work
-from tidemill.flows.topology import Topology, taken_of_batch
+from tidemill.flows.state import FlowState, Parcel, StepState, Wait, Work
+from tidemill.flows.topology import Topology
 
 RUN_TIMEOUT = "run"
 
@@ -58,6 +58,7 @@ class FlowProgram:
 
     def __init__(self, topology: Topology, *, narrates: bool = True) -> None:
         self.topology = topology
+        self._joins = Joins(self)
         self._narrates = narrates  # whether anybody may want to hear of every attempt that begins and ends
 
     @property
@@ -103,7 +104,7 @@ class FlowProgram:
         state.started = tick.at
         if self.topology.timeout is not None:
             out.append(SetTimer(RUN_TIMEOUT, tick.at + self.topology.timeout))
-        self._route(state, Parcel(tick.input), tick.at, out)
+        self.route(state, Parcel(tick.input), tick.at, out)
 
     def _received(self, state: FlowState, tick: Received, out: list[Command]) -> None:
         answered = self._answer(state, tick.event, out)
@@ -126,15 +127,15 @@ class FlowProgram:
         settle(state, work)
         del state.works[work.id]
         if ended.listed:
-            self._open_batch(state, work, ended.events, tick.at, out)
+            self._joins.open_batch(state, work, ended.events, tick.at, out)
         else:
             for event in ended.events:
-                self._route(state, Parcel(event, work.lineage, work.recovered), tick.at, out, returned=True)
+                self.route(state, Parcel(event, work.lineage, work.recovered), tick.at, out, returned=True)
         if state.status != "running":
             return
         for event, target in ended.sent:
             self._send(state, event, target, tick.at, out)
-        self._release_token(state, work.lineage, tick.at, out)
+        self._joins.release_token(state, work.lineage, tick.at, out)
         self._pump(state, work.step, tick.at, out)
 
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
@@ -172,8 +173,8 @@ class FlowProgram:
             failed_at=datetime.fromtimestamp(at, UTC),
         )
         recovered = (*((n, c) for n, c in work.recovered if n != handler.name), (handler.name, rescued + 1))
-        self._enqueue(state, handler, failed, work.lineage, recovered, StepFailedEvent, at, out)
-        self._release_token(state, work.lineage, at, out)
+        self.enqueue(state, handler, failed, work.lineage, recovered, StepFailedEvent, at, out)
+        self._joins.release_token(state, work.lineage, at, out)
         self._pump(state, work.step, at, out)
 
     def _noted(self, state: FlowState, tick: Noted, out: list[Command]) -> None:
@@ -233,9 +234,7 @@ class FlowProgram:
 
     # -- routing ----------------------------------------------------------------------------------
 
-    def _route(
-        self, state: FlowState, parcel: Parcel, at: float, out: list[Command], *, returned: bool = False
-    ) -> None:
+    def route(self, state: FlowState, parcel: Parcel, at: float, out: list[Command], *, returned: bool = False) -> None:
         """An event that a step has returned, or that began the run."""
         event = parcel.event
         if returned and isinstance(event, StopEvent):
@@ -262,14 +261,14 @@ class FlowProgram:
             specs = tuple(spec for spec in specs if spec.name == target)
         for spec in specs:
             if spec.collection_param is not None:
-                self._arrive(state, spec, parcel, at, out)
+                self._joins.arrive(state, spec, parcel, at, out)
             elif spec.collect_params:
-                self._pair(state, spec, parcel, at, out)
+                self._joins.pair(state, spec, parcel, at, out)
             else:
-                self._enqueue(state, spec, parcel.event, parcel.lineage, parcel.recovered, kind, at, out)
+                self.enqueue(state, spec, parcel.event, parcel.lineage, parcel.recovered, kind, at, out)
         return bool(specs)
 
-    def _enqueue(
+    def enqueue(
         self,
         state: FlowState,
         spec: StepSpec,
@@ -319,63 +318,6 @@ class FlowProgram:
         state.running += change
         if work.queue is not None:
             state.away += change
-
-    # -- batches ----------------------------------------------------------------------------------
-
-    def _open_batch(self, state: FlowState, work: Work, events: tuple[Any, ...], at: float, out: list[Command]) -> None:
-        """A step has returned a list: its events travel together until a joining step takes them."""
-        state.sequence += 1
-        batch = Batch(state.sequence, work.step, work.lineage, work.recovered, tokens=1)
-        state.batches[batch.id] = batch
-        for outer in work.lineage:
-            state.batches[outer].tokens += 1
-        for event in events:
-            self._route(state, Parcel(event, (*work.lineage, batch.id), work.recovered), at, out, returned=True)
-            if state.status != "running":
-                return
-        self._release_token(state, (batch.id,), at, out)
-
-    def _arrive(self, state: FlowState, spec: StepSpec, parcel: Parcel, at: float, out: list[Command]) -> None:
-        """An event of a batch has come to a step that joins it."""
-        if not parcel.lineage:
-            return
-        batch = state.batches[parcel.lineage[-1]]
-        arrived = batch.arrived.setdefault(spec.name, [])
-        arrived.append(parcel.event)
-        if len(arrived) == taken_of_batch(spec):
-            self._release_join(state, batch, spec, at, out)
-
-    def _release_join(self, state: FlowState, batch: Batch, spec: StepSpec, at: float, out: list[Command]) -> None:
-        if spec.name not in batch.released:
-            batch.released.add(spec.name)
-            events = list(batch.arrived.get(spec.name, ()))
-            self._enqueue(state, spec, events, batch.lineage, batch.recovered, CollectionReleaseEvent, at, out)
-
-    def _release_token(self, state: FlowState, lineage: tuple[int, ...], at: float, out: list[Command]) -> None:
-        """Something in these batches has ended; a batch in which nothing is left goes to its joins."""
-        for number in reversed(lineage):
-            batch = state.batches.get(number)
-            if batch is None:
-                continue
-            batch.tokens -= 1
-            if batch.tokens == 0:
-                del state.batches[number]
-                for name in self.topology.joins_of_batch.get(batch.step, ()):
-                    self._release_join(state, batch, self.topology.steps[name], at, out)
-                self._release_token(state, batch.lineage, at, out)
-
-    def _pair(self, state: FlowState, spec: StepSpec, parcel: Parcel, at: float, out: list[Command]) -> None:
-        """One of the several events that a step takes together has come."""
-        waiting = state.pairs.setdefault(
-            (spec.name, parcel.lineage), {name: deque() for name, _ in spec.collect_params}
-        )
-        fitting = [name for name, kind in spec.collect_params if _fits(spec, parcel.event, kind)]
-        place = min(fitting, key=lambda name: len(waiting[name]))
-        waiting[place].append(parcel.event)
-        if all(waiting.values()):
-            events = {name: queue.popleft() for name, queue in waiting.items()}
-            kind = type(parcel.event)
-            self._enqueue(state, spec, events, parcel.lineage, parcel.recovered, kind, at, out)
 
     # -- collecting and waiting -------------------------------------------------------------------
 
@@ -494,10 +436,6 @@ class FlowProgram:
         if not self._narrates or (work.slot < 0 and status == "not_running"):
             return  # Of a step that waits it was told when it began to.
         out.append(Publish(Narrated(work.step, status, work.slot, work.cause, output)))
-
-
-def _fits(spec: StepSpec, event: Any, kind: type) -> bool:
-    return isinstance(event, kind) if spec.accept_event_subclasses else type(event) is kind
 
 
 def _meets(event: Any, requirements: dict[str, Any]) -> bool:

@@ -295,11 +295,11 @@ class StoreModel:
         used = {inbox_id for turn in turns if turn.new is None for inbox_id in turn.used}
         for turn in mine:
             self._write_head(turn, owner, number, used, seen)
+        over = {turn.run_id for turn in mine if turn.state is not None and turn.state != "parked"}
+        if over:  # An end takes away what there was before, and not what is written together with it.
+            self._write_ends(over, {turn.run_id for turn in mine if turn.new is None}, seen)
         for turn in mine:
             self._write_rows(turn)
-        over = {turn.run_id for turn in mine if turn.state is not None and turn.state != "parked"}
-        if over:
-            self._write_ends(over, {turn.run_id for turn in mine if turn.new is None}, seen)
         return {turn.run_id for turn in mine}
 
     def _is_mine(self, turn: RunTurn, owner: int, number: int) -> bool:

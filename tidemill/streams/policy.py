@@ -248,7 +248,7 @@ class Dispatch:
             in_flight[delivery.source] -= 1
             counts[delivery.source].done += 1
             acks.append(delivery)
-            if delivery.id is not None or delivery.key is not None or ticket == self._suspect:
+            if delivery.id is not None or ticket == self._suspect or self.sources[delivery.source].ordered:
                 self._leave(ticket, delivery, now, succeeded=True, acks=acks)
         return acks
 
@@ -270,14 +270,13 @@ class Dispatch:
         self.counts[delivery.source].failed += 1
         outcome = self._judge(delivery, failures)
         if outcome.park is not None and self._must_stay(delivery):
-            delivery.attempt, delivery.plans = outcome.park.attempts, outcome.park.plans
+            delivery.attempt = outcome.park.attempts
+            delivery.plans = tuple(failure.plan for failure in failures)
             self._tickets += 1
             heapq.heappush(self._later, (now + outcome.park.delay, self._tickets, delivery))
             self._free_suspect(ticket)
             self.counts[delivery.source].retried += 1
-            if outcome.bury is None:
-                return None
-            outcome.park = None
+            return None
         self._free_suspect(ticket)
         self.settling += 1
         self.counts[delivery.source].retried += outcome.park is not None

@@ -1,0 +1,286 @@
+"""What follows for one entity from the events and timers of a tick: pure, and the same live, in a replay and in a
+backtest.
+
+`advance` walks one entity through ticks in order. At each it folds what arrived, lets the fold look at its state, and
+asks every trigger. A tick at which nothing arrived counts only if the entity's timer is due by then. All times come
+from the ticks, so that the same log gives the same alerts whenever it is read.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.errors import PayloadError
+from tidemill.monitors.event import Event, Tick
+from tidemill.monitors.folding import describe, take_events
+from tidemill.monitors.model import Fold
+from tidemill.monitors.standing import AlertRecord, Mark, Problem, Standing
+from tidemill.monitors.state import write_state
+from tidemill.monitors.triggers import Absent, Momentary, Sustained, Trigger
+
+MOST_EXPLAINED = 20_000
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What entities of a monitor are judged by."""
+
+    monitor: str
+    fold: Fold
+    triggers: tuple[Trigger, ...]
+
+
+class Outcome(msgspec.Struct):
+    """What has to be written down for one entity."""
+
+    opened: list[AlertRecord] = []
+    resolved: list[AlertRecord] = []
+    problems: list[Problem] = []
+    late: int = 0
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What a trigger says now, and when it wants to be asked again."""
+
+    holds: bool
+    since: float | None = None
+    due: float | None = None
+
+
+def advance(
+    rules: Rules,
+    standing: Standing,
+    arrivals: Mapping[int, Sequence[Event]],
+    ticks: Sequence[Tick],
+    *,
+    past: Sequence[Event] = (),
+) -> Outcome:
+    """Walk an entity through ticks, the last of which is where it stands afterwards.
+
+    `arrivals` are its events by the number of the tick that brought them, `ticks` are all that count, in order.
+    """
+    outcome = Outcome()
+    times = [tick.at for tick in ticks]
+    position = 0
+    while position < len(ticks):
+        at = next((i for i in range(position, len(ticks)) if ticks[i].number in arrivals), len(ticks))
+        if standing.due is not None:
+            at = min(at, bisect_left(times, standing.due, lo=position))
+        if at == len(ticks):
+            break
+        tick = ticks[at]
+        came = arrivals.get(tick.number, ())
+        if came:
+            known = [event for event in past if event.tick <= tick.number]
+            problems, late = take_events(rules.fold, standing, came, tick.at, past=known)
+            outcome.problems += problems
+            outcome.late += late
+        settle(rules, standing, tick, outcome, folded=bool(came))
+        position = at + 1
+    if ticks:
+        standing.folded = max(standing.folded, ticks[-1].number)
+    return outcome
+
+
+def rebuild(rules: Rules, standing: Standing, history: Sequence[Event]) -> list[Problem]:
+    """Make a state anew from events that have been judged before: nobody is told of them again."""
+    if not history:
+        return []
+    standing.state, standing.raw, standing.count, standing.checkpoints = None, None, 0, []
+    last, seen = standing.place, standing.last_at
+    standing.at = None
+    problems, _ = take_events(rules.fold, standing, history, history[-1].at)
+    standing.last_at = seen
+    if last is not None and standing.at is not None and standing.place is not None and standing.place < last:
+        standing.at, standing.id = last[0], last[2]
+    forget_occurrences(rules, standing)
+    standing.raw = write_state(standing.state)
+    return problems
+
+
+def settle(rules: Rules, standing: Standing, tick: Tick, outcome: Outcome, *, folded: bool) -> None:
+    """One look at an entity: its fold's, then every trigger's; sets its next timer."""
+    now = tick.at
+    if standing.state is None:
+        standing.state = rules.fold.start()
+    dues: list[float | None] = []
+    if folded:
+        try:
+            dues.append(rules.fold.on_tick(standing.state, now))
+        except Exception as error:  # noqa: BLE001 - the fold's own code
+            outcome.problems.append(Problem("fold", standing.entity, f"on_tick: {describe(error)}"))
+    for trigger in rules.triggers:
+        try:
+            if isinstance(trigger, Momentary):
+                _raise_occurrences(rules, standing, trigger, tick, outcome)
+            else:
+                dues.append(_follow(rules, standing, trigger, tick, outcome, folded=folded))
+        except Exception as error:  # noqa: BLE001 - a trigger's own code is only that trigger's trouble
+            outcome.problems.append(Problem(f"trigger {trigger.name}", standing.entity, describe(error)))
+    forget_occurrences(rules, standing)
+    later = [due for due in dues if due is not None and due > now]
+    standing.due = min(later, default=None)
+    standing.raw = write_state(standing.state)
+
+
+def forget_occurrences(rules: Rules, standing: Standing) -> None:
+    """Empty the lists of occurrences: all of them have been looked at."""
+    for trigger in rules.triggers:
+        if isinstance(trigger, Momentary):
+            try:
+                seen = trigger.of(standing.state)
+            except Exception:  # noqa: BLE001, S112 - it has been told of where it was judged
+                continue
+            if isinstance(seen, list):
+                seen.clear()
+
+
+def _raise_occurrences(
+    rules: Rules, standing: Standing, trigger: Momentary, tick: Tick, outcome: Outcome
+) -> None:
+    for occurrence in list(trigger.of(standing.state) or ()):
+        if trigger.when is not None and not trigger.when(occurrence):
+            continue
+        moment = trigger.moment_of(occurrence)
+        alert = _alert(rules, standing, trigger, tick, tick.at if moment is None else moment, about=occurrence)
+        alert.key = trigger.key_of(occurrence)
+        alert.resolved_at, alert.resolution = tick.at, "momentary"
+        outcome.opened.append(alert)
+
+
+def _follow(
+    rules: Rules, standing: Standing, trigger: Trigger, tick: Tick, outcome: Outcome, *, folded: bool
+) -> float | None:
+    """Open, keep or resolve the alert of a lasting condition; returns when to look again."""
+    assert isinstance(trigger, Sustained | Absent)
+    now = tick.at
+    verdict = judge(trigger, standing, now, folded=folded)
+    mark = standing.marks.triggers.setdefault(trigger.name, Mark())
+    alert = standing.alerts.get(trigger.name)
+    due = verdict.due
+    if verdict.holds:
+        mark.clear = None
+        if mark.since is None:
+            mark.since, mark.began = now, verdict.since
+        if alert is None:
+            if now < mark.since + trigger.hold:
+                return _soonest(due, mark.since + trigger.hold)
+            began = now if mark.began is None else min(mark.began, now)
+            alert = standing.alerts[trigger.name] = _alert(rules, standing, trigger, tick, began)
+            outcome.opened.append(alert)
+        elif alert.realert_at is not None and alert.realert_at <= now:
+            _resolve(standing, alert, now, "still so after its acknowledgement", outcome)
+            fresh = standing.alerts[trigger.name] = _alert(rules, standing, trigger, tick, alert.started_at)
+            fresh.again_after = alert.id or None
+            outcome.opened.append(fresh)
+            alert = fresh
+        return _soonest(due, alert.realert_at)
+    mark.since = mark.began = None
+    if alert is None:
+        standing.marks.triggers.pop(trigger.name, None)
+        return due
+    if trigger.clear:
+        mark.clear = now if mark.clear is None else mark.clear
+        if now < mark.clear + trigger.clear:
+            return _soonest(due, mark.clear + trigger.clear)
+    standing.marks.triggers.pop(trigger.name, None)
+    _resolve(standing, alert, now, "cleared", outcome)
+    return due
+
+
+def judge(trigger: Sustained | Absent, standing: Standing, now: float, *, folded: bool) -> Verdict:
+    """Whether a lasting condition holds now, since when, and when that may change by itself."""
+    if isinstance(trigger, Absent):
+        return _judge_absence(trigger, standing, now)
+    due = None if trigger.recheck is None else now + trigger.recheck
+    if not trigger.when(standing.state, now):
+        return Verdict(False, due=due)
+    since = None if trigger.since is None else trigger.since(standing.state)
+    if since is None:
+        since = standing.at if folded and standing.at is not None else now
+    return Verdict(True, since, due)
+
+
+def _judge_absence(trigger: Absent, standing: Standing, now: float) -> Verdict:
+    if standing.last_at is None or standing.labels.get("present") is False:
+        return Verdict(False)
+    moment = standing.last_at + trigger.after
+    end = None
+    if trigger.hours is not None:
+        stretch = trigger.hours.around(standing.last_at)
+        if stretch is None or moment >= stretch[1] or now >= stretch[1]:
+            return Verdict(False)
+        end = stretch[1]
+    if now < moment:
+        return Verdict(False, due=moment)
+    if trigger.only_while is not None and not trigger.only_while(standing.state, now):
+        return Verdict(False)
+    return Verdict(True, moment, end)
+
+
+def _alert(
+    rules: Rules, standing: Standing, trigger: Trigger, tick: Tick, began: float, *, about: Any = None
+) -> AlertRecord:
+    return AlertRecord(
+        monitor=rules.monitor,
+        trigger=trigger.name,
+        entity=standing.entity,
+        kind=trigger.kind,
+        severity=trigger.severity,
+        started_at=began,
+        opened_at=tick.at,
+        tick=tick.number,
+        realert=getattr(trigger, "realert", None),
+        owner=trigger.owner,
+        explain=_explain(rules, standing, trigger, tick, about),
+    )
+
+
+
+
+def realert_moment(trigger: Trigger, started_at: float, acked_at: float) -> float | None:
+    """When an alert that was acknowledged comes back if its condition still holds."""
+    realert = getattr(trigger, "realert", None)
+    if realert is None:
+        return None
+    return (started_at if getattr(trigger, "realert_from", "ack") == "start" else acked_at) + realert
+
+
+def _resolve(standing: Standing, alert: AlertRecord, now: float, why: str, outcome: Outcome) -> None:
+    alert.resolved_at, alert.resolution = now, why
+    standing.alerts.pop(alert.trigger, None)
+    if not any(alert is opened for opened in outcome.opened):
+        outcome.resolved.append(alert)
+
+
+def _explain(rules: Rules, standing: Standing, trigger: Trigger, tick: Tick, about: Any) -> bytes:
+    """Why an alert was opened, kept with it: the events, what the fold made of them, and the rule."""
+    said: dict[str, Any] = {
+        "rule": trigger.rule(),
+        "tick": tick.number,
+        "at": tick.at,
+        "version": rules.fold.version,
+        "events": [{"id": id, "at": at} for id, at in standing.marks.recent],
+    }
+    if about is not None:
+        said["occurrence"] = about
+    for name, ask in (("evidence", trigger.evidence), ("features", rules.fold.explain)):
+        if ask is not None:
+            try:
+                said[name] = ask(standing.state)
+            except Exception as error:  # noqa: BLE001 - an explanation must not prevent an alert
+                said[name] = f"could not be told: {describe(error)}"
+    try:
+        state = write_state(standing.state)
+        said["state"] = msgspec.Raw(state) if len(state) <= MOST_EXPLAINED else f"too large: {len(state)} bytes"
+        return encode(said)
+    except PayloadError as error:
+        return encode({"rule": trigger.rule(), "tick": tick.number, "at": tick.at, "untold": str(error)})
+
+
+def _soonest(*moments: float | None) -> float | None:
+    return min((moment for moment in moments if moment is not None), default=None)
