@@ -53,10 +53,17 @@ from tidemill.flows.events import Event, StartEvent
 from tidemill.flows.handle import RunHandle
 from tidemill.flows.workflow import Workflow
 from tidemill.jobs import Jobs
+from tidemill.pipelines.declared import Pipelines
+from tidemill.pipelines.model import Pipeline
+from tidemill.monitors.declared import Monitors
+from tidemill.monitors.model import Monitor
+from tidemill.monitors.runner import MonitorRunner
 from tidemill.runs import Runs
 from tidemill.store.database import Database
 from tidemill.store.schedules import Declared
 from tidemill.store.workers import QueueLimit
+from tidemill.streaming import Streams
+from tidemill.streams.model import Stream
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,6 +99,9 @@ class App(Jobs):
         self._settings: Settings | None = None
         self._access = Access(self.database)
         self.runs = Runs(self._reach, self._origin, self.tasks, self.seams)
+        self.monitors = Monitors(self.tasks, self._reach)
+        self.pipelines = Pipelines(self.tasks, self._reach)
+        self.streams = Streams(self._reach)
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.tasks)} tasks, {len(self.periodics)} schedules>"
@@ -259,6 +269,14 @@ class App(Jobs):
         self.runs.declare(cls(**options), name or cls.__name__)
         return cls
 
+    def stream(self, stream: Stream) -> Stream:
+        """Declare a stream: messages of many topics through plans."""
+        return self.streams.declare(stream)
+
+    def monitor(self, watch: Monitor, /) -> Monitor:
+        """Declare a monitor, which `tidemill monitor run` and `tidemill up` follow."""
+        return self.monitors.declare(watch)
+
     def declared_schedules(self) -> list[Declared]:
         """The schedules as the database stores them."""
         return [
@@ -277,6 +295,10 @@ class App(Jobs):
     def dag(self, dag: Dag, /) -> Dag:
         """Declare a dag, so that its runs can be started by its name."""
         return self.runs.declare_dag(dag)
+
+    def pipeline(self, pipeline: Pipeline, /) -> Pipeline:
+        """Declare a pipeline, with all its stages: `tidemill up` and `app.running()` keep it up to date."""
+        return self.pipelines.declare(pipeline)
 
     @overload
     async def start(self, what: Dag, /, *, unique_key: str | None = None, **fields: Any) -> DagHandle: ...
@@ -347,10 +369,15 @@ class App(Jobs):
             if self.tasks or queues is not None or self.seams.node_resolver is not None:
                 roles.append(self.worker(queues, concurrency=concurrency, database=database))
             roles.append(Scheduler(database, self.name, self.declared_schedules()))
+            if self.pipelines.declared:
+                roles.append(self.pipelines.runner(database, keep_days=self.settings.keep_days))
+            roles += self.streams.dispatchers(database, self.source)
             loop, keeper = asyncio.get_running_loop(), self.keeper(database=database)
             if self.runs.kinds:
                 roles.append(keeper)
                 self.runs.keepers[loop] = keeper
+            if self.monitors:
+                roles.append(self.monitor_runner(database=database))
             try:
                 async with run_roles(*roles):
                     try:
@@ -399,6 +426,11 @@ class App(Jobs):
             lease=settings.lease,
             heartbeat=settings.heartbeat,
         )
+
+    def monitor_runner(self, *, database: Database | None = None, **options: Any) -> MonitorRunner:
+        """The role that follows this application's monitors."""
+        reached = database or self.database(application=f"tidemill monitor {self.name}")
+        return self.monitors.runner(reached, self.settings, **options)
 
     async def close(self) -> None:
         """Close this event loop's connections; the embedded server stops if this process runs it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_support import APP, Process, make_folder, ok, run
+from tests.e2e.cli_support import APP, Process, make_folder, ok, run
 
 TWO_APPS = 'from tidemill import App\none = App("one")\ntwo = App("two")\n'
 NO_TASKS = 'from tidemill import App\napp = App("idle")\n'

@@ -285,9 +285,8 @@ async def test_a_repeated_run_does_only_what_did_not_succeed(app: App, database:
 
 
 async def test_a_run_is_repeated_with_another_answer(app: App, database: Database) -> None:
-    dag = Dag(
-        "d", [input_node("ask", prompt="?", schema={"type": "integer"}), node("n", "give", args={"value": ref("ask")})]
-    )
+    ask = input_node("ask", prompt="?", schema={"type": "integer"})
+    dag = Dag("d", [ask, node("n", "give", args={"value": ref("ask")})])
     async with running_dags(app):
         run = await app.start(dag)
         await reaches(run, ask="waiting")

@@ -142,6 +142,13 @@ DAG_JOURNEYS = {
         ),
         DagJourney(
             Dag(
+                "stillborn",  # It asks and ends in one turn: the arguments of a node do not fit its task.
+                [input_node("who", prompt="Who?"), node("wrong", "add", args={"nonsense": ref("run.n")})],
+            ),
+            {"args": {"n": 1}},
+        ),
+        DagJourney(
+            Dag(
                 "cancelled",
                 [node("long", "endless"), input_node("who", prompt="Who?"), node("after", "add", deps=["who"])],
             ),

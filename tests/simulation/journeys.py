@@ -141,7 +141,7 @@ class Pairs(Workflow):
         return Red(n=ev.n)
 
     @step
-    async def blue(self, ev: Part) -> Blue:
+    def blue(self, ev: Part) -> Blue:
         return Blue(n=ev.n)
 
     @step
@@ -277,6 +277,24 @@ class Parent(Workflow):
         return StopEvent(result=[one, two, await ctx.store.get("told")])
 
 
+class Slow(Workflow):
+    """A run that takes its time."""
+
+    @step
+    async def begin(self, ev: StartEvent) -> StopEvent:
+        await asyncio.sleep(0.4)
+        return StopEvent(result=ev.n)
+
+
+class Impatient(Workflow):
+    """Gives up waiting for another run, which ends while nobody asks for it, and asks again."""
+
+    @step(retry_policy=retry_policy(wait=wait_fixed(1.0), stop=stop_after_attempt(3)))
+    async def begin(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        waits = 0.1 if ctx.retry_info().retry_number == 0 else 100.0
+        return StopEvent(result=await asyncio.wait_for(ctx.child(Slow, n=8), waits))
+
+
 class Ledger(Workflow):
     """Steps that write to the database in transactions of their own."""
 
@@ -351,6 +369,7 @@ JOURNEYS = {
         Journey(Rescued(timeout=None)),
         Journey(Placed(timeout=None), {"person": well_read}),
         Journey(Parent(timeout=None), {"others": [Small(timeout=None)]}),
+        Journey(Impatient(timeout=None), {"others": [Slow(timeout=None)]}),
         Journey(Ledger(timeout=None)),
         Journey(Waits(timeout=3.0)),
         Journey(Waits(timeout=None), {"cancel_after": 1.2}),

@@ -28,6 +28,7 @@ def drawn(seed: int, *, happened: int) -> Faults:
         crashes=chance.choice([0, 1, 1, 2, 3]),
         pauses=chance.choice([0, 0, 1, 2]),
         cuts=chance.choice([0, 0, 1, 2]),
+        stops=chance.choice([0, 0, 1]),
         slow=chance.choice([0.0, 0.0, 0.02, 0.1]),
         lost=chance.choice([0.0, 0.2, 1.0]),
         repeated=chance.choice([0.0, 0.3]),

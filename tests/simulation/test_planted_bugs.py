@@ -14,6 +14,7 @@ from tidemill.engine.loop import RunLoop
 from tidemill.engine.simulated import SimulatedRuns
 from tidemill.engine.stored import StoredRun
 from tidemill.engine.virtual import SimulationError
+from tidemill.flows import simulating
 from tidemill.flows.durable import DurableRun
 from tidemill.store.model import DuplicateTick, StoreModel
 from tidemill.store.turns import RunTurn
@@ -81,6 +82,10 @@ def a_run_that_starts_another_is_let_go_meanwhile(patch: pytest.MonkeyPatch) -> 
     patch.setattr(DurableRun, "at_rest", property(lambda self: self.loop.state.idle))
 
 
+def an_end_that_came_before_the_question_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(simulating, "child_end", lambda number, row: None)
+
+
 @pytest.mark.parametrize(
     ("plant", "name"),
     [
@@ -92,6 +97,7 @@ def a_run_that_starts_another_is_let_go_meanwhile(patch: pytest.MonkeyPatch) -> 
         (claims_whose_answer_is_lost_are_forgotten, "Chain"),
         (runs_of_the_dead_are_kept_from_others, "FanOut"),
         (a_run_that_starts_another_is_let_go_meanwhile, "Parent"),
+        (an_end_that_came_before_the_question_is_forgotten, "Parent"),
     ],
 )
 def test_a_planted_bug_is_found(plant: Plant, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tidemill.engine.simulated import NO_FAULTS
 from tidemill.flows.notes import Did
 from tidemill.flows.simulating import Outcome, simulate
 
-SEEDS = 200
+SEEDS = 160
 FILE = "tests/simulation/test_simulated_flows.py"
 
 
@@ -67,6 +67,16 @@ def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str) -> None:
             assert counted_twice(outcome) == [], "a result counts once"
             assert effects(outcome) == effects(expected), "an effect that happens once is known to have happened"
             assert sorted(outcome.committed) == sorted(expected.committed), "a step's own writes are there once"
+        except Exception as error:
+            error.add_note(again(FILE, name, seed))
+            raise
+
+
+@pytest.mark.parametrize("name", ["Chain", "FanOut", "Stumbles"])
+def test_a_run_that_its_owner_begins_ends_as_if_nothing_had_gone_wrong(name: str) -> None:
+    for seed in seeds(SEEDS // 2):
+        try:
+            assert end(disturbed(name, seed, begun_by_owner=True)) == end(undisturbed(name))
         except Exception as error:
             error.add_note(again(FILE, name, seed))
             raise

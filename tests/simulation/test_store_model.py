@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.simulation.seeds import seeds
 from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.core.job import ClaimedJob, FinalState, Finish, NewJob, Requeue
 from tidemill.engine.runstore import PostgresRuns
@@ -20,7 +21,7 @@ from tidemill.store.runs import CANCEL_PARKED, FREE_RUNS, OWN_KEY, SEND, start_r
 from tidemill.store.turns import NewRun, RunTurn, job_row
 from tidemill.store.workers import END_WORKER, WorkerCard, register_worker
 
-OPERATIONS = 90
+OPERATIONS = 120
 HOUR = 3600.0
 KINDS = ("a", "b")
 QUEUES = ("near", "far")
@@ -48,6 +49,13 @@ class Both:
     async def sql(self, statement: str, *args: Any) -> list[Any]:
         return await self.database.fetch(statement, *args)
 
+    def alive(self) -> list[int]:
+        return [owner for owner in self.owners if not self.model.workers[owner].ended]
+
+    def owner(self) -> int:
+        """Mostly one that lives."""
+        return self.chance.choice(self.alive() if self.chance.random() < 0.8 else self.owners)
+
     def some(self, among: list[Any], most: int = 3) -> list[Any]:
         return self.chance.sample(among, min(len(among), self.chance.randint(0, most)))
 
@@ -61,7 +69,7 @@ class Both:
         self.owners.append(owner)
 
     async def end_worker(self) -> None:
-        if len(self.owners) > 1 and self.chance.random() < 0.3:
+        if len(self.alive()) > 2:
             owner = self.chance.choice(self.owners)
             await self.sql(END_WORKER, owner, "test")
             self.model.end_worker(owner)
@@ -81,19 +89,19 @@ class Both:
         assert (number, created) == self.model.start(parent=parent, **row)
 
     async def claim(self) -> None:
-        owner, room = self.chance.choice(self.owners), self.chance.randint(1, 3)
+        owner, room = self.owner(), self.chance.randint(1, 3)
         versions = [self.chance.choice(["v1", "v2", None]) for _ in KINDS]
         rows = await self.postgres.claim(owner, KINDS, versions, room)
         found = self.model.claim(owner, KINDS, versions, room)
         assert sorted((row["id"], row["seq"]) for row in rows) == [(run.id, run.seq) for run in found]
 
     async def find_own(self) -> None:
-        owner, held = self.chance.choice(self.owners), self.some(list(self.model.runs))
+        owner, held = self.owner(), self.some(list(self.model.runs))
         rows = await self.postgres.find_own(owner, held, 10)
         assert [row["id"] for row in rows] == [run.id for run in self.model.find_own(owner, held, 10)]
 
     async def commit(self) -> None:
-        owner = self.chance.choice(self.owners)
+        owner = self.owner()
         if self.chance.random() < 0.9:
             self.turns[owner] = self.turns.get(owner, 0) + 1
         number = max(1, self.turns.get(owner, 0))
@@ -173,7 +181,7 @@ class Both:
         assert (there is None) == (here is None)
 
     async def due(self) -> None:
-        owner = self.chance.choice(self.owners)
+        owner = self.owner()
         taken = self.some(list(self.model.inbox))
         rows = await self.postgres.due(owner, [self.ids[each] for each in taken], 50)
         found = self.model.due(owner, taken, 50)
@@ -195,7 +203,7 @@ class Both:
             assert bool(await self.sql(CANCEL_PARKED, run_id, "enough")) == self.model.cancel_parked(run_id, "enough")
 
     async def claim_jobs(self) -> None:
-        worker, room = self.chance.choice(self.owners), self.chance.randint(1, 2)
+        worker, room = self.owner(), self.chance.randint(1, 2)
         queue = self.chance.choice(QUEUES)
         claims = Claims(self.database, self.connection, worker, [queue])
         jobs = (await claims.turn([], {queue: room}, [], 0.0)).jobs
@@ -220,7 +228,7 @@ class Both:
             assert list(there) == self.model.requeue(worker, [back])
 
     async def strays(self) -> None:
-        worker, held = self.chance.choice(self.owners), self.some([job.id for _, job in self.claimed])
+        worker, held = self.owner(), self.some([job.id for _, job in self.claimed])
         claims = Claims(self.database, self.connection, worker, list(QUEUES))
         assert sorted(await claims.release_strays(held)) == sorted(self.model.release_strays(worker, held))
 
@@ -297,7 +305,7 @@ def _same(row: Any, due: bool) -> tuple[Any, ...]:
 
 
 OPS: list[tuple[Callable[[Both], Any], int]] = [
-    (Both.register, 2),
+    (Both.register, 3),
     (Both.end_worker, 2),
     (Both.free, 2),
     (Both.start, 8),
@@ -320,7 +328,7 @@ OPS: list[tuple[Callable[[Both], Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 async def test_the_same_operations_leave_the_same_rows(seed: int, database: Database) -> None:
     async with database.acquire() as connection:
         both = Both(database, connection, seed)  # pyright: ignore[reportArgumentType]

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from tests.support.dags import Walk
 from tidemill.cli.dagpage import folded, live, page
-from tidemill.cli.dagview import Line, View, lines, nodes_json, why_job, why_run
 from tidemill.core.codec import encode
 from tidemill.dags import Dag, input_node, node
 from tidemill.dags.runner import DagInput
+from tidemill.dags.view import Line, View, lines, nodes_json, why_job, why_run
 
 DAG = Dag(
     "d",
@@ -115,8 +115,10 @@ def test_where_there_is_no_room_what_goes_on_stays() -> None:
     many = [Line("├─ ", f"n{at}", "succeeded" if at < 50 else "pending") for at in range(100)]
     many[70] = Line("├─ ", "n70", "running")
     many[10] = Line("├─ ", "n10", "failed")
+    many[90] = Line("├─ ", "n90", "running", far=0.5)
     shown = folded(many, 10)
     assert len(shown) == 10
-    assert {"n10", "n70"} <= {line.label for line in shown}
+    assert {"n10", "n70", "n90"} <= {line.label for line in shown}
+    assert [line.label for line in folded(many, 3)][:2] == ["n10", "n90"]  # The one that tells how far it is.
     assert (shown[-1].label, shown[-1].why) == ("91 more", "49 succeeded, 42 pending")
     assert folded(many, 100) == many

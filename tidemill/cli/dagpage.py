@@ -11,12 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.dagview import Line, View, counts, lines, nodes_json, why_run
 from tidemill.cli.page import json_text
 from tidemill.cli.render import ago, local, plain, read_json, short
 from tidemill.core.codec import decode
 from tidemill.dags.events import FINAL
 from tidemill.dags.runner import DagInput
+from tidemill.dags.view import UNSEEN_JOB, Line, View, counts, lines, nodes_json, why_run
 from tidemill.store.runs import OWN_KEY
 
 WIDE = 100
@@ -39,9 +39,10 @@ STYLES = {
 }
 
 
-def page(view: View, width: int) -> RenderableType:
-    """Everything about a run, for reading."""
+def page(view: View, width: int, *, room: int | None = None) -> RenderableType:
+    """Everything about a run, for reading; with `room`, no more lines of its tree than that."""
     done, total = counts(view)
+    found = lines(view) if room is None else folded(lines(view), room)
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -51,7 +52,7 @@ def page(view: View, width: int) -> RenderableType:
         _title(view),
         Padding(facts, (0, 0, 0, 2), expand=False),
         Text.assemble(("\nnodes", "bold"), (f"  {done} of {total} have ended", "dim")),
-        Padding(tree_table(lines(view), width - 2, wrap=True), (0, 0, 0, 2), expand=False),
+        Padding(tree_table(found, width - 2, wrap=True), (0, 0, 0, 2), expand=False),
         Text("\nwhy", style="bold"),
         *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in why_run(view)),
     )
@@ -112,7 +113,12 @@ def folded(found: list[Line], room: int) -> list[Line]:
     if len(found) <= room:
         return found
     rank = {"failed": 0, "waiting": 1, "running": 2, "queued": 3, "blocked": 4, "cancelled": 5, "pending": 6}
-    best = sorted(range(len(found)), key=lambda at: (rank.get(found[at].state, 7), at))
+
+    def weight(at: int) -> tuple[int, bool, bool, int]:
+        each = found[at]
+        return rank.get(each.state, 7), each.far is None, each.why == UNSEEN_JOB, at
+
+    best = sorted(range(len(found)), key=weight)
     kept = set(best[: max(1, room - 1)])
     left = [found[at].state for at in range(len(found)) if at not in kept]
     names = ", ".join(f"{left.count(name):,} {name}" for name in dict.fromkeys(left))

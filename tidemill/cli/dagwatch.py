@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.live import Live
 
 from tidemill.cli.dagpage import live, page, page_json
-from tidemill.cli.dagview import Line, View, lines, why_run
 from tidemill.cli.page import readable
 from tidemill.cli.place import Place, opened
 from tidemill.cli.render import out, print_json, short
@@ -26,6 +25,7 @@ from tidemill.dags.journal import decode_tick
 from tidemill.dags.reducer import DagProgram
 from tidemill.dags.runner import DAG_KIND, DagKind
 from tidemill.dags.state import DagState
+from tidemill.dags.view import Line, View, lines, why_run
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_jobs_of_run
 from tidemill.store.runs import load_run, read_ticks, show_run
@@ -34,6 +34,7 @@ from tidemill.store.runview import count_keepers
 EVERY = 0.25
 COST_RATIO = 10  # looking may take a tenth of the time, however much there is to read
 JOBS_ON_PAGE, JOBS_LIVE = 200, 30
+LEAST_ROOM = 40  # lines of the tree at the end, when it has been followed
 
 
 class Watch:
@@ -158,7 +159,7 @@ async def _draw(watch: Watch) -> View:
         view = await _until_end(
             watch, lambda view: drawing.update(live(view, console.width, console.height), refresh=True)
         )
-    console.print(page(view, console.width))
+    console.print(page(view, console.width, room=max(LEAST_ROOM, console.height)))
     return view
 
 

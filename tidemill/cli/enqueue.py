@@ -14,10 +14,10 @@ from tidemill.cli.page import readable
 from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import print_json
 from tidemill.cli.roles import application
-from tidemill.cli.why import explain_job
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.job import JobRef
 from tidemill.engine.jobview import JobView
+from tidemill.engine.why import explain_job
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_job
 

@@ -14,9 +14,9 @@ from tidemill.cli.page import job_page, readable
 from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
 from tidemill.cli.runs import cancel_runs, run_number
-from tidemill.cli.why import explain_job
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
+from tidemill.engine.why import explain_job
 from tidemill.store.database import Database
 from tidemill.store.inspect import JobFilter, list_jobs, show_job
 from tidemill.store.operate import Outcome, cancel_jobs, match_unfinished, match_unsuccessful, retry_jobs

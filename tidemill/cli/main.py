@@ -15,7 +15,22 @@ import asyncpg
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
-from tidemill.cli import audit, config, dags, db, enqueue, jobs, queues, roles, runs, schedules, top, up, workers
+from tidemill.cli import (
+    audit,
+    config,
+    dags,
+    db,
+    enqueue,
+    jobs,
+    pipelines,
+    queues,
+    roles,
+    runs,
+    schedules,
+    top,
+    up,
+    workers,
+)
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import is_full
 from tidemill.version import VERSION
@@ -35,7 +50,7 @@ RUN, WORK, FLOWS, LOOK = (
 for group, commands in (
     (RUN, (up.up, roles.worker, roles.orchestrator, roles.scheduler, roles.keeper)),
     (WORK, (enqueue.enqueue, jobs.jobs, jobs.job, jobs.retry, jobs.cancel)),
-    (FLOWS, (runs.runs, runs.run, runs.send, runs.fork, dags.commands)),
+    (FLOWS, (runs.runs, runs.run, runs.send, runs.fork, dags.commands, pipelines.commands)),
     (LOOK, (top.top, workers.commands, queues.commands, schedules.commands, audit.audit, db.commands, config.config)),
 ):
     for command in commands:

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.render import ago, local, names, read_json, state
-from tidemill.cli.why import explain_job
 from tidemill.core.job import LIVE_STATES
+from tidemill.engine.why import explain_job
 
 JSON_COLUMNS = ("args", "options", "origin", "errors", "result")
 

@@ -33,6 +33,8 @@ class DagOutcome(msgspec.Struct):
     state: str
     statuses: dict[str, str]
     """What became of each node."""
+    asks: list[str]
+    """The nodes that still ask a person, which an ended run does not."""
     ticks: list[Tick]
     history: list[tuple[Any, ...]]
     """Everything that happened in its world: the same for the same seed."""
@@ -100,6 +102,7 @@ def simulate_dag(
     return DagOutcome(
         state=model.runs[number].state,
         statuses={name: node.status for name, node in state.nodes.items()},
+        asks=[node for run, node in model.inputs if run == number],
         ticks=[decode_tick(data) for data in model.ticks[number]],
         history=world.history,
         happened=world.happened,

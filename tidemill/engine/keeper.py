@@ -274,7 +274,8 @@ class RunKeeper:
             log.warning("a run is not this owner's any more", run=run.number)
             self._forget(run)
             if born is not None and not born.done():
-                born.set_exception(StoreError("the database refused the run: it was not started"))
+                why = "the database refused the run, or another owner has it by now: it may or may not be stored"
+                born.set_exception(StoreError(why))
             return
         if born is not None and not born.done():
             born.set_result(None)

@@ -15,13 +15,13 @@ from tidemill.core.errors import ConfigError, TidemillError
 def load_app(target: str) -> Any:
     """Import the application that a command line names; it must hold exactly one `App`, or be told which."""
     place, _, name = target.partition(":")
-    module = _load_module(place)
+    module = load_module(place)
     if name:
         found = getattr(module, name, None)
-        if not _is_app(found):
+        if not is_app(found):
             raise ConfigError(f"{place} has no App called {name!r}")
         return found
-    apps = {id(value): (key, value) for key, value in vars(module).items() if _is_app(value)}
+    apps = {id(value): (key, value) for key, value in vars(module).items() if is_app(value)}
     if not apps:
         raise ConfigError(f'{place} declares no App: add `app = App("name")`')
     if len(apps) > 1:
@@ -30,11 +30,12 @@ def load_app(target: str) -> Any:
     return next(iter(apps.values()))[1]
 
 
-def _is_app(value: object) -> bool:
+def is_app(value: object) -> bool:
     return any(cls.__module__ == "tidemill.app" and cls.__name__ == "App" for cls in type(value).__mro__)
 
 
-def _load_module(place: str) -> ModuleType:
+def load_module(place: str) -> ModuleType:
+    """Import a file or a module, once."""
     path = Path(place)
     is_file = path.suffix == ".py" or "/" in place
     if is_file and not path.is_file():

@@ -18,7 +18,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.engine.hands import Hands
 from tidemill.engine.isolation import Children
 from tidemill.engine.lifeline import Lifeline
-from tidemill.store.database import Connection, Database
+from tidemill.store.database import Connection, Database, is_away
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.runs import (
     CLAIM_RUNS,
@@ -145,6 +145,7 @@ class PostgresRuns:
         self._database = database
         self._lifeline: Lifeline | None = None
         self._connection: Connection | None = None
+        self._reader: Connection | None = None
 
     # -- being an owner ---------------------------------------------------------------------------
 
@@ -191,7 +192,7 @@ class PostgresRuns:
 
     async def commit(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.connect()
+            self._connection = await self._database.connect_to_look_up()
         return await commit_turn(self._database, self._connection, owner, number, turns)
 
     async def commit_within(self, connection: Any, owner: int, number: int, turn: RunTurn) -> set[int]:
@@ -207,8 +208,9 @@ class PostgresRuns:
         return await self._database.connect(patience=30.0)
 
     async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.terminate()
+        for connection in (self._connection, self._reader):
+            if connection is not None:
+                connection.terminate()
 
     # -- taking up --------------------------------------------------------------------------------
 
@@ -229,7 +231,14 @@ class PostgresRuns:
         return snapshots, ticks
 
     async def due(self, owner: int, taken: Sequence[int], room: int) -> Sequence[Row]:
-        return await self._fetch(DUE_INBOX, owner, list(taken), room)
+        while True:
+            try:
+                if self._reader is None or self._reader.is_closed():
+                    self._reader = await self._database.connect_to_look_up()
+                return await self._reader.fetch(self._database.sql(DUE_INBOX), owner, list(taken), room)
+            except Exception as error:
+                if not is_away(error):
+                    raise
 
     async def wake(self) -> float | None:
         rows = await self._fetch(WAKE_RUNS)

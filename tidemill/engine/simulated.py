@@ -17,14 +17,14 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.errors import LeaseLostError, NotFoundError
+from tidemill.core.errors import LeaseLostError, NotFoundError, StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.hands import Hands
 from tidemill.engine.isolation import Children
 from tidemill.engine.keeper import RunKeeper
 from tidemill.engine.outcome import after_loss, record
 from tidemill.engine.runstore import Loaded, Row
-from tidemill.engine.stored import RunKind
+from tidemill.engine.stored import RunKind, StoredRun
 from tidemill.engine.task import Task
 from tidemill.engine.virtual import Process, World, patiently
 from tidemill.engine.watching import Watched
@@ -41,7 +41,7 @@ SLOW = 4.0
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """What goes wrong. Each of the first three happens so often, at moments that the seed decides."""
+    """What goes wrong. Each of the first four happens so often, at moments that the seed decides."""
 
     crashes: int = 0
     """Owners and workers that are killed; another incarnation comes a little later."""
@@ -49,6 +49,8 @@ class Faults(msgspec.Struct, frozen=True):
     """Owners and workers that stand still, some of them past their lease: then two believe to own a run."""
     cuts: int = 0
     """Connections that break: answers are lost, whether the statement was done or not."""
+    stops: int = 0
+    """Owners that are told to stop, as for a deployment: they give their runs back."""
     slow: float = 0.0
     """The share of statements that take seconds."""
     lost: float = 0.0
@@ -87,15 +89,23 @@ class Simulation:
         """What steps have written in transactions of their own, by run."""
         self._kinds, self._tasks, self._keeper = kinds, tasks, keeper
         self._listening: dict[Process, tuple[str, Callable[[str], None]]] = {}
+        self._keepers: dict[Process, RunKeeper] = {}
+        self._to_begin: list[Callable[[Mapping[str, Any], RunKeeper, int], StoredRun]] = []
         self._born = 0
         for _ in range(owners):
             self._begin_owner()
         for _ in range(workers):
             self._begin_worker()
         self._sweep()
-        for kind, count in ((self._crash, faults.crashes), (self._pause, faults.pauses), (self._cut, faults.cuts)):
+        happens = {
+            self._crash: faults.crashes,
+            self._pause: faults.pauses,
+            self._cut: faults.cuts,
+            self._stop: faults.stops,
+        }
+        for fault, count in happens.items():
             for _ in range(count):
-                self.world.when(self.world.chance.randint(1, faults.within), kind)
+                self.world.when(self.world.chance.randint(1, faults.within), fault)
 
     @property
     def clock(self) -> Any:
@@ -105,6 +115,11 @@ class Simulation:
         """Store a run, before or while the world turns."""
         return self.model.start(**row)[0]
 
+    def begin(self, open: Callable[[Mapping[str, Any], RunKeeper, int], StoredRun]) -> None:
+        """Have an owner begin a run, which is then stored with its first ticks. Tried again until one has been told so:
+        there may be more than one in the end."""
+        self._to_begin.append(open)
+
     def go(self, *, limit: float = 600.0) -> None:
         """Let the world turn until all runs are over."""
         self.world.go(self._is_over, limit=limit)
@@ -113,7 +128,7 @@ class Simulation:
         self.world.close()
 
     def _is_over(self) -> bool:
-        return all(run.state not in ("running", "parked") for run in self.model.runs.values())
+        return not self._to_begin and all(run.state not in ("running", "parked") for run in self.model.runs.values())
 
     # -- who there is -----------------------------------------------------------------------------
 
@@ -124,15 +139,28 @@ class Simulation:
 
     async def _own(self, process: Process, runs: SimulatedRuns) -> None:
         kinds = {name: self.watched.kind(kind) for name, kind in self._kinds(runs).items()}
-        keeper = self._keeper(runs, kinds, lease=LEASE, heartbeat=HEARTBEAT)
+        keeper = self._keepers[process] = self._keeper(runs, kinds, lease=LEASE, heartbeat=HEARTBEAT)
+        begins = asyncio.create_task(self._begin_runs(runs, keeper))
         try:
             await keeper.run()
         except LeaseLostError:
-            self._over(process)
+            pass
         except BaseException as error:
             if process.alive:
                 self.world.broken.append(error)
             raise
+        begins.cancel()
+        self._over(process)
+
+    async def _begin_runs(self, runs: SimulatedRuns, keeper: RunKeeper) -> None:
+        await keeper.wait_ready()
+        for open in list(self._to_begin):
+            try:
+                begun = await keeper.begin(lambda number, open=open: open(self._kinds(runs), keeper, number))
+            except StoreError:
+                continue  # Nobody knows whether it is stored.
+            if begun is not None and open in self._to_begin:
+                self._to_begin.remove(open)
 
     def _begin_worker(self) -> None:
         process = self._new("worker")
@@ -148,6 +176,7 @@ class Simulation:
         if not process.alive:
             return
         self._listening.pop(process, None)
+        self._keepers.pop(process, None)
         process.crash()
         begin = self._begin_owner if process.name.startswith("owner") else self._begin_worker
         self.world.later(BACK_AFTER * self.world.chance.random(), begin)
@@ -166,6 +195,12 @@ class Simulation:
     def _cut(self) -> None:
         if (victim := self._victim()) is not None:
             victim.cut_off()
+
+    def _stop(self) -> None:
+        if self._keepers:
+            process, keeper = self.world.chance.choice(list(self._keepers.items()))
+            self.world.note(process.name, "is told to stop")
+            process.hear(keeper.stop)
 
     def _victim(self) -> Process | None:
         return self.world.chance.choice(self.world.processes) if self.world.processes else None
@@ -436,5 +471,3 @@ def _told(result: Any) -> Any:
     if isinstance(result, set):
         return sorted(result)
     return len(result) if isinstance(result, list | tuple | dict) else result
-
-

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from tidemill.core.clock import VirtualClock
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import ConfigError, TidemillError
 
 T = TypeVar("T")
 
@@ -151,6 +151,12 @@ class World:
     """Processes, messages and the clock. The same seed gives the same history."""
 
     def __init__(self, seed: int | str) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise ConfigError("a simulation has event loops of its own: call it from plain code, not from a coroutine")
         self.seed = seed
         self.chance = random.Random(seed)
         self.clock = VirtualClock(_BEGINNING)

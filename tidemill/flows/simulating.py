@@ -29,6 +29,7 @@ from tidemill.flows.journal import decode_tick, encode_tick
 from tidemill.flows.values import unpack
 from tidemill.flows.wire import encode_event
 from tidemill.flows.workflow import Workflow
+from tidemill.store.turns import NewRun
 
 #: What a person says to something that the run has shown: an event for the run, several, or None.
 Person = Callable[[Event], Event | Iterable[Event] | None]
@@ -67,6 +68,7 @@ def simulate(
     person: Person | None = None,
     cancel_after: float | None = None,
     others: Iterable[Workflow] = (),
+    begun_by_owner: bool = False,
     owners: int = 2,
     workers: int = 1,
     limit: float = 600.0,
@@ -78,6 +80,7 @@ def simulate(
     faults        what goes wrong: `Faults(crashes=2, pauses=1, cuts=1, slow=0.01, lost=0.2)`, or `Faults()` for nothing
     person        hears what the run shows, and may answer with events
     cancel_after  seconds after which somebody cancels the run
+    begun_by_owner  whether an owner begins the run, as `app.start` does in its process, or somebody else
     others        the workflows that `ctx.child` starts
     limit         seconds of virtual time after which a run that has not ended counts as hanging
 
@@ -89,15 +92,22 @@ def simulate(
     )
     known = declared(workflow)
     event = known.start_event(start_event, fields)
-    name = type(workflow).__name__
-    number = simulation.start(workflow=name, version=known.topology.version, input=encode_event(event))
+    name, version, data = type(workflow).__name__, known.topology.version, encode_event(event)
+    number = 1
+    if begun_by_owner:
+        new = NewRun(name, name, version, data)
+        simulation.begin(
+            lambda kinds, keeper, number: kinds[name].begin(keeper, number, event, msgspec.structs.replace(new))
+        )
+    else:
+        number = simulation.start(workflow=name, version=version, input=data)
     if person is not None:
         _Listening(simulation, number, person).look()
     if cancel_after is not None:
         simulation.world.later(cancel_after, lambda: _cancel(simulation, number))
     try:
         simulation.go(limit=limit)
-        return _outcome(simulation, number)
+        return _outcome(simulation, min(simulation.model.ticks) if begun_by_owner else number)
     except SimulationError as error:
         raise SimulationError(f"{name}, seed {seed!r}: {error}; simulate it again with this seed") from error
     finally:

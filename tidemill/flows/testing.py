@@ -4,6 +4,9 @@ result = await WorkflowTestRunner(Article()).run(StartEvent(topic="tides"))
 assert result.result == "on tides"
 assert result.event_types[Progress] == 3
 assert [tick.timer for tick in result.recording.ticks if isinstance(tick, Elapsed)] == []
+
+`simulate(Article(), seed=7, topic="tides")` runs it as a durable run in a simulated world, where owners crash: see
+`tidemill.flows.simulating`.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from typing import Any
 
 from tidemill.engine.adapters import Recording
 from tidemill.engine.loop import Adapter
+from tidemill.engine.simulated import Faults
 from tidemill.flows.context import Context
 from tidemill.flows.declared import declared
 from tidemill.flows.events import Event, StartEvent
 from tidemill.flows.runtime import BasicRuntime
+from tidemill.flows.simulating import Outcome, simulate
 from tidemill.flows.workflow import Workflow
+
+__all__ = ["Faults", "Outcome", "WorkflowTestResult", "WorkflowTestRunner", "simulate"]
 
 
 @dataclass

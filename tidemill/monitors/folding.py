@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemill.monitors.event import Event, Place
+from tidemill.monitors.event import Event, Place, Tick
 from tidemill.monitors.model import Fold
 from tidemill.monitors.standing import RECENT, Checkpoint, Problem, Standing
 from tidemill.monitors.state import write_state
@@ -52,7 +52,7 @@ def fold_carefully(fold: Fold, before: bytes | None, events: Sequence[Event]) ->
 
 
 def take_events(
-    fold: Fold, standing: Standing, events: Sequence[Event], now: float, *, past: Sequence[Event] = ()
+    fold: Fold, standing: Standing, events: Sequence[Event], tick: Tick, *, past: Sequence[Event] = ()
 ) -> tuple[list[Problem], bool]:
     """Bring a standing up to date with new events; says whether some of them came late.
 
@@ -62,14 +62,14 @@ def take_events(
     place = standing.place
     late = place is not None and ordered[0].place < place
     if late:
-        problems = _fold_anew(fold, standing, ordered, past)
+        problems = _fold_anew(fold, standing, ordered, [event for event in past if event.tick <= tick.number])
     else:
         problems = _fold_on(fold, standing, ordered)
     newest = ordered[-1]
     if place is None or newest.place > place:
         standing.at, standing.id = newest.at, newest.id
     # A source whose clock is ahead must not make a silent entity look alive for longer.
-    standing.last_at = max(standing.last_at or 0.0, min(max(event.at for event in ordered), now))
+    standing.last_at = max(standing.last_at or 0.0, min(max(event.at for event in ordered), tick.at))
     recent = sorted([*((at, id) for id, at in standing.marks.recent), *((e.at, e.id) for e in ordered[-RECENT:])])
     standing.marks.recent = [(id, at) for at, id in recent[-RECENT:]]
     return problems, late

@@ -8,8 +8,8 @@ from the ticks, so that the same log gives the same alerts whenever it is read.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -34,6 +34,21 @@ class Rules(msgspec.Struct, frozen=True):
     triggers: tuple[Trigger, ...]
 
 
+class Ticks:
+    """Ticks in order, to look up by number and by time."""
+
+    def __init__(self, ticks: Iterable[Tick]) -> None:
+        self._ticks = sorted(ticks)
+        self.numbers = [tick.number for tick in self._ticks]
+        self.times = [tick.at for tick in self._ticks]
+
+    def __len__(self) -> int:
+        return len(self._ticks)
+
+    def __getitem__(self, position: int) -> Tick:
+        return self._ticks[position]
+
+
 class Outcome(msgspec.Struct):
     """What has to be written down for one entity."""
 
@@ -55,7 +70,7 @@ def advance(
     rules: Rules,
     standing: Standing,
     arrivals: Mapping[int, Sequence[Event]],
-    ticks: Sequence[Tick],
+    ticks: Ticks,
     *,
     past: Sequence[Event] = (),
 ) -> Outcome:
@@ -64,25 +79,25 @@ def advance(
     `arrivals` are its events by the number of the tick that brought them, `ticks` are all that count, in order.
     """
     outcome = Outcome()
-    times = [tick.at for tick in ticks]
-    position = 0
-    while position < len(ticks):
-        at = next((i for i in range(position, len(ticks)) if ticks[i].number in arrivals), len(ticks))
+    position, stop = bisect_right(ticks.numbers, standing.folded), 0
+    stops = [bisect_left(ticks.numbers, number) for number in sorted(arrivals) if number > standing.folded]
+    while True:
+        at = stops[stop] if stop < len(stops) else len(ticks)
         if standing.due is not None:
-            at = min(at, bisect_left(times, standing.due, lo=position))
-        if at == len(ticks):
+            at = min(at, bisect_left(ticks.times, standing.due, lo=position))
+        if at >= len(ticks):
             break
         tick = ticks[at]
         came = arrivals.get(tick.number, ())
         if came:
-            known = [event for event in past if event.tick <= tick.number]
-            problems, late = take_events(rules.fold, standing, came, tick.at, past=known)
+            problems, late = take_events(rules.fold, standing, came, tick, past=past)
             outcome.problems += problems
             outcome.late += late
+            stop += 1
         settle(rules, standing, tick, outcome, folded=bool(came))
         position = at + 1
-    if ticks:
-        standing.folded = max(standing.folded, ticks[-1].number)
+    if len(ticks):
+        standing.folded = max(standing.folded, ticks.numbers[-1])
     return outcome
 
 
@@ -93,7 +108,7 @@ def rebuild(rules: Rules, standing: Standing, history: Sequence[Event]) -> list[
     standing.state, standing.raw, standing.count, standing.checkpoints = None, None, 0, []
     last, seen = standing.place, standing.last_at
     standing.at = None
-    problems, _ = take_events(rules.fold, standing, history, history[-1].at)
+    problems, _ = take_events(rules.fold, standing, history, Tick(standing.folded, history[-1].at))
     standing.last_at = seen
     if last is not None and standing.at is not None and standing.place is not None and standing.place < last:
         standing.at, standing.id = last[0], last[2]
@@ -139,9 +154,7 @@ def forget_occurrences(rules: Rules, standing: Standing) -> None:
                 seen.clear()
 
 
-def _raise_occurrences(
-    rules: Rules, standing: Standing, trigger: Momentary, tick: Tick, outcome: Outcome
-) -> None:
+def _raise_occurrences(rules: Rules, standing: Standing, trigger: Momentary, tick: Tick, outcome: Outcome) -> None:
     for occurrence in list(trigger.of(standing.state) or ()):
         if trigger.when is not None and not trigger.when(occurrence):
             continue
@@ -235,19 +248,10 @@ def _alert(
         opened_at=tick.at,
         tick=tick.number,
         realert=getattr(trigger, "realert", None),
+        realert_from=getattr(trigger, "realert_from", "ack"),
         owner=trigger.owner,
         explain=_explain(rules, standing, trigger, tick, about),
     )
-
-
-
-
-def realert_moment(trigger: Trigger, started_at: float, acked_at: float) -> float | None:
-    """When an alert that was acknowledged comes back if its condition still holds."""
-    realert = getattr(trigger, "realert", None)
-    if realert is None:
-        return None
-    return (started_at if getattr(trigger, "realert_from", "ack") == "start" else acked_at) + realert
 
 
 def _resolve(standing: Standing, alert: AlertRecord, now: float, why: str, outcome: Outcome) -> None:

@@ -47,10 +47,17 @@ class AlertRecord(msgspec.Struct):
     resolution: str | None = None
     acked_at: float | None = None
     realert: float | None = None
+    realert_from: str = "ack"
     realert_at: float | None = None
     again_after: int | None = None
     owner: str | None = None
     explain: bytes | None = None
+
+    def acknowledge(self, at: float) -> None:
+        """Somebody has seen it; sets when it comes back if nothing changes."""
+        self.acked_at = at
+        if self.realert is not None:
+            self.realert_at = (self.started_at if self.realert_from == "start" else at) + self.realert
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

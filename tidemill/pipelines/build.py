@@ -199,9 +199,7 @@ def _pieces_of_file(path: Path) -> Iterator[bytes]:
 
 def files_of(paths: Paths, root: Path | None, data: Mapping[str, bytes]) -> list[list[File]]:
     """The input files of an entity."""
-    return [
-        [File(path, data.get(path), None if root is None else root / path) for path in group] for group in paths
-    ]
+    return [[File(path, data.get(path), None if root is None else root / path) for path in group] for group in paths]
 
 
 def _form(hint: Any, many: bool, where: str) -> tuple[str, bool]:

@@ -124,13 +124,9 @@ class Committer:
                 if step.entity in held and all(each.path in signatures for each in mine):
                     outcome = "same" if all(each.held is None for each in mine) else "built"
                     alone = signatures[mine[0].path] if len(mine) == 1 else 0
-                    built.append(
-                        Built(step.entity, alone, result.took, outcome, str(step.reason), result.log or None)
-                    )
+                    built.append(Built(step.entity, alone, result.took, outcome, str(step.reason), result.log or None))
             versions = await promote(database, connection, self._pipeline, stage.name, self._builder, built)
-            changed = [
-                each.path for one in built if one.outcome == "built" for each in prepared[one.entity]
-            ]
+            changed = [each.path for one in built if one.outcome == "built" for each in prepared[one.entity]]
             news_for_all = News(self._pipeline, self._builder, stage.name, list(versions), changed)
             await notify_states(database, connection, news_for_all)
         await self._states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
@@ -170,9 +166,7 @@ class Committer:
         await self._fail(stage, small, world, news)
         return [pair for pair in good if pair[1].error is None]
 
-    async def _fail(
-        self, stage: Stage, bad: Sequence[tuple[Step, Result]], world: World, news: Committed
-    ) -> None:
+    async def _fail(self, stage: Stage, bad: Sequence[tuple[Step, Result]], world: World, news: Committed) -> None:
         if not bad:
             return
         failures = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from tidemill.pipelines.manifests import Manifests
 from tidemill.pipelines.model import Pipeline, Stage, check_order
 from tidemill.pipelines.pattern import Pattern, entity_id
 from tidemill.pipelines.plan import Adoption, Plan, Step, make_plan
-from tidemill.pipelines.staleness import Failure, Record, input_pairs
+from tidemill.pipelines.staleness import Failure, Record, input_key, input_pairs
 from tidemill.pipelines.states import States, StoreTrouble, Survey
 from tidemill.pipelines.world import Control, FileFact, World, touched_entities
 from tidemill.store import states as rows
@@ -47,6 +47,7 @@ class Driver:
         pipeline: Pipeline,
         *,
         dispatch: Dispatch | None = None,
+        on_result: Callable[[], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.database = database
@@ -60,11 +61,14 @@ class Driver:
         self.in_flight: dict[tuple[str, str], int] = {}  # builds elsewhere, and their jobs
         self.busy: dict[str, str] = {}  # outputs that are being built here or elsewhere, and their stages
         self.distrusted: set[str] = set()
+        self.folders: dict[str, int] = {}
+        self._round = 0
         self.committer = Committer(database, self.states, pipeline.name, self.builder)
         self.manifests = Manifests(pipeline, self.states, self.world)
         self.idle = asyncio.Event()
         self.idle.set()
         self._dispatch = dispatch
+        self._on_result = on_result
         self._clock = clock
         self._intents: list[tuple[str, str]] = []
         self._lines: dict[str, StageLine] = {}
@@ -86,9 +90,19 @@ class Driver:
             files[row["path"]] = FileFact(0, row["signature"], row["content"], row["size"])
         codes: dict[str, str] = {}
         self._intents.clear()
-        for stage, entity, content, code, inputs, size, signature, version, built_at, invalid_by, intent in (
-            await self.database.fetch(rows.LOAD_STATES, name)
-        ):
+        for (
+            stage,
+            entity,
+            content,
+            code,
+            inputs,
+            size,
+            signature,
+            version,
+            built_at,
+            invalid_by,
+            intent,
+        ) in await self.database.fetch(rows.LOAD_STATES, name):
             if stage not in stages:
                 continue
             code = codes.setdefault(code, code)
@@ -119,6 +133,72 @@ class Driver:
             )
             for row in await self.database.fetch(rows.LOAD_CONTROLS, name)
         }
+
+    async def reload(self) -> None:
+        """Learn anew what the database knows, without forgetting what is known of the files."""
+        world, stages = self.world, self.pipeline.stages
+        world.records.clear()
+        for row in await self.database.fetch(rows.LOAD_STATES, self.pipeline.name):
+            if row["stage"] in stages:
+                world.records[row["stage"]][row["entity"]] = _record(row)
+        await self.load_wishes()
+
+    async def learn(self, stage: Stage, entities: Iterable[str]) -> list[str]:
+        """What a builder elsewhere has done to these states; returns the paths that it concerns."""
+        wanted = list(entities)
+        records, failures = self.world.records[stage.name], self.world.failures[stage.name]
+        paths: list[str] = []
+        found = await self.database.fetch(rows.LOAD_SOME, self.pipeline.name, stage.name, wanted)
+        for row in found:
+            record = records[row["entity"]] = _record(row)
+            if stage.scatter:
+                paths += input_pairs(record.content)
+        for entity in wanted:
+            failures.pop(entity, None)
+        for row in await self.database.fetch(rows.LOAD_SOME_FAILURES, self.pipeline.name, stage.name, wanted):
+            values = dict(row)
+            del values["stage"]
+            failures[values.pop("entity")] = msgspec.convert(values, Failure)
+        self.release(stage.name, wanted)
+        if not stage.scatter:
+            paths += [stage.quick_path(entity) for entity in wanted]
+        await self.look(paths)
+        await self.settle()
+        self.manifests.note(stage, [entity for entity in wanted if entity in records and records[entity].content])
+        return paths
+
+    async def note_lost(self, stage: Stage, lost: Mapping[str, Any]) -> None:
+        """Builds whose jobs were ended by somebody else, a watchdog or a person, have failed."""
+        failures = []
+        steps = {step.entity: step for step in self.plan().builds if step.stage is stage} if lost else {}
+        for entity, row in lost.items():
+            errors = decode(row["errors"]) if row["errors"] else []
+            told = errors[-1].get("message", "") if errors else row["note"] or ""
+            step = steps.get(entity)
+            if step is not None:
+                failures.append(
+                    rows.NewFailure(
+                        entity, stage.code.total, input_key(step.inputs), f"its job {row['state']}: {told}", "", 0.0,
+                        str(step.reason),
+                    )
+                )  # fmt: skip
+        if failures:
+            await rows.fail_states(
+                self.database, self.pipeline.name, stage.name, failures, builder=self.builder,
+                waits=stage.options.backoff,
+            )  # fmt: skip
+            await self.load_wishes()
+
+    def due_retries(self) -> list[str]:
+        """The outputs of states whose failure is due to be tried again."""
+        now = self._clock.now()
+        return [
+            stage.quick_path(entity)
+            for stage in self.order
+            if not stage.scatter
+            for entity, failure in self.world.failures[stage.name].items()
+            if failure.retry_at is not None and failure.retry_at <= now and stage.quick_path(entity) not in self.busy
+        ]
 
     async def keep_codes(self) -> None:
         """Have the database remember what the stages' code is made of."""
@@ -151,7 +231,23 @@ class Driver:
         self.world.matched = survey.matched
         self.problems = survey.problems
         self.distrusted = survey.racy
+        self.folders = survey.folders
         return changed
+
+    async def quick_survey(self, share: int) -> list[str]:
+        """Look for what came and went, and at every `share`-th file: all of them are looked at in so many calls."""
+        states = self.states
+        if not isinstance(states, FileStates):
+            return await self.survey()
+        changed: list[str] = []
+        if await asyncio.to_thread(states.changed_folders, self.folders):
+            known = {path: fact.signature for path, fact in self.world.files.items()}
+            problems = self.problems
+            changed = self.take_survey(await asyncio.to_thread(states.survey_now, self.patterns, known))
+            self.problems = list(dict.fromkeys([*problems, *self.problems]))
+        self._round += 1
+        paths = list(self.world.files)[self._round % share :: share]
+        return changed + await self.look(paths)
 
     async def look(self, paths: Iterable[str]) -> list[str]:
         """Look at some paths only; returns those that are news."""
@@ -319,7 +415,9 @@ class Driver:
         self._log(stage, news)
         self.manifests.note(stage, news.done)
         if news.overtaken:
-            await self.look([path for step, _ in results if step.entity in news.overtaken for g in step.paths for path in g])
+            await self.look(
+                [path for step, _ in results if step.entity in news.overtaken for g in step.paths for path in g]
+            )
             await self.settle()
         await self.follow(stage, news)
         self._check_idle()
@@ -343,6 +441,8 @@ class Driver:
             log.info("built", pipeline=self.pipeline.name, stage=stage.name, states=len(news.done))
 
     def _check_idle(self) -> None:
+        if self._on_result is not None:
+            self._on_result()
         if not any(line.taken for line in self._lines.values()):
             self.idle.set()
 
@@ -364,6 +464,13 @@ class Driver:
             if failure.retry_at is not None and failure.retry_at > now
         ]
         return min(times, default=None)
+
+
+def _record(row: Any) -> Record:
+    return Record(
+        row["content"], row["code"], row["inputs"], row["size"], row["version"], row["built_at"] or 0.0,
+        row["invalid_by"],
+    )  # fmt: skip
 
 
 def open_states(pipeline: Pipeline, database: Database) -> States:

@@ -52,9 +52,20 @@ class FileStates:
     async def survey(self, patterns: Sequence[Pattern]) -> Survey:
         return await asyncio.to_thread(self.survey_now, patterns)
 
-    def survey_now(self, patterns: Sequence[Pattern]) -> Survey:
-        """The same, in this thread."""
-        return Walk(str(self.root), patterns).run()
+    def survey_now(self, patterns: Sequence[Pattern], known: Mapping[str, int] | None = None) -> Survey:
+        """The same, in this thread; with `known` signatures, only files that are not among them are looked at."""
+        return Walk(str(self.root), patterns, known).run()
+
+    def changed_folders(self, folders: Mapping[str, int]) -> list[str]:
+        """Those of these folders that files came to or went from since."""
+        changed = []
+        for folder, before in folders.items():
+            try:
+                if os.stat(f"{self.root}/{folder}").st_mtime_ns != before:
+                    changed.append(folder)
+            except OSError:
+                changed.append(folder)
+        return changed
 
     async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
         return self.look_now(paths)
@@ -129,7 +140,9 @@ class FileStates:
         except OSError as error:
             for each in prepared:
                 _unlink(each.held)
-            raise StoreTrouble(f"{self.root}: a state cannot be written: {error.strerror}; make room or mend it") from error
+            raise StoreTrouble(
+                f"{self.root}: a state cannot be written: {error.strerror}; make room or mend it"
+            ) from error
         return prepared
 
     def _write(self, draft: Draft, *, sync: bool) -> Prepared:

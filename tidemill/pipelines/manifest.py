@@ -26,7 +26,9 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     except FileNotFoundError:
         return {}
     except msgspec.DecodeError as error:
-        raise StoreTrouble(f"{directory / MANIFEST} cannot be read: {error}; delete it, and it is written anew") from error
+        raise StoreTrouble(
+            f"{directory / MANIFEST} cannot be read: {error}; delete it, and it is written anew"
+        ) from error
 
 
 def change_manifest(directory: Path, changes: Mapping[str, ManifestEntry | None]) -> None:

@@ -46,6 +46,31 @@ class Manifests:
                 entry = ManifestEntry(record.code, content, stamp, by, input_key(record.inputs))
                 self._due.setdefault(directory, {})[name] = entry
 
+    @property
+    def due(self) -> bool:
+        """Whether something is to be written."""
+        return bool(self._due)
+
+    async def catch_up(self) -> None:
+        """States that were built while nobody kept the manifests are put into them."""
+        known: dict[str, dict[str, ManifestEntry]] = {}
+        for stage in self._pipeline.stages.values():
+            missing: list[str] = []
+            for entity, record in self._world.records[stage.name].items():
+                if not record.content or stage.scatter:
+                    continue
+                path = stage.quick_path(entity)
+                directory, _, name = path.rpartition("/")
+                if directory not in known:
+                    try:
+                        known[directory] = await self._states.manifest(directory)
+                    except StoreTrouble:
+                        known[directory] = {}
+                entry = known[directory].get(name)
+                if path in self._world.files and (entry is None or entry.content_hash != record.content):
+                    missing.append(entity)
+            self.note(stage, missing)
+
     async def flush(self) -> None:
         """Write what is due."""
         due, self._due = self._due, {}
@@ -83,9 +108,6 @@ class Manifests:
                     Adoption(step.stage, step.entity, step.inputs, step.paths, fact.content, fact.size, fact.signature)
                 )
         if adopted:
-            taken = {(each.stage.name, each.entity) for each in adopted}
-            plan.builds = [step for step in plan.builds if (step.stage.name, step.entity) not in taken]
-            plan.adoptions += adopted
             await driver.adopt(adopted)
-            return driver.plan()
+            return await self.recognise(driver.plan(), driver)  # What takes from them can be recognised now.
         return plan

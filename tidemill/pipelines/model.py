@@ -233,7 +233,7 @@ class Pipeline:
         on_edit: OnEdit | None = None,
         on_orphan: OnOrphan | None = None,
         backoff: Iterable[Duration] | None = None,
-        approve_above: int | None | Literal["as the pipeline"] = "as the pipeline",
+        approve_above: int | Literal["as the pipeline"] | None = "as the pipeline",
     ) -> Callable[[Function], Stage]:
         """Declare a stage.
 

@@ -215,7 +215,9 @@ def _check_text(path: str, text: str) -> None:
 def _declare(written: str, whole: str, kinds: dict[str, str]) -> str:
     found = _NAME.match(written)
     if found is None:
-        raise PatternError(f"{whole!r}: {{{written}}} is not a variable; write {{name}}, {{name:int}} or {{name.month}}")
+        raise PatternError(
+            f"{whole!r}: {{{written}}} is not a variable; write {{name}}, {{name:int}} or {{name.month}}"
+        )
     name, part, kind = found[1], found[2], found[3]
     if part is not None:
         if part not in _PARTS or kind is not None:

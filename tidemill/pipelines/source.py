@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Iterator
 from types import CodeType, ModuleType
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 _LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "lineno", "col_offset", "end_lineno", "end_col_offset"})
 
@@ -32,16 +33,16 @@ class Sources:
     """Modules' sources, each as it was when it was first asked for."""
 
     def __init__(self) -> None:
-        self._read: dict[str, Source | None] = {}
+        self._read: WeakKeyDictionary[ModuleType, Source | None] = WeakKeyDictionary()
 
     def of(self, module: ModuleType) -> Source | None:
         """A module's source; None where there is none."""
         file = getattr(module, "__file__", None)
         if not file or not str(file).endswith(".py"):
             return None
-        if file not in self._read:
-            self._read[file] = _parse(file)
-        return self._read[file]
+        if module not in self._read:
+            self._read[module] = _parse(file)
+        return self._read[module]
 
     def definition(self, module: ModuleType, code: CodeType) -> Definition | None:
         """Where a function is defined, if what runs is what its file said."""

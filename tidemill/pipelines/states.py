@@ -26,13 +26,15 @@ class StoreTrouble(TidemillError):
 class Survey(msgspec.Struct):
     """What was found: every matching path with its signature, by pattern, and what could not be looked at.
 
-    `racy` are files that were changed just now, and might be again without their signature telling.
+    `racy` are files that were changed just now, and might be again without their signature telling; `folders` are
+    those that were listed, with the time of their last change.
     """
 
     signatures: dict[str, int]
     matched: dict[Pattern, dict[str, None]]
     problems: list[str]
     racy: set[str]
+    folders: dict[str, int] = {}
 
 
 class Seen(msgspec.Struct):

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidemill.pipelines.pattern import Pattern, Segment
 from tidemill.pipelines.states import Survey
@@ -40,9 +40,11 @@ class _Node:
 class Walk:
     """One walk for many patterns."""
 
-    def __init__(self, root: str, patterns: Sequence[Pattern]) -> None:
+    def __init__(self, root: str, patterns: Sequence[Pattern], known: Mapping[str, int] | None = None) -> None:
+        """With `known` signatures, only files that are not among them are looked at."""
         self._root = root
-        self._survey = Survey({}, {pattern: {} for pattern in patterns}, [], set())
+        self._known = known
+        self._survey = Survey({}, {pattern: {} for pattern in patterns}, [], set(), {})
         self._tree = _Node()
         for pattern in self._survey.matched:
             node = self._tree
@@ -76,11 +78,12 @@ class Walk:
             self._survey.problems.append(f"{self._root}/{folder} cannot be looked at: {error.strerror}")
 
     def _list(self, folder: str, node: _Node) -> None:
-        survey, limit = self._survey, self._limit
+        survey, limit, known = self._survey, self._limit, self._known
         signatures, racy = survey.signatures, survey.racy
         named, open_nodes = node.names, node.open
         targets = [(fits, survey.matched[pattern]) for fits, pattern in node.files]
         opened = os.open(f"{self._root}/{folder}", os.O_RDONLY | os.O_DIRECTORY)
+        survey.folders[folder] = os.fstat(opened).st_mtime_ns
         inner: list[tuple[str, _Node]] = []
         try:
             with os.scandir(opened) as entries:
@@ -98,6 +101,12 @@ class Walk:
                         shown = os.fsencode(f"{self._root}/{folder}{name}").decode("utf-8", "backslashreplace")
                         survey.problems.append(f"{shown}: its name is not UTF-8, and it is left alone")
                         continue
+                    path = folder + name
+                    if known is not None and (there := known.get(path)):
+                        signatures[path] = there
+                        for matched in hit:
+                            matched[path] = None
+                        continue
                     try:
                         found = os.stat(name, dir_fd=opened)
                     except OSError as error:
@@ -106,7 +115,6 @@ class Walk:
                         continue
                     if not stat.S_ISREG(found.st_mode):
                         continue
-                    path = folder + name
                     signatures[path] = signature(found)
                     if found.st_ctime_ns >= limit:
                         racy.add(path)
@@ -156,9 +164,7 @@ def _fits(segment: Segment, pattern: Pattern) -> Fits:
     least = len(before) + len(after) + (segment.parts[holes[0]][0] == "var")
 
     def fits(name: str) -> bool:
-        return (
-            name.endswith(after) and name.startswith(before) and len(name) >= least and not name.startswith(".")
-        )
+        return name.endswith(after) and name.startswith(before) and len(name) >= least and not name.startswith(".")
 
     return fits
 

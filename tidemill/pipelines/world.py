@@ -110,7 +110,7 @@ def _joined(stage: Stage, gathered: Sequence[Mapping[tuple[str, ...], list[str]]
     ]
     todo = order[1:]
     while todo:
-        at = next((each for each in todo if set(stage.inputs[each].key) & set(names) or not stage.inputs[each].key))
+        at = next(each for each in todo if set(stage.inputs[each].key) & set(names) or not stage.inputs[each].key)
         todo.remove(at)
         key = stage.inputs[at].key
         shared = [name for name in key if name in names]

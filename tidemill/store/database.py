@@ -159,6 +159,16 @@ class Database:
         """A connection of the caller's own, outside the pool."""
         return await self._patiently(self._connect_once, patience)
 
+    async def connect_to_look_up(self) -> Connection:
+        """A connection of the caller's own for statements that find their rows by keys, and repeat often.
+
+        Their plans are kept: one made for an empty table would go on reading all of it when it is full.
+        """
+        connection = await self.connect()
+        if not self.settings.transaction_pooler:  # There, each statement is planned anew.
+            await connection.execute("SET enable_seqscan = off")
+        return connection
+
     async def connect_to_listen(self) -> Connection:
         """A connection that can LISTEN: past the pooler, where there is one."""
         return await self._patiently(lambda: asyncpg.connect(self.settings.listen_url or self.dsn, timeout=10), None)
@@ -319,7 +329,7 @@ async def _roll_back(transaction: Any) -> None:
 
 def in_schema(statement: str, schema: str) -> str:
     """The statement with `schema` wherever it names the schema `tidemill` or one of its channels."""
-    return re.sub(r"\btidemill(?=\.|_(?:jobs|control|schedules|runs|hosts|streams|states)')", schema, statement)
+    return re.sub(r"\btidemill(?=\.|_(?:jobs|control|schedules|runs|hosts|streams|states|changes|monitors)')", schema, statement)
 
 
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

@@ -250,8 +250,7 @@ class StoreModel:
         if run is None or run.state != "parked":
             return False
         run.state, run.ended_at, run.note = "cancelled", self.clock.now(), note
-        self._empty_inbox(run_id, None)
-        self._want_no_jobs(run_id)
+        self._write_ends({run_id}, {run_id}, self.look())
         return True
 
     def publish(self, run_id: int, shown: Sequence[bytes]) -> None:
@@ -269,10 +268,11 @@ class StoreModel:
         for number in [row.id for row in self.inbox.values() if row.run_id == run_id]:
             if view is None or number in view.inbox:
                 del self.inbox[number]
+
+    def _want_nothing(self, run_id: int) -> None:
+        """A run that has ended asks nothing, and its jobs are wanted no longer."""
         for key in [key for key in self.inputs if key[0] == run_id]:
             del self.inputs[key]
-
-    def _want_no_jobs(self, run_id: int) -> None:
         for row in self.jobs.values():
             if row.run_id == run_id and row.cancel_reason is None:
                 row.cancel_reason = UNWANTED
@@ -364,7 +364,7 @@ class StoreModel:
         for number in sorted(over):
             run = self.runs[number]
             self._empty_inbox(number, view)
-            self._want_no_jobs(number)
+            self._want_nothing(number)
             if run.parent is not None and number in held:
                 said = {"run": number, "key": run.key, "state": run.state, "note": run.note}
                 told = {name: _raw(data) for name, data in (("result", run.result), ("error", run.error))}

@@ -14,7 +14,8 @@ import asyncpg
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
 from tidemill.store.database import Database, is_away, left_nothing
-from tidemill.store.turns import UNWANTED
+from tidemill.store.history import TOLD
+from tidemill.store.turns import ORPHANED, UNWANTED, relatives_sql
 
 #: News for owners: a run was started, or something is on its way to one.
 RUNS_CHANNEL = "runs"
@@ -68,10 +69,12 @@ LEFT JOIN tidemill.snapshot AS s ON s.run_id = t.run_id
 WHERE t.run_id = ANY ($1) AND t.seq > coalesce(s.seq, 0) ORDER BY t.run_id, t.seq
 """
 
-#: What is due for this owner's runs, beside what it has in hand: ticks from outside, ends of jobs, timers.
+#: What is due for this owner's runs, beside what it has in hand: ticks from outside, ends of jobs, timers. A run is
+#: looked up by its number for each, whatever the planner believes about the tables.
 DUE_INBOX = """
-SELECT i.id, i.run_id, i.timer, i.work, i.data FROM tidemill.inbox AS i JOIN tidemill.run AS r ON r.id = i.run_id
-WHERE r.owner = $1 AND i.due_at <= now() AND i.id <> ALL ($2::bigint[]) ORDER BY i.id LIMIT $3
+SELECT i.id, i.run_id, i.timer, i.work, i.data FROM tidemill.inbox AS i CROSS JOIN LATERAL (
+    SELECT FROM tidemill.run WHERE id = i.run_id AND coalesce(owner, 0) = $1 LIMIT 1) AS mine
+WHERE i.due_at <= now() AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE ORDER BY i.id LIMIT $3
 """
 
 #: Runs that sleep while something is due for them wake up; what came for a run after its end goes. Also says in how
@@ -81,13 +84,13 @@ WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_a
 woken AS (
     UPDATE tidemill.run SET awake = true WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.run
-        WHERE id IN (SELECT run_id FROM due) AND state = 'running' AND owner IS NULL AND NOT awake
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'running' AND owner IS NULL AND NOT awake
         ORDER BY id FOR UPDATE SKIP LOCKED))
     RETURNING id),
 gone AS (
-    DELETE FROM tidemill.inbox WHERE run_id IN (
+    DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(
         SELECT id FROM tidemill.run
-        WHERE id IN (SELECT run_id FROM due) AND state NOT IN ('running', 'parked')))
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state NOT IN ('running', 'parked'))))
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
        (SELECT extract(epoch FROM min(due_at) - now())::float8 FROM tidemill.inbox WHERE due_at > now()) AS next
 FROM woken
@@ -110,15 +113,17 @@ SELECT FROM tidemill.tick WHERE run_id = $1 AND data ->> 'token' = $2
 
 #: A parked run has no owner who could end it. What it has under way is wanted no longer.
 CANCEL_PARKED = f"""
-WITH ended AS (
+WITH over AS (
     UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'parked'
-    RETURNING id),
-gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM ended)),
-unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM ended)),
+    RETURNING id, key, parent, parent_work, state, result, error, note),
+gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM over)),
+unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM over)),
 unwanted AS (
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
-    WHERE run_id = ANY (ARRAY(SELECT id FROM ended)) AND cancel_reason IS NULL RETURNING id)
-SELECT id, (SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM unwanted LIMIT 1) AS u) FROM ended
+    WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),
+{relatives_sql("over")}
+SELECT id, (SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM unwanted LIMIT 1) AS u),
+       {TOLD}, {ORPHANED} FROM over
 """
 
 #: Runs of owners that have ended go to whoever comes.

@@ -74,11 +74,17 @@ LOAD_CONTROLS = "SELECT * FROM tidemill.state_control WHERE pipeline = $1"
 #: The rows of some states only.
 LOAD_SOME = LOAD_STATES + " AND stage = $2 AND entity = ANY ($3::text[])"
 
+LOAD_SOME_FAILURES = LOAD_FAILURES + " AND stage = $2 AND entity = ANY ($3::text[])"
+
 #: What a stage's code is made of.
 KEEP_CODE = """
 INSERT INTO tidemill.state_code (pipeline, stage, code, parts)
 SELECT $1, stage, code, parts::json FROM unnest($2::text[], $3::text[], $4::text[]) AS new (stage, code, parts)
-ON CONFLICT DO NOTHING
+ON CONFLICT (pipeline, stage, code) DO UPDATE SET seen_at = now()
+"""
+#: The code that whoever drives the pipeline runs.
+NEWEST_CODE = """
+SELECT code FROM tidemill.state_code WHERE pipeline = $1 AND stage = $2 ORDER BY seen_at DESC LIMIT 1
 """
 
 #: Contents of files that were read.
@@ -308,9 +314,7 @@ async def fail_states(
             [each.took for each in failures],
             [each.reason for each in failures],
         )
-        await notify_states(
-            database, connection, News(pipeline, builder, stage, [each.entity for each in failures])
-        )
+        await notify_states(database, connection, News(pipeline, builder, stage, [each.entity for each in failures]))
         return rows
 
 

@@ -5,6 +5,9 @@
 Ticks, what they publish, timers, jobs to do, inbox rows used up, runs ended and let go: all of it is there together
 or not at all. A statement has only the parts that its turn needs; most turns are ticks and nothing else. The journal's
 primary key is the fence behind the owner's number.
+
+A plan is made when the tables are empty and kept when they are full. So each row is looked up by a key that is given,
+by `= ANY (ARRAY(...))` or in a LATERAL with a LIMIT, and nothing is a join whose size would have to be guessed.
 """
 
 from __future__ import annotations
@@ -32,6 +35,29 @@ Gate = tuple[str, int]
 JobRow = tuple[
     str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None, Gate | None
 ]
+
+
+#: Wakes runs whose parent has ended. To be selected, else it does not happen.
+ORPHANED = "(SELECT count(pg_notify('tidemill_runs', 'wake')) FROM (SELECT FROM orphans LIMIT 1) AS o)"
+
+
+def relatives_sql(rows: str) -> str:
+    """The parts `told` and `orphans` of a statement that ends runs: their parents hear of it, their children end.
+
+    Of these rows, those in `over` have ended. Whoever uses it selects `TOLD` and `ORPHANED` as well.
+    """
+    return f"""
+told AS (
+    INSERT INTO tidemill.inbox (run_id, work, data)
+    SELECT parent, parent_work, json_build_object(
+        'run', id, 'key', key, 'state', state, 'result', result, 'note', note, 'error', error)
+    FROM {rows} WHERE parent IS NOT NULL AND id IN (SELECT id FROM over) RETURNING run_id),
+orphans AS (
+    INSERT INTO tidemill.inbox (run_id, data)
+    SELECT id, json_build_object('kind', 'cancel_asked', 'at', extract(epoch FROM now()),
+                                 'reason', 'the run that started it, r' || parent || ', has ended')
+    FROM tidemill.run WHERE parent = ANY (ARRAY(SELECT id FROM over)) AND state IN ('running', 'parked')
+    RETURNING run_id)"""
 
 
 class NewRun(msgspec.Struct):
@@ -79,7 +105,8 @@ class RunTurn(msgspec.Struct):
 
 
 _NEW = {"kind": "text", "workflow": "text", "version": "text", "input": "json", "origin": "json"}
-_HELD = "r.id = w.run_id AND r.owner + 0 = $1 AND r.seq = w.before AND r.turn < $2"
+# Not by the owner: all that it has would be read for the few that are written.
+_HELD = "r.id = w.run_id AND coalesce(r.owner, 0) = $1 AND r.seq = w.before AND r.turn < $2"
 
 # A run that is let go while something comes for it may fall asleep over it: what it looks at is older than the lock.
 # `WAKE_RUNS` has to follow.
@@ -162,10 +189,11 @@ class _Turns:
             columns_of = "run_id, seq, before, state, result, error, note, release, awake"
             used = self._arrays(([number] for turn in held for number in turn.used), "bigint")
             more = "," + _WHOLE_HEAD.format(used=used)
+        ids = self._arrays(([turn.run_id] for turn in held), "bigint")
         self.parts.append(f"""
 held AS (
     UPDATE tidemill.run AS r SET seq = w.seq, turn = $2{more}
-    FROM unnest({heads}) AS w({columns_of}) WHERE {_HELD}
+    FROM unnest({heads}) AS w({columns_of}) WHERE r.id = ANY ({ids}) AND {_HELD}
     RETURNING r.id, r.key, r.parent, r.parent_work, r.state, r.result, r.error, r.note)""")
         if not born:
             self.parts.append("\nmine AS MATERIALIZED (SELECT id FROM held)")
@@ -221,15 +249,16 @@ born AS (
             "used",
             [(t.run_id, inbox_id) for t in turns for inbox_id in t.used],
             ("bigint", "bigint"),
-            "DELETE FROM tidemill.inbox AS i USING {given} AS u(run_id, id)"
-            " WHERE i.id = u.id AND u.run_id IN (SELECT id FROM mine)",
+            "DELETE FROM tidemill.inbox WHERE id = ANY (ARRAY("
+            "SELECT id FROM {given} AS u(run_id, id) WHERE {mine}))",
         )
         self._add(
             "dropped",
             [(t.run_id, name) for t in turns for name, due in t.timers.items() if due is None],
             ("bigint", "text"),
-            "DELETE FROM tidemill.inbox AS i USING {given} AS d(run_id, timer)"
-            " WHERE i.run_id = d.run_id AND i.timer = d.timer AND d.run_id IN (SELECT id FROM mine)",
+            "DELETE FROM tidemill.inbox WHERE id = ANY (ARRAY(SELECT i.id FROM {given} AS d(run_id, timer)"
+            " CROSS JOIN LATERAL (SELECT id FROM tidemill.inbox"
+            " WHERE run_id = d.run_id AND timer = d.timer LIMIT 1) AS i WHERE {mine}))",
         )
         self._add(
             "timers",
@@ -245,8 +274,9 @@ born AS (
             "settled",
             [(t.run_id, node) for t in self.turns for node in t.settled],
             ("bigint", "text"),
-            "DELETE FROM tidemill.run_input AS i USING {given} AS s(run_id, node)"
-            " WHERE i.run_id = s.run_id AND i.node = s.node AND s.run_id IN (SELECT id FROM mine)",
+            "DELETE FROM tidemill.run_input WHERE ctid = ANY (ARRAY(SELECT i.ctid FROM {given} AS s(run_id, node)"
+            " CROSS JOIN LATERAL (SELECT ctid FROM tidemill.run_input"
+            " WHERE run_id = s.run_id AND node = s.node LIMIT 1) AS i WHERE {mine}))",
         )
         self._add(
             "asks",
@@ -277,24 +307,13 @@ born AS (
         given = self._arrays([[number] for number in over], "bigint")
         self.parts.append(f"""
 over AS MATERIALIZED (SELECT id FROM mine WHERE id = ANY ({given})),
-ended AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM over)),
-unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM over)),
+ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
+unasked AS (DELETE FROM tidemill.run_input WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
 left_over AS (
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
     WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),
-told AS (
-    INSERT INTO tidemill.inbox (run_id, work, data)
-    SELECT parent, parent_work, json_build_object(
-        'run', id, 'key', key, 'state', state, 'result', result, 'note', note, 'error', error)
-    FROM held WHERE parent IS NOT NULL AND id IN (SELECT id FROM over) RETURNING run_id),
-orphans AS (
-    INSERT INTO tidemill.inbox (run_id, data)
-    SELECT id, json_build_object('kind', 'cancel_asked', 'at', extract(epoch FROM now()),
-                                 'reason', 'the run that started it, r' || parent || ', has ended')
-    FROM tidemill.run WHERE parent = ANY (ARRAY(SELECT id FROM over)) AND state IN ('running', 'parked')
-    RETURNING run_id)""")
-        self.news += [_STOPPED.format("left_over"), TOLD]
-        self.news.append("(SELECT count(pg_notify('tidemill_runs', 'wake')) FROM (SELECT FROM orphans LIMIT 1) AS o)")
+{relatives_sql("held")}""")
+        self.news += [_STOPPED.format("left_over"), TOLD, ORPHANED]
 
 
 _NEW_JOBS = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM jobs) AS queues)"
@@ -317,9 +336,11 @@ _GATED = {
     "gate": ", key, most",
 }
 _STOP_JOBS = f"""
-    UPDATE tidemill.job AS j SET cancel_reason = '{UNWANTED}' FROM {{given}} AS s(run_id, work)
-    WHERE j.run_id = s.run_id AND j.work = s.work AND j.cancel_reason IS NULL
-      AND s.run_id IN (SELECT id FROM mine) RETURNING j.id"""
+    UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
+    WHERE cancel_reason IS NULL AND id = ANY (ARRAY(
+        SELECT j.id FROM {{given}} AS s(run_id, work) CROSS JOIN LATERAL (
+            SELECT id FROM tidemill.job WHERE run_id = s.run_id AND work = s.work LIMIT 1) AS j
+        WHERE {{mine}})) RETURNING id"""
 
 
 def _fields(of: Any, names: Iterable[str]) -> list[Any]:

@@ -1,0 +1,30 @@
+"""Streams: take messages from many topics, fairly and within limits, through plans."""
+
+from tidemill.streams.batching import Batched
+from tidemill.streams.breaker import BreakerRule
+from tidemill.streams.config import read_config
+from tidemill.streams.context import Context, Message
+from tidemill.streams.model import PlanSettings, Stream
+from tidemill.streams.plans import Batch, Filtered, Plan, task
+from tidemill.streams.sources.base import Source
+from tidemill.streams.sources.http import HttpSource
+from tidemill.streams.sources.jsonl import JsonlSource
+from tidemill.streams.sources.postgres import PostgresSource
+
+__all__ = [
+    "Batch",
+    "Batched",
+    "BreakerRule",
+    "Context",
+    "Filtered",
+    "HttpSource",
+    "JsonlSource",
+    "Message",
+    "Plan",
+    "PlanSettings",
+    "PostgresSource",
+    "Source",
+    "Stream",
+    "read_config",
+    "task",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemill.core.codec import encode
@@ -14,8 +14,8 @@ from tidemill.engine.calls import job_of_call
 from tidemill.engine.task import Task
 from tidemill.streams.message import HandOver
 
-#: How long a job that a message handed over cannot be handed over again by a repetition of the message.
-IDEMPOTENT_FOR = 86_400.0
+#: Makes of an event, and of a token by which it is recognised, what a run's inbox takes.
+EventTick = Callable[[Any, str], bytes]
 
 
 class Message:
@@ -39,9 +39,9 @@ class Message:
 class Context:
     """A message in one plan."""
 
-    __slots__ = ("_place", "_plan", "handed", "message", "results", "value")
+    __slots__ = ("_event_tick", "_place", "_plan", "handed", "message", "results", "value")
 
-    def __init__(self, message: Message, plan: str, place: str) -> None:
+    def __init__(self, message: Message, plan: str, place: str, event_tick: EventTick | None = None) -> None:
         self.message = message
         self.value = message.value
         self.results: dict[str, Any] = {}
@@ -49,6 +49,7 @@ class Context:
         self.handed: list[HandOver] = []
         self._plan = plan
         self._place = place
+        self._event_tick = event_tick
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -57,7 +58,9 @@ class Context:
             self.message.shared = {}
         return self.message.shared
 
-    def enqueue(self, task: Task[Any, Any], /, *positional: Any, args: Mapping[str, Any] | None = None, **more: Any) -> None:
+    def enqueue(
+        self, task: Task[Any, Any], /, *positional: Any, args: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
         """Enqueue a job if and when this message's work succeeds, once however often the message is repeated."""
         if not isinstance(task, Task):
             raise ConfigError(f"{task!r} is not a task: decorate the function with @app.task")
@@ -78,9 +81,10 @@ class Context:
 
     def send(self, run: int, event: Any) -> None:
         """Send an event to a durable run of a workflow, with this message's completion."""
-        from tidemill.streams.handing import event_tick
-
-        self.handed.append(HandOver("event", event_tick(event, self._key()), str(run), self._key()))
+        if self._event_tick is None:
+            raise ConfigError("events are sent by streams that an application declares: app.stream(...)")
+        key = self._key()
+        self.handed.append(HandOver("event", self._event_tick(event, key), str(run), key))
 
     def _key(self) -> str:
         """Always the same for the same hand-over of the same message."""

@@ -54,8 +54,9 @@ class Pace:
         loop = asyncio.get_running_loop()
         await self._gate.enter(live)
         try:
-            while (ready := self._bucket.ready_at(now := loop.time())) > now:
+            now = loop.time()
+            if (ready := self._bucket.ready_at(now)) > now:
                 await asyncio.sleep(ready - now)
-            self._bucket.take(1, now)
+            self._bucket.take(1, loop.time())
         finally:
             self._gate.leave()

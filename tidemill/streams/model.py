@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,10 +19,14 @@ from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.retry import RetryPolicy, retry
+from tidemill.streams.context import EventTick
 from tidemill.streams.plans import Plan
 from tidemill.streams.sources.base import Source
 
 MOST_LIVE = 64
+
+#: Every stream that this process has declared, by name: how an engine finds the one that it is to run.
+DECLARED: dict[str, Stream] = {}
 
 
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,8 +102,10 @@ class Stream:
             plan: given if isinstance(given, PlanSettings) else _settings(name, plan, given)
             for plan, given in (plan_settings or {}).items()
         }
-        self.declared_in = sys._getframe(1).f_globals.get("__file__")
+        self.declared_in: str | None = sys._getframe(1).f_globals.get("__file__")
+        self.event_tick: EventTick | None = None
         self.check()
+        DECLARED[self.name] = self
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}: {len(self.sources)} sources, {len(self.plans)} plans>"
@@ -154,6 +160,3 @@ def _unique(complaint: str, names: list[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{complaint} {name!r}: give one of them another name=")
-
-
-Decoder = Callable[[bytes], Any]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -349,6 +349,14 @@ class Dispatch:
         self._held = [0] * len(self.sources)
         self.in_flight = [0] * len(self.sources)
         return back
+
+    def drop_waiting(self, is_lost: Callable[[Delivery], bool]) -> None:
+        """Forget messages that wait here and are not ours any more."""
+        for stock in self._stocks:
+            if any(is_lost(delivery) for delivery in stock):
+                kept = [delivery for delivery in stock if not is_lost(delivery)]
+                stock.clear()
+                stock.extend(kept)
 
     # -- what operators change --------------------------------------------------------------------
 

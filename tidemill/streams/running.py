@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
+from tidemill.core.duration import parse_duration
 from tidemill.core.retry import Snooze
 from tidemill.streams.batching import Batched
 from tidemill.streams.breaker import Breaker
@@ -42,14 +43,16 @@ class RunningPlan:
         order = check_graph(plan.name, plan.tasks)
         self._steps = {name: self._step(plan.tasks[name], breakers) for name in order}
         self._after = {name: plan.tasks[name].after for name in order}
-        self._chain = all(self._after[name] == order[at - 1 : at] for at, name in enumerate(order) if at) and not (
-            self._after[order[0]]
+        self._chain = (
+            all(self._after[name] == order[at - 1 : at] for at, name in enumerate(order) if at)
+            and not (self._after[order[0]])
         )
         concurrency = settings.concurrency or plan.concurrency
         rate = settings.rate or plan.rate
         self._gate = None if concurrency is None else Gate(concurrency)
         self._pace = None if rate is None else Pace(float(rate))
-        self._timeout = settings.timeout if settings.timeout is not None else plan.timeout
+        timeout = settings.timeout if settings.timeout is not None else plan.timeout
+        self._timeout = None if timeout is None else parse_duration(timeout)
         self._plain = self._gate is None and self._pace is None and self._timeout is None
         self._items = tuple(self._steps.items())
 
@@ -67,7 +70,7 @@ class RunningPlan:
             if self._timeout is None:
                 await self._run_tasks(ctx)
             else:
-                await _within(float(self._timeout), self._run_tasks(ctx), f"plan {self.name}")
+                await _within(self._timeout, self._run_tasks(ctx), f"plan {self.name}")
         finally:
             if self._gate is not None:
                 self._gate.leave()
@@ -98,6 +101,7 @@ class RunningPlan:
     def _step(self, rule: TaskRule, breakers: Breakers) -> Step:
         """A task with its limits around it; a task without any is called as it is."""
         body = getattr(self.plan, rule.name)
+        step: Step
         if rule.batch is not None:
             batched = Batched(
                 body,
@@ -107,12 +111,16 @@ class RunningPlan:
                 name=f"{self.name}.{rule.name}",
             )
 
-            async def step(ctx: Context) -> Any:
+            async def batch(ctx: Context) -> Any:
                 return await batched(ctx, first=ctx.message.live)
+
+            step = batch
         elif rule.threaded:
 
-            async def step(ctx: Context) -> Any:
+            async def in_thread(ctx: Context) -> Any:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, partial(body, ctx))
+
+            step = in_thread
         else:
             step = body
         if rule.timeout is not None:
@@ -170,8 +178,9 @@ def _guarded(step: Step, breaker: Breaker) -> Step:
 
 
 async def _within(seconds: float, work: Awaitable[Any], what: str) -> Any:
+    limit = asyncio.timeout(seconds)
     try:
-        async with asyncio.timeout(seconds) as limit:
+        async with limit:
             return await work
     except TimeoutError as error:
         if limit.expired():

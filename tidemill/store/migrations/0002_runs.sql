@@ -49,8 +49,10 @@ CREATE TABLE tidemill.inbox (
     due_at timestamptz NOT NULL DEFAULT now(),
     timer  text COLLATE "C",
     data   json
+) WITH (
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0
 );
-CREATE INDEX inbox_run ON tidemill.inbox (run_id, due_at);
+CREATE INDEX inbox_run ON tidemill.inbox (run_id);
 CREATE INDEX inbox_due ON tidemill.inbox (due_at);
 CREATE UNIQUE INDEX inbox_timer ON tidemill.inbox (run_id, timer) WHERE timer IS NOT NULL;
 

@@ -46,7 +46,7 @@ CREATE TABLE tidemill.source_cursor (
     stream   text COLLATE "C" NOT NULL,
     source   text COLLATE "C" NOT NULL,
     part     text COLLATE "C" NOT NULL,
-    position bigint NOT NULL DEFAULT 0,
+    position bigint, -- unset: nothing is done yet
     note     text, -- what the source calls this position, where that is not a number
     done     bigint[] NOT NULL DEFAULT '{}',
     owner    uuid NOT NULL,

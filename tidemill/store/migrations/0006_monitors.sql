@@ -17,6 +17,7 @@ CREATE TABLE tidemill.monitor (
     resets       bigint NOT NULL DEFAULT 0,
     paused       boolean NOT NULL DEFAULT false,
     off          text[] NOT NULL DEFAULT '{}', -- triggers that somebody has switched off
+    keep         double precision NOT NULL DEFAULT 7776000, -- seconds that its events stay
     status       json,
     seen_at      timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 20);
@@ -132,7 +133,8 @@ CREATE TABLE tidemill.alert (
     resolution  text,
     acked_at    timestamptz,
     acked_by    text,
-    realert     double precision,
+    realert     double precision, -- how long after its acknowledgement it comes back, and counted from when
+    realert_from text NOT NULL DEFAULT 'ack',
     realert_at  timestamptz,
     again_after bigint, -- the alert that it follows, where the condition went on after an acknowledgement
     owner       text,

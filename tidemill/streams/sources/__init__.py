@@ -1,1 +1,14 @@
 """Where messages come from. Each kind has a declaration (`KafkaSource`) and a tap that is open while a stream runs."""
+
+from __future__ import annotations
+
+from tidemill.streams.sources.base import Source
+
+
+def kinds() -> dict[str, type[Source]]:
+    """Every kind of source by the name that configuration uses."""
+    from tidemill.streams.sources.http import HttpSource
+    from tidemill.streams.sources.jsonl import JsonlSource
+    from tidemill.streams.sources.postgres import PostgresSource
+
+    return {"http": HttpSource, "jsonl": JsonlSource, "postgres": PostgresSource}

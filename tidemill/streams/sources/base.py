@@ -16,7 +16,7 @@ Where a tap's position is kept in our own PostgreSQL, `settle` stores it inside 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -44,8 +44,8 @@ class Place(msgspec.Struct, frozen=True):
     database: Database
     lost: Callable[[Callable[[Delivery], bool]], None]
     """To be told which deliveries are no longer ours: those that this test holds for."""
-    wait_database: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-    """Does something that needs the database, however long that is away or full."""
+    on_news: Callable[[str, Callable[[], None]], None]
+    """Call this when somebody notifies of news for this topic."""
 
 
 class Tap(Protocol):

@@ -8,16 +8,17 @@ from typing import Any
 
 import msgspec
 
-from tidemill.cli.why import explain_control, explain_job, explain_workers
 from tidemill.core.duration import format_duration
 from tidemill.dags.events import FINAL
 from tidemill.dags.explain import Row, explain, tree
 from tidemill.dags.reducer import DagProgram
 from tidemill.dags.state import DagState, NodeState
+from tidemill.engine.why import explain_control, explain_job, explain_workers
 
 Job = Mapping[str, Any]
 
 MOST_ITEMS_SHOWN = 4
+UNSEEN_JOB = "its job waits in its queue or runs"
 
 
 class View(msgspec.Struct, frozen=True):
@@ -233,7 +234,7 @@ def _why_job(view: View, jobs: Sequence[Job]) -> str:
     if jobs:
         return why_job(jobs[0])
     if view.tick is not None or not view.all_jobs:
-        return "its job waits in its queue or runs"
+        return UNSEEN_JOB
     return "its job has ended, and the run will hear of it"
 
 

@@ -1,0 +1,248 @@
+"""A running pipeline: changes by anybody are seen, builds go through queues, several processes get along."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import eventually
+from tests.support.pipelines import put, tree
+from tidemill import App
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.driver import Driver
+from tidemill.store.database import Database
+from tidemill.store.states import invalidate_states, list_builds, retry_failures
+
+
+def copies(root: Path, *, in_process: bool, **options: object) -> Pipeline:
+    pipeline = Pipeline("copies", root=root, **options)  # pyright: ignore[reportArgumentType]
+
+    @pipeline.stage(input="in/{id}.txt", output="mid/{id}.txt", in_process=in_process)
+    async def first(entity, text):
+        if text == "bad":
+            raise ValueError("bad text")
+        return text.upper()
+
+    @pipeline.stage(input="mid/{id}.txt", output="out/{id}.txt", in_process=in_process)
+    def second(entity, text: str):
+        return text + "!"
+
+    return pipeline
+
+
+@pytest.mark.parametrize("in_process", [True, False], ids=["in process", "on a queue"])
+async def test_a_file_that_somebody_writes_is_built_from_at_once(app: App, tmp_path: Path, in_process: bool) -> None:
+    app.pipeline(copies(tmp_path, in_process=in_process))
+    put(tmp_path, {"in/a.txt": "apple"})
+    async with app.running():
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "APPLE!")
+        put(tmp_path, {"in/b.txt": "pear"})
+        await eventually(lambda: tree(tmp_path).get("out/b.txt") == "PEAR!")
+        put(tmp_path, {"in/a.txt": "plum"})
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "PLUM!")
+        (tmp_path / "out/b.txt").unlink()
+        await eventually(lambda: tree(tmp_path).get("out/b.txt") == "PEAR!")
+        with open(tmp_path / "out/a.txt", "w") as opened:
+            opened.write("tampered")
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "PLUM!")
+
+
+async def test_what_nobody_announces_is_found_by_the_scan(app: App, tmp_path: Path) -> None:
+    app.pipeline(copies(tmp_path, in_process=True, watch=False, scan_interval=0.2))
+    put(tmp_path, {"in/a.txt": "apple"})
+    async with app.running():
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "APPLE!")
+        put(tmp_path, {"in/a.txt": "plum", "in/b.txt": "pear"})
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "PLUM!")
+        await eventually(lambda: tree(tmp_path).get("out/b.txt") == "PEAR!")
+
+
+async def test_a_rolling_scan_finds_new_files_and_edits_in_place(tmp_path: Path, database: Database) -> None:
+    driver = Driver(database, copies(tmp_path, in_process=True))
+    put(tmp_path, {f"in/{n}.txt": "x" for n in range(10)})
+    await driver.act(await driver.begin())
+    await driver.idle.wait()
+    put(tmp_path, {"in/new.txt": "new"})
+    assert "in/new.txt" in await driver.quick_survey(5)
+    put(tmp_path, {"in/3.txt": "edited"})
+    seen: list[str] = []
+    for _ in range(5):
+        seen += await driver.quick_survey(5)
+    assert "in/3.txt" in seen
+    (tmp_path / "mid/4.txt").unlink()
+    assert "mid/4.txt" in await driver.quick_survey(5)
+    await driver.close()
+
+
+async def test_a_state_that_one_pipeline_makes_is_taken_by_another(app: App, tmp_path: Path) -> None:
+    blog = Pipeline("blog", root=tmp_path, scan_interval=3600, watch=False)
+    podcast = Pipeline("podcast", root=tmp_path, scan_interval=3600, watch=False)
+
+    @blog.stage(input="logs/{date}.txt", output="blog/{date}.md", in_process=True)
+    def write(entity, text):
+        return f"# {text}"
+
+    @podcast.stage(input="blog/{date}.md", output="podcast/{date}.txt", in_process=True)
+    def speak(entity, text):
+        return text.removeprefix("# ")
+
+    app.pipeline(podcast)
+    app.pipeline(blog)
+    put(tmp_path, {"logs/2026-01-15.txt": "tides"})
+    async with app.running():
+        await eventually(lambda: tree(tmp_path).get("podcast/2026-01-15.txt") == "tides")
+        put(tmp_path, {"logs/2026-01-15.txt": "mills"})
+        async with app.database() as database:
+            assert await invalidate_states(database, "blog", "write", ["2026-01-15"], by="me") == 1
+        await eventually(lambda: tree(tmp_path).get("podcast/2026-01-15.txt") == "mills")
+
+
+async def test_a_failure_on_a_queue_is_the_states_own_and_is_retried_by_hand(app: App, tmp_path: Path) -> None:
+    app.pipeline(copies(tmp_path, in_process=False))
+    put(tmp_path, {"in/a.txt": "bad", "in/b.txt": "good"})
+    async with app.running(), app.database() as database:
+        await eventually(lambda: tree(tmp_path).get("out/b.txt") == "GOOD!")
+
+        async def failures() -> list[tuple[str, int]]:
+            rows = await database.fetch("SELECT entity, attempts FROM tidemill.state_failure")
+            return [tuple(row) for row in rows]
+
+        assert await eventually(failures) == [("a", 1)]
+        assert await retry_failures(database, "copies", None, None, by="me") == 1
+        await eventually(failures)
+        builds = await eventually(
+            lambda: _when(list_builds(database, "copies", "first", "a"), lambda found: len(found) == 2)
+        )
+        assert [build["outcome"] for build in builds] == ["failed", "failed"]
+        put(tmp_path, {"in/a.txt": "fine"})
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "FINE!")
+        assert await failures() == []
+
+
+async def _when(found, condition):
+    rows = await found
+    return rows if condition(rows) else None
+
+
+async def test_a_failure_is_tried_again_when_its_time_has_come(app: App, tmp_path: Path) -> None:
+    pipeline, tries = Pipeline("p", root=tmp_path, backoff=(0.2, 0.2)), []
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True)
+    def only(entity, text):
+        tries.append(entity.id)
+        if len(tries) < 3:
+            raise ValueError("not yet")
+        return text
+
+    app.pipeline(pipeline)
+    put(tmp_path, {"in/a.txt": "x"})
+    async with app.running():
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "x")
+    assert tries == ["a", "a", "a"]
+
+
+@pytest.mark.parametrize("in_process", [True, False], ids=["in process", "on a queue"])
+async def test_a_result_is_dropped_when_its_inputs_changed_meanwhile(
+    app: App, tmp_path: Path, in_process: bool
+) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+    began, go_on, seen = asyncio.Event(), asyncio.Event(), []
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=in_process, version="1")
+    async def only(entity, text):
+        seen.append(text)
+        began.set()
+        await go_on.wait()
+        return text
+
+    app.pipeline(pipeline)
+    put(tmp_path, {"in/a.txt": "old"})
+    async with app.running(), app.database() as database:
+        await asyncio.wait_for(began.wait(), 20)
+        put(tmp_path, {"in/a.txt": "new"})
+        go_on.set()
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "new")
+        builds = await eventually(lambda: list_builds(database, "p"))
+    assert seen == ["old", "new"]
+    assert [build["outcome"] for build in builds] == ["built"]
+    assert not list(tmp_path.rglob(".tidemill-*"))
+
+
+async def test_a_state_that_was_invalidated_while_it_was_built_is_built_again(app: App, tmp_path: Path) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+    began, go_on, calls = asyncio.Event(), asyncio.Event(), []
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version="1")
+    async def only(entity, text):
+        calls.append(entity.id)
+        if len(calls) == 2:
+            began.set()
+            await go_on.wait()
+        return f"{text}{len(calls)}"
+
+    app.pipeline(pipeline)
+    put(tmp_path, {"in/a.txt": "x"})
+    async with app.running(), app.database() as database:
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "x1")
+        await eventually(lambda: list_builds(database, "p"))
+        assert await invalidate_states(database, "p", "only", ["a"], by="me") == 1
+        await asyncio.wait_for(began.wait(), 20)
+        assert await invalidate_states(database, "p", "only", ["a"], by="me") == 1
+        go_on.set()
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "x3")
+
+
+async def test_at_most_so_many_builds_of_a_stage_run_at_once(app: App, tmp_path: Path) -> None:
+    pipeline, running, most = Pipeline("p", root=tmp_path), [0], [0]
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", parallel=3)
+    async def only(entity, text):
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        await asyncio.sleep(0.01)
+        running[0] -= 1
+        return text
+
+    app.pipeline(pipeline)
+    put(tmp_path, {f"in/{n}.txt": "x" for n in range(20)})
+    async with app.running():
+        await eventually(
+            lambda: len(list((tmp_path / "out").glob("*.txt"))) == 20 if os.path.isdir(tmp_path / "out") else 0
+        )
+    assert most[0] == 3
+
+
+async def test_of_two_that_drive_a_pipeline_one_stands_by_and_takes_over(tmp_path: Path, database_url: str) -> None:
+    calls: list[str] = []
+
+    def make(name: str) -> App:
+        app = App("test", database_url=database_url, lease=1.5, heartbeat=0.3)
+        pipeline = Pipeline("p", root=tmp_path)
+
+        @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version="1")
+        def only(entity, text):
+            calls.append(name)
+            return text
+
+        app.pipeline(pipeline)
+        return app
+
+    put(tmp_path, {"in/a.txt": "1"})
+    one, two = make("one"), make("two")
+    async with one.database() as database:
+        runner = one.pipelines.runner(database)
+        first = asyncio.create_task(runner.run())
+        await runner.wait_ready()
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "1")
+        async with two.running():
+            put(tmp_path, {"in/a.txt": "2"})
+            await eventually(lambda: tree(tmp_path).get("out/a.txt") == "2")
+            assert set(calls) == {"one"}
+            runner.stop()
+            await first
+            put(tmp_path, {"in/a.txt": "3"})
+            await eventually(lambda: tree(tmp_path).get("out/a.txt") == "3")
+            assert calls[-1] == "two"

@@ -1,0 +1,77 @@
+"""What tests of pipelines share: a folder of files, a module that can be changed, a pipeline brought up to date."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.plan import Plan
+from tidemill.store.database import Database
+
+
+def put(root: Path, files: Mapping[str, str]) -> None:
+    """Write files, with the folders that they are in."""
+    for path, text in files.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+
+def tree(root: Path) -> dict[str, str]:
+    """All files under a folder that are not hidden."""
+    return {
+        str(path.relative_to(root)): path.read_text()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
+    }
+
+
+def load_source(folder: Path, name: str, text: str) -> ModuleType:
+    """A module of a user's project, as it is after they have saved it and started anew."""
+    file = folder / f"{name}.py"
+    file.write_text(text)
+    return load_file(file)
+
+
+def load_file(file: Path) -> ModuleType:
+    """The module in a file, imported anew."""
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    # Compiled from the text: the byte code that Python keeps is told apart by seconds and sizes only.
+    exec(compile(file.read_text(), str(file), "exec"), vars(module))
+    return module
+
+
+async def update(database: Database, pipeline: Pipeline) -> Plan:
+    """Bring a pipeline up to date; returns what is left to do."""
+    return await run_once(Driver(database, pipeline))
+
+
+async def look(database: Database, pipeline: Pipeline) -> Plan:
+    """What is to be done about a pipeline."""
+    driver = Driver(database, pipeline)
+    await driver.load()
+    await driver.keep_codes()
+    await driver.survey()
+    await driver.settle()
+    return driver.plan()
+
+
+def wanted(plan: Plan) -> dict[str, str]:
+    """The states that a plan would build, and why."""
+    return {f"{step.stage.name}/{step.entity}": type(step.reason).__name__ for step in plan.builds}
+
+
+def held(plan: Plan) -> dict[str, str]:
+    """The states that a plan holds back, and why."""
+    return {f"{step.stage.name}/{step.entity}": type(step.reason).__name__ for step in plan.holds}

@@ -1,0 +1,36 @@
+"""Monitors: follow the events of every entity, infer its state, and tell the right person.
+
+from tidemill.monitors import HttpCursorSource, Monitor, momentary, sustained
+"""
+
+from tidemill.monitors.channels import Command, Email, Slack, Webhook
+from tidemill.monitors.event import Event
+from tidemill.monitors.hours import Hours
+from tidemill.monitors.model import Monitor
+from tidemill.monitors.sources.base import Incoming, Page, Source, SourceError
+from tidemill.monitors.sources.http import HttpCursorSource
+from tidemill.monitors.sources.jsonl import JsonlSource
+from tidemill.monitors.sources.postgres import PostgresSource
+from tidemill.monitors.state import Bag
+from tidemill.monitors.triggers import absent, momentary, sustained
+
+__all__ = [
+    "Bag",
+    "Command",
+    "Email",
+    "Event",
+    "Hours",
+    "HttpCursorSource",
+    "Incoming",
+    "JsonlSource",
+    "Monitor",
+    "Page",
+    "PostgresSource",
+    "Slack",
+    "Source",
+    "SourceError",
+    "Webhook",
+    "absent",
+    "momentary",
+    "sustained",
+]

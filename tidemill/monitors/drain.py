@@ -1,0 +1,161 @@
+"""Stages two and three of a tick: read the past of those who are new, then everything new since the cursor.
+
+A page is stored in one statement together with what it moves: the cursor, or how far a backfill has come. Whoever dies
+in between asks again from where the last page left it, and what was stored already is dropped by its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from tidemill.core.codec import decode, storable
+from tidemill.monitors.cursor import Cursor, adapted, ask_from, moved
+from tidemill.monitors.model import Monitor
+from tidemill.monitors.recompute import shard_of
+from tidemill.monitors.sources.base import Backfilling, Incoming, Page
+from tidemill.store.database import Database
+from tidemill.store.monitors import CursorMove, NewEvents, Stored, add_entities, ingest, note_problems
+from tidemill.store.roster import move_backfill, next_backfills
+
+log = structlog.get_logger("tidemill.monitors")
+
+PAGES_A_TICK = 40
+BACKFILLS_AT_ONCE = 8
+PROBE_EVERY = 60.0
+CHEAP_PAGES = 2
+
+
+class Backfill(msgspec.Struct, omit_defaults=True):
+    """How far the past of an entity has been read."""
+
+    since: float
+    token: str | None = None
+    pages: int = 0
+    events: int = 0
+    error: str | None = None
+
+
+class Drain:
+    """Reads a monitor's source into the log."""
+
+    def __init__(self, database: Database, watch: Monitor, reached: Callable[[str], None]) -> None:
+        self._database = database
+        self._watch = watch
+        self._reached = reached
+        self._known: set[str] = set()
+        self._probe_at = 0.0
+        self._next_backfill = 0.0
+
+    async def drain(self, cursor: Cursor, lateness: float, now: float) -> int:
+        """Store everything new; returns how much that was. Raises `SourceError` if the source does not give it."""
+        source = self._watch.source
+        least, most = source.overlap, source.overlap_most
+        since = ask_from(cursor, lateness, least=least, most=most)
+        probing = cursor.at is not None and now >= self._probe_at and most > least
+        if cursor.at is None:
+            since = now - self._watch.backfill
+        elif probing:
+            # Now and then further back, to notice what comes later than was ever seen, or by a clock set back.
+            since = cursor.at - most
+        began, seen, count, pages = cursor, [], 0, 0
+        async for page in source.pages(since, cursor.token, now):
+            pages += 1
+            if page.settled:
+                cursor = moved(cursor, [*seen, *page.events], now, page.token)
+            elif page.events:
+                seen.append(max(page.events, key=lambda event: event.at))
+            move = CursorMove(cursor.at, cursor.id, cursor.token) if page.settled else CursorMove()
+            stored = await self._store(page, move, began, lateness)
+            count += stored.count
+            self._reached("drain")
+            if page.settled and pages >= PAGES_A_TICK:
+                break
+        if probing:
+            self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
+        return count
+
+    async def _store(self, page: Page, move: CursorMove, began: Cursor, lateness: float) -> Stored:
+        new = await self._columns(page)
+        async with self._database.acquire() as connection:
+            stored = await ingest(self._database, connection, self._watch.name, new, move)
+            if stored.oldest is not None and began.at is not None and self._watch.source.overlap_most:
+                seen = max(0.0, began.at - stored.oldest)
+                if adapted(lateness, seen) > lateness:
+                    late = CursorMove(lateness=adapted(lateness, seen))
+                    await ingest(self._database, connection, self._watch.name, NewEvents([], [], [], []), late)
+            if page.unreadable:
+                told = [("source", "", storable(f"an event was left out: {why}")) for why in page.unreadable]
+                await note_problems(self._database, connection, self._watch.name, told)
+        return stored
+
+    async def _columns(self, page: Page) -> NewEvents:
+        """The page as columns, once per id, without what is about nobody; newcomers are followed first."""
+        watch = self._watch
+        about: dict[str, tuple[Incoming, str]] = {}
+        nobodys = 0
+        for event in page.events:
+            entity = self._entity(event)
+            if entity is None:
+                nobodys += 1
+            else:
+                about[event.id] = (event, entity)
+        if watch.roster == "open":
+            strangers = sorted({entity for _, entity in about.values()} - self._known)
+            if strangers:
+                await add_entities(self._database, watch.name, strangers, [shard_of(each) for each in strangers])
+                self._known.update(strangers)
+        kept = list(about.values())
+        return NewEvents(
+            [storable(event.id) for event, _ in kept],
+            [event.at for event, _ in kept],
+            [entity for _, entity in kept],
+            [event.raw for event, _ in kept],
+            nobodys,
+        )
+
+    def _entity(self, event: Incoming) -> str | None:
+        try:
+            found = self._watch.entity_of(event.data)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            return None
+        return None if found is None else storable(found)
+
+    # -- backfills --------------------------------------------------------------------------------
+
+    async def fill(self, now: float) -> int:
+        """Read some of the past of those who are new, no faster than allowed; returns how many events were new."""
+        if now < self._next_backfill:
+            return 0
+        rows = await next_backfills(self._database, self._watch.name, BACKFILLS_AT_ONCE)
+        count = 0
+        for row in rows:
+            plan = decode(row["backfill"], Backfill)
+            if not isinstance(self._watch.source, Backfilling):
+                async with self._database.acquire() as connection:
+                    await move_backfill(self._database, connection, self._watch.name, row["entity"], None)
+                continue
+            count += await self._fill_one(row["entity"], plan)
+            self._next_backfill = now + 1 / self._watch.backfill_rate
+            self._reached("backfill")
+        return count
+
+    async def _fill_one(self, entity: str, plan: Backfill) -> int:
+        """One page of one entity's past, stored together with how far that is."""
+        source = self._watch.source
+        assert isinstance(source, Backfilling)
+        pages = source.history(entity, plan.since, plan.token)
+        page = await anext(pages, None)
+        follows = page is not None and await anext(pages, None) is not None
+        name = self._watch.name
+        async with self._database.transaction() as connection:
+            count = 0
+            if page is not None:
+                new = await self._columns(page)
+                count = (await ingest(self._database, connection, name, new, CursorMove())).count
+            plan = Backfill(plan.since, page.token if page else None, plan.pages + 1, plan.events + count)
+            await move_backfill(self._database, connection, name, entity, plan if follows else None)
+        log.info("backfill", monitor=name, entity=entity, pages=plan.pages, events=plan.events, done=not follows)
+        return count

@@ -1,0 +1,227 @@
+"""What operators do to states: find them, follow them up and down, have them built again, clean up after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.pipelines.driver import Driver
+from tidemill.pipelines.model import Pipeline, Stage, makers
+from tidemill.pipelines.pattern import entity_id
+from tidemill.pipelines.plan import Plan, Step
+from tidemill.pipelines.reasons import Reason
+from tidemill.pipelines.staleness import input_pairs
+from tidemill.pipelines.world import entities_of
+from tidemill.store import states as rows
+
+State = tuple[Stage, str]
+
+
+def find_state(pipeline: Pipeline, target: str) -> State:
+    """The state that is meant: by its path, or as STAGE/ENTITY or PIPELINE/STAGE/ENTITY."""
+    rest = target.removeprefix(f"{pipeline.name}/")
+    name, _, entity = rest.partition("/")
+    if name in pipeline.stages and (entity or not pipeline.stages[name].variables):
+        return pipeline.stages[name], entity
+    for stage in pipeline.stages.values():
+        found = stage.output.match(target)
+        if found is not None and not stage.scatter and all(name in found for name in stage.variables):
+            return stage, entity_id([found[name] for name in stage.variables]) if stage.variables else ""
+    stages = ", ".join(pipeline.stages)
+    raise NotFoundError(
+        f"{target!r} is no state of pipeline {pipeline.name}: write the path of an output, or STAGE/ENTITY; "
+        f"its stages: {stages}"
+    )
+
+
+def select(driver: Driver, target: str | None) -> list[State]:
+    """All states that are meant: one, all of an entity, all of a stage, or all there are."""
+    pipeline, records = driver.pipeline, driver.world.records
+    every = [(stage, entity) for stage in driver.order for entity in sorted(records[stage.name])]
+    if target is None or target == pipeline.name:
+        return every
+    rest = target.removeprefix(f"{pipeline.name}/")
+    if rest in pipeline.stages:
+        return [state for state in every if state[0].name == rest]
+    chosen = [state for state in every if state[1] == rest]
+    if chosen:
+        return chosen
+    return [find_state(pipeline, target)]
+
+
+def consumers(driver: Driver, states: Iterable[State]) -> list[State]:
+    """These states and all that were made from them, step by step."""
+    taken: dict[tuple[str, str], State] = {}
+    paths: set[str] = set()
+    wanted = {(stage.name, entity) for stage, entity in states}
+    for stage in driver.order:
+        for entity, groups in entities_of(stage, _matched(driver, stage)):
+            if (stage.name, entity) in wanted or any(path in paths for group in groups for path in group):
+                taken[stage.name, entity] = (stage, entity)
+                paths.update(output_paths(driver, stage, entity))
+    for stage, entity in states:
+        taken.setdefault((stage.name, entity), (stage, entity))
+    return list(taken.values())
+
+
+def output_paths(driver: Driver, stage: Stage, entity: str) -> list[str]:
+    """The outputs of a state."""
+    if not stage.scatter:
+        return [stage.quick_path(entity)]
+    record = driver.world.records[stage.name].get(entity)
+    return [] if record is None else list(input_pairs(record.content))
+
+
+def input_paths(driver: Driver, stage: Stage, entity: str) -> list[str]:
+    """The inputs of a state as they are now."""
+    for found, groups in entities_of(stage, _matched(driver, stage)):
+        if found == entity:
+            return [path for group in groups for path in group]
+    return []
+
+
+def _matched(driver: Driver, stage: Stage) -> Any:
+    return {one.pattern: driver.world.matched.get(one.pattern, {}) for one in stage.inputs}
+
+
+async def invalidate(driver: Driver, states: Sequence[State], *, by: str) -> int:
+    """Have states built again."""
+    by_stage: dict[str, list[str]] = {}
+    for stage, entity in states:
+        by_stage.setdefault(stage.name, []).append(entity)
+    total = 0
+    for stage, entities in by_stage.items():
+        total += await rows.invalidate_states(driver.database, driver.pipeline.name, stage, entities, by=by)
+    return total
+
+
+def in_range(stage: Stage, entities: Iterable[str], first: str | None, last: str | None) -> list[str]:
+    """The entities between two, both included, in the order of their first variable."""
+    whole = stage.inputs[0].pattern.kinds.get(stage.variables[0] if stage.variables else "", "str") == "int"
+
+    def order(entity: str) -> Any:
+        value = entity.partition("/")[0]
+        return int(value) if whole else value
+
+    try:
+        low, high = (None if first is None else order(first)), (None if last is None else order(last))
+    except ValueError as error:
+        raise ConfigError(f"stage {stage.name} counts its entities by numbers: {error}") from error
+    found = [
+        entity
+        for entity in entities
+        if (low is None or order(entity) >= low) and (high is None or order(entity) <= high)
+    ]
+    return sorted(found, key=order)
+
+
+async def clean(driver: Driver, plan: Plan, *, how: str | None = None) -> dict[str, list[str]]:
+    """Deal with outputs whose inputs are gone, as each stage wants or as is said here; returns what was done."""
+    done: dict[str, list[str]] = {"keep": [], "archive": [], "delete": []}
+    forgotten: dict[str, list[str]] = {}
+    for stage, entity in plan.orphans:
+        act = how or stage.options.on_orphan
+        paths = output_paths(driver, stage, entity)
+        done[act] += paths
+        if act == "keep":
+            continue
+        await (driver.states.archive(paths) if act == "archive" else driver.states.remove(paths))
+        forgotten.setdefault(stage.name, []).append(entity)
+    for stage, entities in forgotten.items():
+        await rows.forget_states(driver.database, driver.pipeline.name, stage, entities)
+    return done
+
+
+class Story(msgspec.Struct):
+    """Everything that is known of one state."""
+
+    pipeline: str
+    stage: str
+    entity: str
+    paths: list[str]
+    status: str
+    reason: Reason | None
+    told: str
+    code: str
+    code_now: str
+    parts: dict[str, str]
+    inputs: dict[str, str]
+    made_by: dict[str, str]
+    taken_by: list[str]
+    built_at: Any
+    took: float | None
+    built_by: str | None
+    failure: dict[str, Any] | None
+    builds: list[dict[str, Any]]
+
+
+async def explain(driver: Driver, plan: Plan, stage: Stage, entity: str) -> Story:
+    """The whole story of a state."""
+    database, name = driver.database, driver.pipeline.name
+    row = await rows.show_state(database, name, stage.name, entity)
+    step = next((s for s in plan.steps if s.stage is stage and s.entity == entity), None)
+    orphan = any(found is stage and id == entity for found, id in plan.orphans)
+    inputs = input_paths(driver, stage, entity)
+    if row is None and step is None and not inputs:
+        raise NotFoundError(f"stage {stage.name} has no entity {entity!r}: it has no inputs and was never built")
+    outputs = output_paths(driver, stage, entity)
+    above = makers(stage, driver.order)
+    failure = await rows.show_failure(database, name, stage.name, entity)
+    builds = await rows.list_builds(database, name, stage.name, entity, limit=20)
+    return Story(
+        name,
+        stage.name,
+        entity,
+        outputs,
+        status_of(step, orphan),
+        None if step is None else step.reason,
+        "its inputs are gone" if orphan else "it is as it should be" if step is None else str(step.reason),
+        "" if row is None else row["code"],
+        stage.code.total,
+        stage.code.parts,
+        {path: driver.world.content(path) or "" for path in inputs},
+        {path: f"{m.name}" for path in inputs for m in above if m.output.values(path) is not None},
+        sorted(f"{s.name}/{e}" for s, e in consumers(driver, [(stage, entity)]) if (s, e) != (stage, entity)),
+        None if row is None else row["built_at"],
+        None if row is None else row["took"],
+        None if row is None else row["built_by"],
+        failure,
+        [dict(build) for build in builds],
+    )
+
+
+def status_of(step: Step | None, orphan: bool = False) -> str:
+    """A state's condition in a word."""
+    if step is None:
+        return "orphan" if orphan else "fresh"
+    if step.is_build:
+        return "stale"
+    return {
+        "Blocked": "waiting", "BackingOff": "failed", "Parked": "parked", "Paused": "paused",
+        "NeedsApproval": "needs approval",
+    }[type(step.reason).__name__]  # fmt: skip
+
+
+def counts(driver: Driver, plan: Plan) -> dict[str, dict[str, int]]:
+    """How many states of each stage are in which condition."""
+    table: dict[str, dict[str, int]] = {}
+    for stage in driver.order:
+        table[stage.name] = {"fresh": plan.fresh.get(stage.name, 0)}
+    for step in plan.steps:
+        row, word = table[step.stage.name], status_of(step)
+        row[word] = row.get(word, 0) + 1
+    for stage, _ in plan.orphans:
+        table[stage.name]["orphan"] = table[stage.name].get("orphan", 0) + 1
+    return table
+
+
+def usage(driver: Driver) -> dict[str, int]:
+    """How many bytes the states of each stage take."""
+    files = driver.world.files
+    return {
+        stage.name: sum(files[path].size for path in driver.world.matched.get(stage.output, {}) if path in files)
+        for stage in driver.order
+    }

@@ -1,0 +1,46 @@
+"""The pipelines that a command line names: of an application, of a Python file without one, or of workflow files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidemill.core.errors import ConfigError
+from tidemill.engine.load import is_app, load_app, load_module
+from tidemill.pipelines.model import Pipeline, check_order
+
+
+class Target(NamedTuple):
+    """Pipelines, and the application that declares them, if one does."""
+
+    pipelines: list[Pipeline]
+    app: Any = None
+
+    def choose(self, name: str | None) -> list[Pipeline]:
+        """The pipeline of this name, or all."""
+        if name is None:
+            return self.pipelines
+        found = [pipeline for pipeline in self.pipelines if pipeline.name == name]
+        if not found:
+            known = ", ".join(pipeline.name for pipeline in self.pipelines)
+            raise ConfigError(f"there is no pipeline {name!r}; there are: {known}")
+        return found
+
+
+def load_target(target: str) -> Target:
+    """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
+    path = Path(target)
+    if path.is_dir() or path.suffix == ".json":
+        from tidemill.pipelines.workflows import load_workflows
+
+        return Target(load_workflows(path))
+    module = load_module(target.partition(":")[0])
+    app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None
+    if app is not None:
+        pipelines = list(app.pipelines.declared.values())
+    else:
+        pipelines = [value for value in vars(module).values() if isinstance(value, Pipeline)]
+    if not pipelines:
+        raise ConfigError(f'{target} declares no pipeline: add `blog = Pipeline("blog", root="output/")`')
+    check_order([stage for pipeline in pipelines for stage in pipeline.stages.values()])
+    return Target(pipelines, app)

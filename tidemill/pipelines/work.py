@@ -1,0 +1,142 @@
+"""Builds on queues: each stage is a task, each build of a state a job that any worker may run.
+
+The unique key of such a job is its entity: a state is built by one worker at a time, on whatever host. A failure of the
+code belongs to the state and waits as long as the stage says; a lost worker is the queue's business.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from tidemill.core.job import NewJob, Origin
+from tidemill.core.retry import Discard, Snooze, retry
+from tidemill.engine.task import Task, TaskOptions
+from tidemill.pipelines import reasons
+from tidemill.pipelines.build import Caller, Result, files_of
+from tidemill.pipelines.commit import Committer
+from tidemill.pipelines.driver import open_states
+from tidemill.pipelines.files import FileStates
+from tidemill.pipelines.model import Pipeline, Stage
+from tidemill.pipelines.plan import Step
+from tidemill.pipelines.staleness import input_text
+from tidemill.pipelines.world import FileFact, World
+from tidemill.store.database import Database
+from tidemill.store.jobs import insert_jobs
+from tidemill.store.states import NEWEST_CODE, News, notify_states
+
+CHUNK = 500
+PATIENCE_WITH_OLD_WORKERS = 10.0
+
+Reach = Callable[[], Awaitable[Database]]
+
+
+def task_name(stage: Stage) -> str:
+    return f"{stage.pipeline.name}/{stage.name}"
+
+
+def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
+    """The task that builds states of a stage."""
+    caller = Caller(stage)
+
+    async def build(entity: str, paths: list[list[str]], inputs: str, code: str, version: int, reason: str) -> dict:
+        """Build one state."""
+        return await _build(stage, caller, await reach(), entity, paths, inputs, code, version, reason)
+
+    options = stage.options
+    return Task(
+        build,
+        task_name(stage),
+        TaskOptions(
+            queue=options.queue or stage.pipeline.queue,
+            priority=options.priority,
+            # What is written here is tried again by the queue; failures of the code are not.
+            retry=retry(5, backoff="1s", cap="1m", retry_on=("StoreTrouble",)),
+            budget=options.budget,
+            concurrency_key=None if options.parallel is None else f"pipeline {task_name(stage)}",
+            concurrency_max=options.parallel or 1,
+            tags=("pipeline",),
+        ),
+    )
+
+
+async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[Step]) -> list[int]:
+    """Store a job for each step; a state whose build waits or runs already keeps the one that it has."""
+    origin = Origin(by="pipeline", host=socket.gethostname(), pid=os.getpid())
+    ids: list[int] = []
+    for start in range(0, len(steps), CHUNK):
+        jobs: list[NewJob] = []
+        for step in steps[start : start + CHUNK]:
+            args = task.signature.pack(
+                {
+                    "entity": step.entity,
+                    "paths": step.paths,
+                    "inputs": step.inputs,
+                    "code": step.stage.code.total,
+                    "version": step.version,
+                    "reason": str(step.reason),
+                }
+            )
+            jobs.append(task.new_job(args, unique_key=step.entity or "*", origin=origin))
+        async with database.transaction() as connection:
+            ids += [ref.id for ref in await insert_jobs(database, connection, jobs, notify=True)]
+    return ids
+
+
+async def _build(
+    stage: Stage,
+    caller: Caller,
+    database: Database,
+    entity: str,
+    groups: list[list[str]],
+    inputs: str,
+    code: str,
+    version: int,
+    reason: str,
+) -> dict[str, Any]:
+    pipeline: Pipeline = stage.pipeline
+    builder = f"{socket.gethostname()}:{os.getpid()}"
+    news = News(pipeline.name, f"worker {builder}", stage.name, [entity])
+    if code != stage.code.total:
+        newest = await database.fetchrow(NEWEST_CODE, pipeline.name, stage.name)
+        if newest is not None and newest["code"] == code:
+            raise Snooze(PATIENCE_WITH_OLD_WORKERS, f"this worker runs other code of stage {stage.name}: restart it")
+        return await _dropped(database, news, "it was asked for by a process with other code")
+    states = open_states(pipeline, database)
+    paths = tuple(tuple(group) for group in groups)
+    every = [path for group in paths for path in group]
+    seen = await states.contents(every)
+    found = {path: one for path, one in seen.items() if one is not None}
+    if len(found) < len(seen) or inputs != input_text(every, [found[p].content for p in every], named=stage.named):
+        return await _dropped(database, news, "its inputs have changed since it was asked for")
+    data = {} if isinstance(states, FileStates) else {path: await states.read(path) for path in every}
+    root = states.root if isinstance(states, FileStates) else None
+    result: Result = await caller.run_async(stage.entity(entity), files_of(paths, root, data))
+    world = World()
+    for path, one in (await states.contents(list(result.outputs))).items():
+        if one is not None:
+            world.files[path] = FileFact(one.signature, one.signature, one.content, one.size)
+    step = Step(stage, entity, reasons.Invalidated(), paths, inputs, version)
+    step.reason = _Told(reason)  # pyright: ignore[reportAttributeAccessIssue]
+    committer = Committer(database, states, pipeline.name, f"worker {builder}")
+    done = await committer.commit(
+        stage, [(step, result)], world, {entity: {path: one.signature for path, one in found.items()}}
+    )
+    if done.failed:
+        raise Discard(result.error or "the build failed")
+    if done.overtaken:
+        return await _dropped(database, news, "its inputs changed while it was built, or somebody was quicker")
+    return {"outcome": "built" if done.changed else "same", "paths": done.changed}
+
+
+class _Told(str):
+    """A reason that was told by another process."""
+
+
+async def _dropped(database: Database, news: News, why: str) -> dict[str, Any]:
+    """Nothing was done: whoever drives the pipeline looks again."""
+    async with database.transaction() as connection:
+        await notify_states(database, connection, news)
+    return {"outcome": "dropped", "why": why}

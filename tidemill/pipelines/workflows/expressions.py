@@ -1,0 +1,408 @@
+"""Expressions of workflow files: paths, calls and operators as JavaScript writes them, and nothing beyond.
+
+    evaluate("$.rd.content.toUpperCase()", {"rd": {"content": "tides"}})         "TIDES"
+    fill("{{$.dates.id}}-digest.md", {"dates": {"id": "2026-01-15"}})            "2026-01-15-digest.md"
+    fill("{{$.items.length}}", {"items": [1, 2]})                                2: an expression alone keeps its type
+
+There are no assignments, no loops and no way into Python: the text may come from anybody. What cannot be read or
+evaluated is an `ExpressionError`; it never stays in a text silently.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidemill.core.errors import ConfigError
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_$][\w$]*)|(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
+    |(?P<op>=>|===|!==|==|!=|<=|>=|&&|\|\||\?\?|\?\.|[-+*/%<>!?:.,()\[\]{}]))""",
+    re.VERBOSE,
+)
+_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_BINARY = {
+    "||": 1, "??": 1, "&&": 2, "==": 3, "===": 3, "!=": 3, "!==": 3, "<": 4, "<=": 4, ">": 4, ">=": 4,
+    "+": 5, "-": 5, "*": 6, "/": 6, "%": 6,
+}  # fmt: skip
+LONGEST = 4000
+
+Scope = Mapping[str, Any]
+Code = Callable[[Scope], Any]
+
+
+class ExpressionError(ConfigError):
+    """An expression that cannot be read, or that leads nowhere."""
+
+
+def evaluate(text: str, context: Mapping[str, Any], **names: Any) -> Any:
+    """The value of an expression; `$` is the context."""
+    code = compile_expression(text)
+    try:
+        return code({"$": context, **_GLOBALS, **names})
+    except ExpressionError as error:
+        raise ExpressionError(f"{text.strip()!r}: {error}") from error
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise ExpressionError(f"{text.strip()!r} cannot be evaluated: {error}") from error
+
+
+def fill(value: Any, context: Mapping[str, Any], **names: Any) -> Any:
+    """A text with its `{{ }}` filled in; lists and objects with theirs. An expression alone keeps its type."""
+    if isinstance(value, str):
+        alone = _HOLE.fullmatch(value.strip())
+        if alone is not None and "{{" not in alone[1]:
+            return evaluate(alone[1], context, **names)
+        return _HOLE.sub(lambda hole: _shown(evaluate(hole[1], context, **names)), value)
+    if isinstance(value, list):
+        return [fill(each, context, **names) for each in value]
+    if isinstance(value, Mapping):
+        return {key: fill(each, context, **names) for key, each in value.items()}
+    return value
+
+
+def compile_expression(text: str) -> Code:
+    """An expression, read once."""
+    if not text.strip() or len(text) > LONGEST:
+        raise ExpressionError(f"an expression is a text of 1 to {LONGEST} characters")
+    reader = _Reader(text)
+    code = reader.expression(0)
+    if reader.token[0] != "end":
+        raise ExpressionError(f"{text.strip()!r}: {reader.token[1]!r} is not expected")
+    return code
+
+
+class _Reader:
+    """Reads an expression into a function."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[tuple[str, str]] = []
+        at = 0
+        rest = text.rstrip()
+        while at < len(rest):
+            found = _TOKEN.match(rest, at)
+            if found is None:
+                raise ExpressionError(f"{text.strip()!r}: {rest[at:].strip()[:10]!r} is not understood")
+            self.tokens.append((str(found.lastgroup), found[str(found.lastgroup)]))
+            at = found.end()
+        self.at = 0
+
+    @property
+    def token(self) -> tuple[str, str]:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "the end")
+
+    def take(self, op: str | None = None) -> str:
+        kind, text = self.token
+        if op is not None and (kind, text) != ("op", op):
+            raise ExpressionError(f"{self.text.strip()!r}: {op!r} is expected, and {text!r} is there")
+        self.at += 1
+        return text
+
+    def expression(self, power: int) -> Code:
+        left = self.unary()
+        while self.token[0] == "op":
+            op = self.token[1]
+            if op == "?" and power == 0:
+                left = self._choice(left)
+                continue
+            strength = _BINARY.get(op, 0)
+            if strength <= power:
+                break
+            self.take()
+            left = _binary(op, left, self.expression(strength))
+        return left
+
+    def _choice(self, test: Code) -> Code:
+        self.take("?")
+        yes = self.expression(0)
+        self.take(":")
+        no = self.expression(0)
+        return lambda scope: yes(scope) if _truthy(test(scope)) else no(scope)
+
+    def unary(self) -> Code:
+        kind, text = self.token
+        if kind == "op" and text in ("!", "-", "+"):
+            self.take()
+            inner = self.unary()
+            if text == "!":
+                return lambda scope: not _truthy(inner(scope))
+            sign = -1 if text == "-" else 1
+            return lambda scope: sign * _number(inner(scope))
+        return self.postfix(self.primary())
+
+    def postfix(self, code: Code) -> Code:
+        while self.token[0] == "op" and self.token[1] in (".", "?.", "[", "("):
+            op = self.take()
+            if op == "[":
+                key = self.expression(0)
+                self.take("]")
+                code = _index(code, key)
+            elif op == "(":
+                code = _call(code, self.arguments())
+            else:
+                kind, name = self.token
+                if kind != "name":
+                    raise ExpressionError(f"{self.text.strip()!r}: a name is expected after {op!r}")
+                self.take()
+                if self.token == ("op", "("):
+                    self.take()
+                    code = _method(code, name, self.arguments(), optional=op == "?.")
+                else:
+                    code = _field(code, name, optional=op == "?.")
+        return code
+
+    def arguments(self) -> list[Code]:
+        found: list[Code] = []
+        while self.token != ("op", ")"):
+            found.append(self.argument())
+            if self.token == ("op", ","):
+                self.take()
+        self.take(")")
+        return found
+
+    def argument(self) -> Code:
+        """An expression, or a small function: `x => x.id`, `(a, b) => a + b`."""
+        start, names = self.at, []
+        if self.token[0] == "name":
+            names = [self.take()]
+        elif self.token == ("op", "("):
+            self.take()
+            while self.token[0] == "name":
+                names.append(self.take())
+                if self.token == ("op", ","):
+                    self.take()
+            if self.token == ("op", ")"):
+                self.take()
+        if names and self.token == ("op", "=>"):
+            self.take()
+            body = self.expression(0)
+            return lambda scope: lambda *given: body({**scope, **dict(zip(names, given, strict=False))})
+        self.at = start
+        return self.expression(0)
+
+    def primary(self) -> Code:
+        kind, text = self.token
+        self.at += 1
+        if kind == "number":
+            number = float(text) if "." in text else int(text)
+            return lambda _: number
+        if kind == "text":
+            written = json.loads(text) if text[0] == '"' else _unquoted(text)
+            return lambda _: written
+        if kind == "name":
+            return _name(text)
+        if (kind, text) == ("op", "("):
+            inner = self.expression(0)
+            self.take(")")
+            return inner
+        if (kind, text) == ("op", "["):
+            items: list[Code] = []
+            while self.token != ("op", "]"):
+                items.append(self.expression(0))
+                if self.token == ("op", ","):
+                    self.take()
+            self.take("]")
+            return lambda scope: [item(scope) for item in items]
+        if (kind, text) == ("op", "{"):
+            return self._object()
+        raise ExpressionError(f"{self.text.strip()!r}: {text!r} is not expected")
+
+    def _object(self) -> Code:
+        pairs: list[tuple[str, Code]] = []
+        while self.token != ("op", "}"):
+            kind, key = self.token
+            if kind not in ("name", "text"):
+                raise ExpressionError(f"{self.text.strip()!r}: a field's name is expected, and {key!r} is there")
+            self.take()
+            self.take(":")
+            pairs.append((key if kind == "name" else _unquoted(key), self.expression(0)))
+            if self.token == ("op", ","):
+                self.take()
+        self.take("}")
+        return lambda scope: {key: value(scope) for key, value in pairs}
+
+
+def _name(name: str) -> Code:
+    if name in ("true", "false", "null", "undefined"):
+        value = {"true": True, "false": False}.get(name)
+        return lambda _: value
+
+    def look(scope: Scope) -> Any:
+        if name not in scope:
+            raise ExpressionError(f"there is no {name!r} here; paths begin with $.")
+        return scope[name]
+
+    return look
+
+
+def _field(code: Code, name: str, *, optional: bool) -> Code:
+    def look(scope: Scope) -> Any:
+        value = code(scope)
+        if value is None and optional:
+            return None
+        if name == "length" and isinstance(value, str | list):
+            return len(value)
+        if isinstance(value, Mapping):
+            if name in value:
+                return value[name]
+            if optional:
+                return None
+            known = ", ".join(sorted(map(str, value))[:8]) or "none"
+            raise ExpressionError(f"there is no field {name!r}; the fields are {known}")
+        raise ExpressionError(f"{_kind(value)} has no field {name!r}")
+
+    return look
+
+
+def _index(code: Code, key: Code) -> Code:
+    def look(scope: Scope) -> Any:
+        value, at = code(scope), key(scope)
+        if isinstance(value, Mapping):
+            if at not in value:
+                raise ExpressionError(f"there is no field {at!r}")
+            return value[at]
+        if isinstance(value, list | str) and isinstance(at, int | float) and 0 <= at < len(value):
+            return value[int(at)]
+        raise ExpressionError(f"{_kind(value)} has no place {at!r}")
+
+    return look
+
+
+def _call(code: Code, arguments: list[Code]) -> Code:
+    def call(scope: Scope) -> Any:
+        function = code(scope)
+        if not callable(function):
+            raise ExpressionError(f"{_kind(function)} cannot be called")
+        return function(*(argument(scope) for argument in arguments))
+
+    return call
+
+
+def _method(code: Code, name: str, arguments: list[Code], *, optional: bool) -> Code:
+    def call(scope: Scope) -> Any:
+        value = code(scope)
+        if value is None and optional:
+            return None
+        given = [argument(scope) for argument in arguments]
+        if isinstance(value, Mapping) and callable(value.get(name)):
+            return value[name](*given)
+        methods = _TEXT if isinstance(value, str) else _LIST if isinstance(value, list) else _NUMBER
+        if isinstance(value, Mapping) or name not in methods or (value is None):
+            raise ExpressionError(f"{_kind(value)} has no method {name!r}")
+        return methods[name](value, *given)
+
+    return call
+
+
+def _binary(op: str, left: Code, right: Code) -> Code:
+    if op == "&&":
+        return lambda scope: right(scope) if _truthy(value := left(scope)) else value
+    if op == "||":
+        return lambda scope: value if _truthy(value := left(scope)) else right(scope)
+    if op == "??":
+        return lambda scope: value if (value := left(scope)) is not None else right(scope)
+
+    def work(scope: Scope) -> Any:
+        a, b = left(scope), right(scope)
+        if op in ("==", "==="):
+            return a == b
+        if op in ("!=", "!=="):
+            return a != b
+        if op == "+":
+            if isinstance(a, str) or isinstance(b, str):
+                return _shown(a) + _shown(b)
+            return _number(a) + _number(b)
+        if op in ("<", "<=", ">", ">="):
+            if not (isinstance(a, str) and isinstance(b, str)):
+                a, b = _number(a), _number(b)
+            return {"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op]
+        a, b = _number(a), _number(b)
+        if op == "/":
+            result = a / b
+            return int(result) if result == int(result) else result
+        return a - b if op == "-" else a * b if op == "*" else math.fmod(a, b)
+
+    return work
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d+(\.\d+)?\s*", value):
+        return float(value) if "." in value else int(value)
+    raise ExpressionError(f"{_kind(value)} is not a number")
+
+
+def _truthy(value: Any) -> bool:
+    return bool(value) if not isinstance(value, list | dict) else True
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _unquoted(text: str) -> str:
+    inner = text[1:-1].replace('"', '\\"') if text[0] == "'" else text[1:-1]
+    return json.loads(f'"{inner}"'.replace("\\'", "'"))
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true or false"
+    return {str: "a text", list: "a list", dict: "an object", int: "a number", float: "a number"}.get(
+        type(value), "this"
+    )
+
+
+def _slice(value: Any, start: int = 0, end: int | None = None) -> Any:
+    return value[int(start) : None if end is None else int(end)]
+
+
+def _reduce(value: list[Any], function: Callable[..., Any], *start: Any) -> Any:
+    items = list(value)
+    result = start[0] if start else items.pop(0)
+    for item in items:
+        result = function(result, item)
+    return result
+
+
+_TEXT: dict[str, Callable[..., Any]] = {
+    "toUpperCase": str.upper, "toLowerCase": str.lower, "trim": str.strip, "split": lambda s, by: s.split(by) if by else list(s),
+    "replace": lambda s, old, new: s.replace(old, new, 1), "replaceAll": lambda s, old, new: s.replace(old, new),
+    "slice": _slice, "substring": _slice, "includes": lambda s, part: part in s, "startsWith": lambda s, p: s.startswith(p),
+    "endsWith": lambda s, p: s.endswith(p), "indexOf": lambda s, p: s.find(p), "concat": lambda s, *more: s + "".join(map(_shown, more)),
+    "padStart": lambda s, n, fill=" ": s.rjust(int(n), fill[0]), "padEnd": lambda s, n, fill=" ": s.ljust(int(n), fill[0]),
+    "repeat": lambda s, n: s * min(int(n), 10_000), "toString": lambda s: s, "charAt": lambda s, at: s[int(at) : int(at) + 1],
+}  # fmt: skip
+_LIST: dict[str, Callable[..., Any]] = {
+    "map": lambda v, f: [f(each) for each in v], "filter": lambda v, f: [each for each in v if _truthy(f(each))],
+    "find": lambda v, f: next((each for each in v if _truthy(f(each))), None), "some": lambda v, f: any(_truthy(f(each)) for each in v),
+    "every": lambda v, f: all(_truthy(f(each)) for each in v), "join": lambda v, by=",": by.join(map(_shown, v)), "slice": _slice,
+    "includes": lambda v, each: each in v, "indexOf": lambda v, each: v.index(each) if each in v else -1,
+    "concat": lambda v, *more: [*v, *(i for m in more for i in (m if isinstance(m, list) else [m]))],
+    "reverse": lambda v: v[::-1], "sort": lambda v: sorted(v), "flat": lambda v: [i for m in v for i in (m if isinstance(m, list) else [m])],
+    "reduce": _reduce, "at": lambda v, at: v[int(at)],
+}  # fmt: skip
+_NUMBER: dict[str, Callable[..., Any]] = {
+    "toFixed": lambda n, digits=0: f"{_number(n):.{int(digits)}f}",
+    "toString": lambda n: _shown(n),
+}
+_GLOBALS: dict[str, Any] = {
+    "JSON": {"stringify": lambda value, *_: json.dumps(value, ensure_ascii=False), "parse": json.loads},
+    "Math": {
+        "round": round, "floor": math.floor, "ceil": math.ceil, "abs": abs, "min": lambda *v: min(v), "max": lambda *v: max(v),
+    },
+    "Object": {"keys": lambda v: list(v), "values": lambda v: list(v.values()), "entries": lambda v: [[k, i] for k, i in v.items()]},
+    "String": _shown, "Number": _number, "Boolean": _truthy, "parseInt": lambda v, *_: int(_number(v)), "parseFloat": _number,
+}  # fmt: skip

@@ -1,0 +1,64 @@
+"""Asking a language model over HTTP: Anthropic's, or any that speaks as OpenAI's does.
+
+ANTHROPIC_API_KEY                   asks Anthropic
+OPENAI_API_KEY, OPENAI_BASE_URL     asks OpenAI, or whoever answers there in its place
+TIDEMILL_LLM_MODEL                  the model to ask, unless the caller names one
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from typing import Any
+
+from tidemill.core.errors import TidemillError
+
+PATIENCE = 120.0
+
+
+class ModelTrouble(TidemillError):
+    """The language model cannot be asked, or gives no answer."""
+
+
+def is_configured() -> bool:
+    """Whether there is a language model to ask."""
+    return bool(os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("OPENAI_API_KEY"))
+
+
+def ask(prompt: str, *, model: str | None = None, system: str | None = None, limit: int = 2000) -> str:
+    """The model's answer to a prompt."""
+    wanted = model or os.environ.get("TIDEMILL_LLM_MODEL")
+    if key := os.environ.get("ANTHROPIC_API_KEY"):
+        base = os.environ.get("ANTHROPIC_BASE_URL", "https://api.anthropic.com")
+        body: dict[str, Any] = {
+            "model": wanted or "claude-sonnet-4-5", "max_tokens": limit, "messages": [{"role": "user", "content": prompt}],
+        }  # fmt: skip
+        if system:
+            body["system"] = system
+        answer = _post(f"{base}/v1/messages", body, {"x-api-key": key, "anthropic-version": "2023-06-01"})
+        return "".join(part.get("text", "") for part in answer.get("content", []))
+    if key := os.environ.get("OPENAI_API_KEY"):
+        base = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1").rstrip("/")
+        messages = [{"role": "system", "content": system}] if system else []
+        body = {
+            "model": wanted or "gpt-4o-mini", "max_tokens": limit, "messages": [*messages, {"role": "user", "content": prompt}],
+        }  # fmt: skip
+        answer = _post(f"{base}/chat/completions", body, {"authorization": f"Bearer {key}"})
+        return str(answer["choices"][0]["message"]["content"])
+    raise ModelTrouble("there is no language model to ask: set ANTHROPIC_API_KEY or OPENAI_API_KEY")
+
+
+def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+    request = urllib.request.Request(  # noqa: S310 - the address is the operator's own
+        url, json.dumps(body).encode(), {"content-type": "application/json", **headers}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        told = error.read().decode(errors="replace")[:300]
+        raise ModelTrouble(f"the language model refuses ({error.code}): {told}") from error
+    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+        raise ModelTrouble(f"the language model does not answer: {error}") from error

@@ -1,0 +1,262 @@
+"""The nodes of workflow files: what each type does with an item.
+
+A node is *per item* (it gets one item at a time) or *over all* (it gets the list). Whatever it gives is put into the
+item under the node's name. A type of one's own is a function:
+
+    @node_type("shout")
+    def shout(data, item):
+        return data["text"].upper()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
+from tidemill.pipelines.workflows.llm import ask
+
+#: What transforms and node types of one's own are called by in files.
+TRANSFORMS: dict[str, Callable[..., Any]] = {}
+NODE_TYPES: dict[str, NodeType] = {}
+
+_RAW = {"if": {"condition"}, "transform": {"expression"}, "set": set()}
+HTTP_PATIENCE = 30.0
+
+
+class NodeError(TidemillError):
+    """A node that cannot do its work; says which, and what of it is wrong."""
+
+
+class NodeType(msgspec.Struct, frozen=True):
+    """What a node of some type does."""
+
+    run: Callable[..., Any]
+    per_item: bool = True
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node of a workflow file."""
+
+    id: str
+    type: str
+    name: str
+    data: dict[str, Any] = {}
+    concurrency_group: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+def transform(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a function the name by which `state_transform` nodes call it: `function(entity, files or text, **data)`."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        TRANSFORMS[name] = function
+        return function
+
+    return register
+
+
+def node_type(name: str, *, per_item: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function a type of nodes: `function(data, item)`, or `function(data, items)` if not per item."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        NODE_TYPES[name] = NodeType(function, per_item)
+        return function
+
+    return register
+
+
+def find_type(node: Node) -> NodeType:
+    """What a node does; an error says which types there are."""
+    found = NODE_TYPES.get(node.type)
+    if found is None:
+        raise NodeError(
+            f"node {node.name!r}: type {node.type!r} is not known; there are {', '.join(sorted(NODE_TYPES))}, "
+            "and those that you add with @node_type"
+        )
+    return found
+
+
+def filled(node: Node, item: Mapping[str, Any], skip: set[str]) -> dict[str, Any]:
+    """A node's data with its expressions evaluated; an error names the node and the field."""
+    made: dict[str, Any] = {}
+    for field, value in node.data.items():
+        if field in skip:
+            made[field] = value
+            continue
+        try:
+            made[field] = fill(value, item)
+        except ExpressionError as error:
+            raise NodeError(f"node {node.name!r}, field {field!r}: {error}") from error
+    return made
+
+
+async def run_node(node: Node, items: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Any]]:
+    """What a node gives for its items, each with the item that it belongs to."""
+    if node.data.get("pinned") and "pinnedOutput" in node.data:
+        return [(item, node.data["pinnedOutput"]) for item in items or [{}]]
+    kind = find_type(node)
+    if not kind.per_item:
+        data = filled(node, {"items": items, **(items[0] if items else {})}, _RAW.get(node.type, set()))
+        value = await _called(node, kind.run, data, items)
+        return [({}, each) for each in value] if isinstance(value, list) else [({}, value)]
+    results: list[tuple[dict[str, Any], Any]] = []
+    for item in items:
+        data = filled(node, item, _RAW.get(node.type, set()))
+        results.append((item, await _called(node, kind.run, data, item)))
+    return results
+
+
+async def _called(node: Node, function: Callable[..., Any], data: dict[str, Any], given: Any) -> Any:
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(data, given)
+        return await asyncio.to_thread(function, data, given)
+    except ExpressionError as error:
+        raise NodeError(f"node {node.name!r}: {error}") from error
+    except KeyError as error:
+        raise NodeError(f"node {node.name!r}: field {error.args[0]!r} is missing") from error
+
+
+@node_type("start")
+@node_type("scheduled")
+@node_type("webhook")
+def pass_on(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Begins a run: gives what started it."""
+    return item.get("payload")
+
+
+@node_type("hardwired", per_item=False)
+def hardwired(data: dict[str, Any], items: list[dict[str, Any]]) -> Any:
+    """Gives what is written in it."""
+    value = data.get("items", data.get("value", data.get("json")))
+    return json.loads(value) if isinstance(value, str) and value[:1] in "[{" else value
+
+
+@node_type("set")
+def set_fields(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Gives its fields, filled in."""
+    fields = data.get("fields", data)
+    if isinstance(fields, list):
+        return {str(field["name"]): field.get("value") for field in fields}
+    return fields
+
+
+@node_type("transform")
+def transform_item(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Gives the value of its expression."""
+    return evaluate(_bare(str(data["expression"])), item)
+
+
+@node_type("if")
+def decide(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Gives true or false; its connectors `true` and `false` let items through accordingly."""
+    value = evaluate(_bare(str(data["condition"])), item)
+    if not isinstance(value, bool):
+        raise ExpressionError(f"the condition {data['condition']!r} is neither true nor false, but {value!r}")
+    return value
+
+
+@node_type("http")
+def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Asks a web server."""
+    url = str(data["url"])
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{url!r} is not a web address")
+    body = data.get("body")
+    payload = None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
+    request = urllib.request.Request(  # noqa: S310 - only http and https get here
+        url, data=payload, headers=data.get("headers") or {}, method=str(data.get("method") or "GET")
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=HTTP_PATIENCE) as answer:  # noqa: S310
+            text = answer.read().decode(errors="replace")
+            status = answer.status
+    except urllib.error.URLError as error:
+        raise ConfigError(f"{url} does not answer as it should: {error}") from error
+    try:
+        content: Any = json.loads(text)
+    except ValueError:
+        content = text
+    return {"status": status, "body": content}
+
+
+@node_type("rss")
+def rss(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Reads the entries of a feed."""
+    text = str(http({"url": data["url"]}, item)["body"])
+    if "<!ENTITY" in text:
+        raise ConfigError("the feed declares entities: it is not read")
+    root = ElementTree.fromstring(text)  # noqa: S314 - without entities there is nothing to blow up
+    return [
+        {child.tag.rpartition("}")[2]: (child.text or "").strip() for child in entry}
+        for entry in root.iter()
+        if entry.tag.rpartition("}")[2] in ("item", "entry")
+    ]
+
+
+@node_type("append_to_file")
+def append_to_file(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Adds a line to a file."""
+    path = Path(str(data.get("path") or data["file"]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as opened:
+        opened.write(str(data.get("content", "")) + "\n")
+    return {"path": str(path)}
+
+
+@node_type("run_command")
+async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Runs a program; a list is run as it is, a text by the shell."""
+    command = data["command"]
+    given = str(data.get("stdin", "")).encode()
+    pipe = asyncio.subprocess.PIPE
+    if isinstance(command, list):
+        child = await asyncio.create_subprocess_exec(*map(str, command), stdin=pipe, stdout=pipe, stderr=pipe)
+    else:
+        child = await asyncio.create_subprocess_shell(str(command), stdin=pipe, stdout=pipe, stderr=pipe)
+    output, errors = await child.communicate(given)
+    if child.returncode != 0:
+        raise ConfigError(f"the command ended with {child.returncode}: {errors.decode(errors='replace').strip()[:500]}")
+    return {"stdout": output.decode(errors="replace"), "exitCode": child.returncode}
+
+
+@node_type("postgres_query")
+async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Asks a PostgreSQL database."""
+    import asyncpg
+
+    connection = await asyncpg.connect(str(data.get("url") or os.environ[str(data.get("urlVariable"))]))
+    try:
+        rows = await connection.fetch(str(data["query"]), *(data.get("parameters") or []))
+    finally:
+        await connection.close()
+    return [json.loads(json.dumps(dict(row), default=str)) for row in rows]
+
+
+@node_type("llm")
+@node_type("claude")
+@node_type("prompt")
+async def llm(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Asks a language model."""
+    text = await asyncio.to_thread(
+        ask, str(data["prompt"]), model=data.get("model"), system=data.get("system"), limit=int(data.get("maxTokens", 2000))
+    )
+    return {"content": text}
+
+
+def _bare(text: str) -> str:
+    """An expression with or without braces around it."""
+    stripped = text.strip()
+    return stripped[2:-2] if stripped.startswith("{{") and stripped.endswith("}}") else stripped

@@ -1,0 +1,56 @@
+"""Answers kept for requests with an idempotency key: the same request again gets the same answer, and acts once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemill.store.database import Database
+
+KEPT_HOURS = 24
+
+#: Be the one who answers; nothing if somebody was before.
+CLAIM_ANSWER = """
+INSERT INTO tidemill.answer (who, key, request) VALUES ($1, $2, $3) ON CONFLICT (who, key) DO NOTHING RETURNING key
+"""
+
+READ_ANSWER = "SELECT request, status, body FROM tidemill.answer WHERE who = $1 AND key = $2"
+
+KEEP_ANSWER = "UPDATE tidemill.answer SET status = $3, body = $4 WHERE who = $1 AND key = $2"
+
+#: Nothing was done: the key is free again.
+DROP_ANSWER = "DELETE FROM tidemill.answer WHERE who = $1 AND key = $2"
+
+FORGET_ANSWERS = "DELETE FROM tidemill.answer WHERE at < now() - make_interval(hours => $1)"
+
+
+class Answer(NamedTuple):
+    """What was answered before; no status while that is under way, or if it was cut off."""
+
+    request: bytes
+    status: int | None
+    body: bytes | None
+
+
+async def claim_answer(database: Database, who: str, key: str, request: bytes) -> Answer | None:
+    """None for whoever comes first and has to act; the answer so far for all others."""
+    while True:
+        if await database.fetch(CLAIM_ANSWER, who, key, request, patience=5.0):
+            return None
+        row = await database.fetchrow(READ_ANSWER, who, key)
+        if row is not None:
+            return Answer(row["request"], row["status"], row["body"])
+
+
+async def keep_answer(database: Database, who: str, key: str, status: int, body: bytes) -> None:
+    """Remember what was answered."""
+    await database.fetch(KEEP_ANSWER, who, key, status, body)
+
+
+async def drop_answer(database: Database, who: str, key: str) -> None:
+    """Forget a request that has changed nothing."""
+    await database.fetch(DROP_ANSWER, who, key)
+
+
+async def forget_answers(database: Database) -> None:
+    """Remove what is older than a day."""
+    await database.fetch(FORGET_ANSWERS, KEPT_HOURS)

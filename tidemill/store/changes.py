@@ -1,0 +1,105 @@
+"""What has changed, for live pages: a short log that triggers write, read exactly once between two snapshots.
+
+A row is coarse: which queues, or which runs, a statement has touched, or only that something of a kind has changed.
+A reader says what it has seen as a snapshot of PostgreSQL, and is given the rows of all transactions that were not
+visible in it: none is missed and none comes twice, in whatever order transactions commit. Nothing is noted unless
+somebody follows: a server says so every minute.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill.core.errors import ConfigError
+from tidemill.store.database import Database
+
+#: News for servers: something has changed.
+CHANGES_CHANNEL = "changes"
+
+#: How long changes are kept, and noted after the last server has gone.
+KEPT = 600.0
+NOTED = 900.0
+
+#: Have changes noted from now on.
+FOLLOW = "SELECT log_epoch, log_gone FROM tidemill.follow_changes($1)"
+
+#: The log, what a look sees now, and every change that a look before did not see.
+LOOK = """
+WITH news AS (
+    SELECT xid, what, keys FROM tidemill.change
+    WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot))
+SELECT pg_current_snapshot()::text AS seen, log.epoch, log.gone, news.xid::text::bigint AS xid, news.what, news.keys
+FROM (SELECT) AS one LEFT JOIN tidemill.change_log AS log ON true LEFT JOIN news ON true
+"""
+
+#: Forget what is older than `$1` seconds, and remember that it is gone.
+FORGET = """
+WITH old AS (DELETE FROM tidemill.change WHERE at < now() - make_interval(secs => $1) RETURNING xid),
+last AS (SELECT xid::text::bigint AS xid FROM old ORDER BY old.xid DESC LIMIT 1)
+UPDATE tidemill.change_log SET gone = greatest(gone, last.xid) FROM last
+"""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Which transactions somebody has seen: all below `low`, none from `high` on, in between all but those open."""
+
+    low: int
+    high: int
+    open: frozenset[int] = frozenset()
+
+    @classmethod
+    def read(cls, text: str) -> Snapshot:
+        """From PostgreSQL's own way to write it: `low:high:open,open`."""
+        try:
+            low, high, rest = text.split(":")
+            numbers = frozenset(int(each) for each in rest.split(",") if each)
+            made = cls(int(low), int(high), numbers)
+        except ValueError as error:
+            raise ConfigError(f"{text[:80]!r} is not a point in the log of changes") from error
+        if not 0 < made.low <= made.high < 2**63 or any(not made.low <= each < made.high for each in numbers):
+            raise ConfigError(f"{text[:80]!r} is not a point in the log of changes")
+        return made
+
+    @property
+    def text(self) -> str:
+        return f"{self.low}:{self.high}:{','.join(map(str, sorted(self.open)))}"
+
+    def has(self, xid: int) -> bool:
+        """Whether what this transaction did, if it committed, was visible."""
+        return xid < self.low or (xid < self.high and xid not in self.open)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a statement of transaction `xid` has touched; no keys where only the kind is known."""
+
+    xid: int
+    what: str
+    keys: tuple[str, ...] = ()
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a look at the log has found. No `epoch` means that there is no log: the database has crashed."""
+
+    seen: Snapshot
+    epoch: str | None
+    gone: int
+    changes: tuple[Change, ...]
+
+
+async def follow_changes(database: Database) -> tuple[str, int]:
+    """Have changes noted for the next minutes; returns the log's name and the last transaction that it may lack."""
+    rows = await database.fetch(FOLLOW, NOTED)
+    return rows[0]["log_epoch"], rows[0]["log_gone"]
+
+
+async def look_at_changes(database: Database, seen: Snapshot | None) -> Look:
+    """Everything that was committed since a look before; without one, everything that is kept."""
+    rows = await database.fetch(LOOK, "1:1:" if seen is None else seen.text)
+    changes = tuple(Change(row["xid"], row["what"], tuple(row["keys"])) for row in rows if row["xid"] is not None)
+    first = rows[0]
+    return Look(Snapshot.read(first["seen"]), first["epoch"], first["gone"] or 0, changes)
+
+
+async def forget_changes(database: Database, *, kept: float = KEPT) -> None:
+    """Remove what nobody can still want."""
+    await database.fetch(FORGET, kept)

@@ -1,0 +1,357 @@
+"""Monitors as the database knows them: who follows which entities, what arrives, what is to do, and what came of it.
+
+What arrives belongs to the tick after the last complete one. `seal_tick` completes it; from then on every owner of a
+share of the entities may fold it. What follows for an entity is written in one transaction, if it is still the owner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.errors import LeaseLostError, NotFoundError
+from tidemill.store.database import Database, Executor
+
+#: News for monitors: a tick is complete, or somebody wants something.
+MONITORS_CHANNEL = "monitors"
+SHARDS = 64
+
+#: Make a monitor known; a version is set only once here, for another one takes over when it has caught up.
+DECLARE_MONITOR = """
+WITH known AS (
+    INSERT INTO tidemill.monitor AS m (name, version, keep) VALUES ($1, $2, $3)
+    ON CONFLICT (name) DO UPDATE SET keep = excluded.keep WHERE m.keep <> excluded.keep)
+INSERT INTO tidemill.monitor_shard (monitor, shard) SELECT $1, generate_series(0, $4 - 1) ON CONFLICT DO NOTHING
+"""
+
+#: A monitor's row.
+READ_MONITOR = """
+SELECT name, version, tick, tick_at, cursor_at, cursor_id, cursor_token, lateness, events, duplicates, ignored, late,
+       resets, paused, off, keep, status, seen_at FROM tidemill.monitor WHERE name = $1
+"""
+LIST_MONITORS = """
+SELECT m.name, m.version, m.tick, m.tick_at, m.cursor_at, m.lateness, m.events, m.duplicates, m.ignored, m.late,
+       m.paused, m.off, m.status, m.seen_at,
+       (SELECT count(*) FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name AND e.active) AS entities,
+       (SELECT count(*) FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name AND e.backfill IS NOT NULL) AS filling,
+       (SELECT count(*) FROM tidemill.alert AS a WHERE a.monitor = m.name AND a.resolved_at IS NULL) AS open,
+       (SELECT count(DISTINCT owner) FROM tidemill.monitor_shard AS s JOIN tidemill.worker AS w ON w.id = s.owner
+        WHERE s.monitor = m.name AND w.ended_at IS NULL AND w.lease_until > now()) AS members
+FROM tidemill.monitor AS m WHERE $1::text IS NULL OR m.name = $1 ORDER BY m.name
+"""
+
+#: The processes that follow a monitor now.
+LIST_MEMBERS = """
+SELECT id FROM tidemill.worker WHERE ended_at IS NULL AND lease_until > now() AND $1 = ANY (queues) ORDER BY id
+"""
+
+#: Let go of what is not wanted, take what is and has no living owner; returns what is one's own.
+SHARE_OUT = """
+WITH gone AS (
+    UPDATE tidemill.monitor_shard SET owner = NULL WHERE monitor = $1 AND owner = $2 AND shard <> ALL ($3)),
+took AS (
+    UPDATE tidemill.monitor_shard AS s SET owner = $2 WHERE monitor = $1 AND shard = ANY ($3)
+      AND (owner IS NULL OR NOT EXISTS (
+          SELECT FROM tidemill.worker AS w WHERE w.id = s.owner AND w.ended_at IS NULL AND w.lease_until > now()))
+    RETURNING shard)
+SELECT shard FROM tidemill.monitor_shard WHERE monitor = $1 AND owner = $2 AND shard = ANY ($3)
+UNION SELECT shard FROM took ORDER BY 1
+"""
+
+#: Follow entities of which nothing was known.
+ADD_ENTITIES = """
+INSERT INTO tidemill.monitor_entity (monitor, entity, shard)
+SELECT $1, * FROM unnest($2::text[], $3::smallint[]) ON CONFLICT DO NOTHING
+"""
+
+#: Store a page: new events of entities that are followed, the entities they touch, the cursor and the counts.
+INGEST = """
+WITH held AS (SELECT tick + 1 AS tick FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
+new AS (SELECT * FROM unnest($2::text[], $3::float8[], $4::text[], $5::json[]) AS new(source_id, at, entity, data)),
+followed AS (
+    SELECT new.* FROM new JOIN tidemill.monitor_entity AS e
+        ON e.monitor = $1 AND e.entity = new.entity AND e.active),
+stored AS (
+    INSERT INTO tidemill.monitor_event (monitor, entity, source_id, at, tick, data)
+    SELECT $1, f.entity, f.source_id, f.at, held.tick, f.data FROM followed AS f, held
+    ON CONFLICT DO NOTHING RETURNING entity, at),
+touched AS (
+    UPDATE tidemill.monitor_entity AS e
+    SET head = held.tick, fresh_at = CASE WHEN e.head > e.folded THEN least(e.fresh_at, s.at) ELSE s.at END
+    FROM (SELECT entity, min(at) AS at FROM stored GROUP BY entity) AS s, held
+    WHERE e.monitor = $1 AND e.entity = s.entity),
+counted AS (
+    SELECT (SELECT count(*) FROM stored) AS stored, (SELECT min(at) FROM stored) AS oldest,
+           (SELECT count(*) FROM followed) AS followed, (SELECT count(*) FROM new) AS given)
+UPDATE tidemill.monitor AS m
+SET events = m.events + c.stored, duplicates = m.duplicates + c.followed - c.stored,
+    ignored = m.ignored + c.given - c.followed + $6,
+    cursor_at = coalesce($7, m.cursor_at), cursor_id = coalesce($8, m.cursor_id),
+    cursor_token = coalesce($9, m.cursor_token), lateness = coalesce($10, m.lateness)
+FROM counted AS c WHERE m.name = $1
+RETURNING c.stored, c.oldest, c.given - c.followed AS ignored
+"""
+
+#: Complete a tick, if it brought anything or a timer is due by then; returns it.
+SEAL_TICK = """
+WITH held AS (SELECT tick, tick_at FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
+due AS (
+    SELECT greatest($2, held.tick_at) AS at FROM held
+    WHERE EXISTS (SELECT FROM tidemill.monitor_entity
+                  WHERE monitor = $1 AND head > folded AND head = held.tick + 1)
+       OR EXISTS (SELECT FROM tidemill.monitor_entity WHERE monitor = $1 AND due_at <= greatest($2, held.tick_at)
+                  AND active AND problem IS NULL)
+       OR EXISTS (SELECT FROM tidemill.alert WHERE monitor = $1 AND resolved_at IS NULL
+                  AND realert_at <= to_timestamp(greatest($2, held.tick_at)))),
+sealed AS (UPDATE tidemill.monitor AS m SET tick = m.tick + 1, tick_at = due.at FROM due WHERE m.name = $1
+           RETURNING m.tick, m.tick_at),
+news AS (SELECT pg_notify('tidemill_monitors', $1) FROM sealed)
+INSERT INTO tidemill.monitor_tick (monitor, number, at) SELECT $1, tick, tick_at FROM sealed
+RETURNING number, at, (SELECT count(*) FROM news)
+"""
+
+#: Entities of these shares with something to fold, or whose timer is due.
+FIND_WORK = """
+SELECT entity, shard, folded, fresh_at, at, id, last_at, count, due_at, version, marks, labels,
+       head > folded AND folded < $3 AS fresh
+FROM tidemill.monitor_entity WHERE monitor = $1 AND shard = ANY ($2) AND active AND problem IS NULL
+  AND entity = ANY (ARRAY(
+    (SELECT entity FROM tidemill.monitor_entity
+     WHERE monitor = $1 AND shard = ANY ($2) AND active AND problem IS NULL AND head > folded AND folded < $3 LIMIT $5)
+    UNION
+    (SELECT entity FROM tidemill.monitor_entity
+     WHERE monitor = $1 AND due_at <= $4 AND shard = ANY ($2) AND active AND problem IS NULL AND folded < $3 LIMIT $5)
+    UNION
+    (SELECT a.entity FROM tidemill.alert AS a JOIN tidemill.monitor_entity AS e USING (monitor, entity)
+     WHERE a.monitor = $1 AND a.resolved_at IS NULL AND a.realert_at <= to_timestamp($4)
+       AND e.shard = ANY ($2) AND e.folded < $3 LIMIT $5)))
+"""
+
+#: What of their events is not folded yet.
+FRESH_EVENTS = """
+SELECT e.entity, e.source_id, e.at, e.tick, e.data
+FROM unnest($2::text[], $3::float8[], $4::bigint[]) AS w(entity, fresh_at, folded)
+JOIN tidemill.monitor_event AS e
+    ON e.monitor = $1 AND e.entity = w.entity AND e.at >= w.fresh_at AND e.tick > w.folded
+WHERE e.at >= $5 AND e.tick <= $6
+"""
+
+#: The newest events of entities from a moment on, up to a tick each; `$5` of them at most.
+PAST_EVENTS = """
+SELECT e.entity, e.source_id, e.at, e.tick, e.data
+FROM unnest($2::text[], $3::float8[], $4::bigint[]) AS w(entity, since, tick) CROSS JOIN LATERAL (
+    SELECT * FROM tidemill.monitor_event
+    WHERE monitor = $1 AND entity = w.entity AND at >= w.since AND tick <= w.tick ORDER BY at DESC LIMIT $5) AS e
+"""
+
+#: The ticks that matter: those that brought these events, and all from the first timer on.
+READ_TICKS = """
+SELECT number, at FROM tidemill.monitor_tick WHERE monitor = $1 AND number <= $2 AND number = ANY ($3)
+UNION
+SELECT number, at FROM tidemill.monitor_tick WHERE monitor = $1 AND number <= $2 AND at >= $4
+"""
+
+LOAD_STATES = "SELECT entity, state, version FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = ANY ($2)"
+LOAD_CHECKPOINTS = """
+SELECT at, id, count, state FROM tidemill.monitor_checkpoint WHERE monitor = $1 AND entity = $2 AND version = $3
+ORDER BY count
+"""
+
+#: These shares are still the owner's, and stay so until the transaction ends.
+HOLD_SHARDS = """
+SELECT count(*) FROM (SELECT FROM tidemill.monitor_shard
+                      WHERE monitor = $1 AND owner = $2 AND shard = ANY ($3) FOR SHARE) AS held
+"""
+
+#: Where entities stand now, each only if nobody else has moved it. A wish for an earlier look is kept.
+COMMIT_ENTITIES = """
+UPDATE tidemill.monitor_entity AS e
+SET folded = n.folded, at = n.at, id = n.id, last_at = n.last_at, count = n.count, version = $2, state = n.state,
+    marks = n.marks, problem = n.problem,
+    due_at = CASE WHEN e.due_at IS DISTINCT FROM n.was_due THEN least(e.due_at, n.due_at) ELSE n.due_at END
+FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::float8[], $7::text[], $8::float8[], $9::bigint[],
+            $10::float8[], $11::float8[], $12::json[], $13::json[], $14::text[])
+    AS n(entity, was, folded, at, id, last_at, count, was_due, due_at, state, marks, problem)
+WHERE e.monitor = $1 AND e.entity = n.entity AND e.folded = n.was
+"""
+
+#: Older states, each in one of two places; those that a late event has made wrong are removed first.
+DROP_CHECKPOINTS = """
+DELETE FROM tidemill.monitor_checkpoint AS c USING unnest($2::text[], $3::float8[]) AS n(entity, at)
+WHERE c.monitor = $1 AND c.entity = n.entity AND c.at >= n.at
+"""
+KEEP_CHECKPOINTS = """
+INSERT INTO tidemill.monitor_checkpoint (monitor, version, entity, slot, at, id, count, state)
+SELECT $1, $2, * FROM unnest($3::text[], $4::smallint[], $5::float8[], $6::text[], $7::bigint[], $8::json[])
+ON CONFLICT (monitor, entity, slot) DO UPDATE
+SET version = excluded.version, at = excluded.at, id = excluded.id, count = excluded.count, state = excluded.state
+"""
+
+#: What went wrong in users' code.
+NOTE_PROBLEMS = """
+INSERT INTO tidemill.monitor_problem AS p (monitor, place, entity, error, count)
+SELECT $1, place, entity, min(error), count(*) FROM unnest($2::text[], $3::text[], $4::text[]) AS n(place, entity, error)
+GROUP BY place, entity
+ON CONFLICT (monitor, place, entity) DO UPDATE
+SET error = excluded.error, count = p.count + excluded.count, last_at = now()
+"""
+LIST_PROBLEMS = """
+SELECT place, entity, error, count, first_at, last_at FROM tidemill.monitor_problem
+WHERE monitor = $1 ORDER BY last_at DESC LIMIT $2
+"""
+
+WRITE_STATUS = "UPDATE tidemill.monitor SET status = $2, seen_at = now() WHERE name = $1"
+COUNT_LATE = "UPDATE tidemill.monitor SET late = late + $2 WHERE name = $1"
+
+
+class NewEvents(msgspec.Struct, frozen=True):
+    """A page as columns."""
+
+    ids: list[str]
+    times: list[float]
+    entities: list[str]
+    data: list[bytes]
+    nobodys: int = 0
+    """Events that were about nobody."""
+
+
+class CursorMove(msgspec.Struct, frozen=True):
+    """Where the cursor is once a page is stored; None leaves it."""
+
+    at: float | None = None
+    id: str | None = None
+    token: str | None = None
+    lateness: float | None = None
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """What came of a page: how many events were new, how old the oldest of them is, how many were nobody's."""
+
+    count: int
+    oldest: float | None
+    ignored: int
+
+
+class EntityMove(msgspec.Struct, frozen=True):
+    """Where an entity stands now, and where it was."""
+
+    entity: str
+    shard: int
+    was: int
+    was_due: float | None
+    folded: int
+    at: float | None
+    id: str | None
+    last_at: float | None
+    count: int
+    due_at: float | None
+    state: bytes | None
+    marks: bytes
+    problem: str | None = None
+    drop_from: float | None = None
+    checkpoints: tuple[tuple[int, float, str, int, bytes], ...] = ()
+    """Slot, time, id, count and state of each."""
+
+
+async def declare_monitor(database: Database, name: str, version: str, *, keep: float) -> None:
+    await database.fetch(DECLARE_MONITOR, name, version, keep, SHARDS, patience=None)
+
+
+async def read_monitor(database: Database, name: str) -> asyncpg.Record:
+    row = await database.fetchrow(READ_MONITOR, name)
+    if row is None:
+        raise NotFoundError(f"there is no monitor {name!r}: it is made known by `tidemill monitor run app.py`")
+    return row
+
+
+async def list_monitors(database: Database, name: str | None = None) -> list[asyncpg.Record]:
+    return await database.fetch(LIST_MONITORS, name)
+
+
+async def list_members(database: Database, name: str) -> list[int]:
+    """The workers that follow a monitor, oldest first."""
+    return [row["id"] for row in await database.fetch(LIST_MEMBERS, member_queue(name))]
+
+
+def member_queue(name: str) -> str:
+    """By what a process that follows a monitor is known among the workers."""
+    return f"monitor:{name}"
+
+
+async def share_out(database: Database, name: str, owner: int, wanted: Sequence[int]) -> list[int]:
+    """Own these shares, as far as nobody living does; returns those that are owned now."""
+    return [row["shard"] for row in await database.fetch(SHARE_OUT, name, owner, list(wanted))]
+
+
+async def add_entities(database: Database, name: str, entities: Sequence[str], shards: Sequence[int]) -> None:
+    await database.fetch(ADD_ENTITIES, name, list(entities), list(shards))
+
+
+async def ingest(database: Database, connection: Executor, name: str, events: NewEvents, move: CursorMove) -> Stored:
+    """Store a page and move the cursor, in one statement."""
+    row = await connection.fetchrow(
+        database.sql(INGEST),
+        name,
+        events.ids,
+        events.times,
+        events.entities,
+        events.data,
+        events.nobodys,
+        move.at,
+        move.id,
+        move.token,
+        move.lateness,
+    )
+    if row is None:
+        raise NotFoundError(f"there is no monitor {name!r} in the database any more")
+    return Stored(row["stored"], row["oldest"], row["ignored"])
+
+
+async def seal_tick(database: Database, name: str, at: float) -> tuple[int, float] | None:
+    """Complete the present tick; None if nothing has happened and nothing is due."""
+    row = await database.fetchrow(SEAL_TICK, name, at)
+    return None if row is None else (row["number"], row["at"])
+
+
+async def commit_entities(
+    database: Database, connection: Executor, name: str, version: str, owner: int, moves: Sequence[EntityMove]
+) -> None:
+    """Write where entities stand, or raise `LeaseLostError` if any of them is not the owner's any more."""
+    shards = sorted({move.shard for move in moves})
+    if await connection.fetchval(database.sql(HOLD_SHARDS), name, owner, shards) != len(shards):
+        raise LeaseLostError(f"monitor {name}: entities have gone to another process")
+    columns: list[list[Any]] = [
+        [getattr(move, field) for move in moves]
+        for field in (
+            "entity", "was", "folded", "at", "id", "last_at", "count", "was_due", "due_at", "state", "marks", "problem",
+        )
+    ]  # fmt: skip
+    done = await connection.execute(database.sql(COMMIT_ENTITIES), name, version, *columns)
+    if int(done.rpartition(" ")[2]) != len(moves):
+        raise LeaseLostError(f"monitor {name}: entities were moved by another process")
+    dropped = [(move.entity, move.drop_from) for move in moves if move.drop_from is not None]
+    if dropped:
+        await connection.execute(database.sql(DROP_CHECKPOINTS), name, *map(list, zip(*dropped, strict=True)))
+    kept = [(move.entity, *checkpoint) for move in moves for checkpoint in move.checkpoints]
+    if kept:
+        await connection.execute(database.sql(KEEP_CHECKPOINTS), name, version, *map(list, zip(*kept, strict=True)))
+
+
+async def note_problems(
+    database: Database, connection: Executor, name: str, problems: Sequence[tuple[str, str, str]]
+) -> None:
+    """Remember what went wrong: place, entity and error of each."""
+    if problems:
+        await connection.execute(database.sql(NOTE_PROBLEMS), name, *map(list, zip(*problems, strict=True)))
+
+
+async def list_problems(database: Database, name: str, *, limit: int = 20) -> list[asyncpg.Record]:
+    return await database.fetch(LIST_PROBLEMS, name, limit)
+
+
+async def write_status(database: Database, name: str, status: object) -> None:
+    await database.fetch(WRITE_STATUS, name, encode(status))

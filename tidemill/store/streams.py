@@ -1,0 +1,251 @@
+"""What streams keep in PostgreSQL beside the log: cursors, messages that wait for another attempt, dead letters,
+what operators want, and what dispatchers tell of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from tidemill.store.database import Database, Executor
+
+#: Whoever takes a partition over owns its cursor from now on, and is told where to begin.
+OWN_CURSOR = """
+INSERT INTO tidemill.source_cursor (stream, source, part, owner) VALUES ($1, $2, $3, $4)
+ON CONFLICT (stream, source, part) DO UPDATE SET owner = excluded.owner
+RETURNING position, note, done
+"""
+
+#: Move a cursor, if it is still ours.
+MOVE_CURSOR = """
+UPDATE tidemill.source_cursor SET position = $5, note = $6, done = $7, moved_at = now()
+WHERE stream = $1 AND source = $2 AND part = $3 AND owner = $4 RETURNING position
+"""
+
+#: Keep messages for another attempt.
+PARK = """
+INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, losses, at, deadline, message_id, key,
+                                   headers, plans, error, payload)
+SELECT $1, source, place, now() + make_interval(secs => delay), attempts, losses, to_timestamp(at),
+       to_timestamp(deadline), message_id, key, headers::json, string_to_array(plans, ','), error, payload
+FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::float8[], $8::float8[], $9::text[],
+            $10::bytea[], $11::text[], $12::text[], $13::text[], $14::bytea[])
+     AS new (source, place, delay, attempts, losses, at, deadline, message_id, key, headers, plans, error, payload)
+"""
+
+#: Give messages up.
+BURY = """
+INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, message_id, key, headers, plans, kind,
+                                  error, payload)
+SELECT $1, source, place, why, attempts, to_timestamp(at), message_id, key, headers::json,
+       string_to_array(plans, ','), kind, error, payload
+FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::text[], $8::bytea[], $9::text[],
+            $10::text[], $11::text[], $12::text[], $13::bytea[])
+     AS new (source, place, why, attempts, at, message_id, key, headers, plans, kind, error, payload)
+"""
+
+#: Kept messages that are due, for one dispatcher; those of one that has fallen silent are due again.
+CLAIM_PARKED = """
+UPDATE tidemill.stream_retry SET claimed_by = $2, claimed_until = now() + make_interval(secs => $4)
+WHERE id = ANY (ARRAY(SELECT id FROM tidemill.stream_retry
+    WHERE stream = $1 AND due_at <= now() AND (claimed_until IS NULL OR claimed_until < now())
+    ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED))
+RETURNING id, source, place, attempts, losses, extract(epoch FROM at)::float8 AS at,
+          extract(epoch FROM deadline)::float8 AS deadline, message_id, key, headers, plans, payload
+"""
+
+#: When the next kept message is due, in seconds from now; those that somebody has claimed are looked at when that ends.
+NEXT_PARKED = """
+SELECT extract(epoch FROM min(greatest(due_at, coalesce(claimed_until, due_at))) - now())::float8 AS wait
+FROM tidemill.stream_retry WHERE stream = $1
+"""
+
+RENEW_PARKED = """
+UPDATE tidemill.stream_retry SET claimed_until = now() + make_interval(secs => $2)
+WHERE claimed_by = $1 AND claimed_until > now() RETURNING id
+"""
+
+#: The attempt is over, whatever came of it.
+DROP_PARKED = "DELETE FROM tidemill.stream_retry WHERE id = ANY($1::bigint[]) RETURNING id"
+
+RELEASE_PARKED = """
+UPDATE tidemill.stream_retry SET claimed_by = NULL, claimed_until = NULL WHERE id = ANY($1::bigint[]) RETURNING id
+"""
+
+_DEAD_FILTER = """
+($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2) AND ($3::text IS NULL OR $3 = ANY(plans))
+AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $5 || '%')
+AND ($6::timestamptz IS NULL OR buried_at >= $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
+"""
+
+LIST_DEAD = f"SELECT * FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id DESC LIMIT $8"
+
+COUNT_DEAD = f"SELECT count(*) AS n FROM tidemill.dead_letter WHERE {_DEAD_FILTER}"
+
+#: Dead letters that become messages again, with all their attempts before them.
+REPLAY = f"""
+WITH chosen AS (
+    DELETE FROM tidemill.dead_letter WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $8 FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+again AS (
+    INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, message_id, key, headers, plans,
+                                       error, payload)
+    SELECT stream, source, place, now(), 1, at, message_id, key, headers, plans, error, payload FROM chosen ORDER BY id
+    RETURNING stream),
+news AS (SELECT pg_notify('tidemill_streams', stream) FROM (SELECT DISTINCT stream FROM again) AS streams)
+SELECT count(*) AS n, (SELECT count(*) FROM news) FROM again
+"""
+
+FORGET_DEAD = "DELETE FROM tidemill.dead_letter WHERE buried_at < now() - make_interval(days => $1) RETURNING id"
+
+READ_CONTROL = "SELECT source, mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1"
+
+#: What an operator wants; what is not said stays as it was.
+SET_CONTROL = """
+WITH wanted AS (
+    INSERT INTO tidemill.stream_control AS c (stream, source, mode, weight, max_qps, enabled, by)
+    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    ON CONFLICT (stream, source) DO UPDATE SET mode = coalesce(excluded.mode, c.mode),
+        weight = coalesce(excluded.weight, c.weight), max_qps = coalesce(excluded.max_qps, c.max_qps),
+        enabled = coalesce(excluded.enabled, c.enabled), by = excluded.by, at = now()
+    RETURNING stream),
+noted AS (
+    INSERT INTO tidemill.audit (who, action, target, after)
+    SELECT $7, 'stream control', $1 || CASE WHEN $2 = '' THEN '' ELSE '/' || $2 END,
+           json_strip_nulls(json_build_object('mode', $3::text, 'weight', $4::float8, 'max_qps', $5::float8,
+                                              'enabled', $6::boolean)))
+SELECT pg_notify('tidemill_streams', stream) FROM wanted
+"""
+
+TELL_STATUS = """
+INSERT INTO tidemill.stream_status (dispatcher, stream, host, pid, status) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (dispatcher) DO UPDATE SET seen_at = now(), status = excluded.status
+"""
+
+DROP_STATUS = "DELETE FROM tidemill.stream_status WHERE dispatcher = $1 OR seen_at < now() - interval '1 hour'"
+
+READ_STATUS = """
+SELECT dispatcher, stream, host, pid, extract(epoch FROM now() - seen_at)::float8 AS silent, status
+FROM tidemill.stream_status WHERE seen_at > now() - interval '15 seconds' AND ($1::text IS NULL OR stream = $1)
+ORDER BY stream, host, pid
+"""
+
+COUNT_KEPT = """
+SELECT s.stream, (SELECT count(*) FROM tidemill.stream_retry AS r WHERE r.stream = s.stream) AS retries,
+       (SELECT count(*) FROM tidemill.dead_letter AS d WHERE d.stream = s.stream) AS dead
+FROM unnest($1::text[]) AS s (stream)
+"""
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """Where a partition stands: all up to `position` is done, and `done` beyond it; None if nothing is known yet."""
+
+    position: int | None
+    note: str | None
+    done: tuple[int, ...]
+
+
+class DeadFilter(msgspec.Struct, frozen=True):
+    """Which dead letters are meant; what is not said does not matter."""
+
+    stream: str | None = None
+    source: str | None = None
+    plan: str | None = None
+    why: str | None = None
+    error: str | None = None
+    since: datetime | None = None
+    ids: tuple[int, ...] | None = None
+
+    def arguments(self) -> tuple[Any, ...]:
+        ids = None if self.ids is None else list(self.ids)
+        return self.stream, self.source, self.plan, self.why, self.error, self.since, ids
+
+
+async def own_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> Cursor:
+    """Take over a partition's cursor."""
+    row = (await database.fetch(OWN_CURSOR, stream, source, part, owner))[0]
+    return Cursor(row["position"], row["note"], tuple(row["done"]))
+
+
+async def move_cursor(
+    database: Database,
+    connection: Executor,
+    stream: str,
+    source: str,
+    part: str,
+    owner: UUID,
+    position: int | None,
+    note: str | None = None,
+    done: Sequence[int] = (),
+) -> bool:
+    """Move a cursor; False if it is another's by now."""
+    moved = await connection.fetch(database.sql(MOVE_CURSOR), stream, source, part, owner, position, note, list(done))
+    return bool(moved)
+
+
+async def park(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:
+    """Keep messages for another attempt; the columns are those of the statement."""
+    await connection.execute(database.sql(PARK), stream, *columns)
+
+
+async def bury(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:
+    """Give messages up; the columns are those of the statement."""
+    await connection.execute(database.sql(BURY), stream, *columns)
+
+
+async def drop_parked(database: Database, connection: Executor, ids: Sequence[int]) -> set[int]:
+    """These attempts are over; returns those that nobody had finished before."""
+    return {row["id"] for row in await connection.fetch(database.sql(DROP_PARKED), list(ids))}
+
+
+async def claim_parked(
+    database: Database, stream: str, owner: UUID, *, most: int, lease: float
+) -> list[asyncpg.Record]:
+    """Messages that are due for another attempt."""
+    return await database.fetch(CLAIM_PARKED, stream, owner, most, lease)
+
+
+async def next_parked(database: Database, stream: str) -> float | None:
+    """Seconds until a kept message is due; None if none is kept."""
+    row = await database.fetchrow(NEXT_PARKED, stream)
+    return None if row is None else row["wait"]
+
+
+async def list_dead(database: Database, which: DeadFilter, *, limit: int = 50) -> list[asyncpg.Record]:
+    """Dead letters, the newest first."""
+    return await database.fetch(LIST_DEAD, *which.arguments(), limit)
+
+
+async def replay_dead(database: Database, which: DeadFilter, *, limit: int = 100_000) -> int:
+    """Make messages of dead letters again; returns how many."""
+    async with database.transaction(patience=30.0) as connection:
+        return await connection.fetchval(database.sql(REPLAY), *which.arguments(), limit) or 0
+
+
+async def set_control(
+    database: Database,
+    stream: str,
+    source: str = "",
+    *,
+    mode: str | None = None,
+    weight: float | None = None,
+    max_qps: float | None = None,
+    enabled: bool | None = None,
+    by: str,
+) -> None:
+    """Say what is wanted of a stream or a source; dispatchers hear of it at once."""
+    await database.fetch(SET_CONTROL, stream, source, mode, weight, max_qps, enabled, by)
+
+
+async def tell_status(database: Database, dispatcher: UUID, stream: str, host: str, pid: int, status: bytes) -> None:
+    await database.fetch(TELL_STATUS, dispatcher, stream, host, pid, status, patience=1.0)
+
+
+async def read_status(database: Database, stream: str | None = None) -> list[asyncpg.Record]:
+    """What the dispatchers that are there tell of themselves."""
+    return await database.fetch(READ_STATUS, stream)

@@ -1,0 +1,162 @@
+"""API tokens and the browsers that have logged in with one. Only hashes are stored: a lost token cannot be read back.
+
+Tokens are long random words, so a plain hash is enough: there is nothing to guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import datetime
+from typing import Literal, get_args
+
+import asyncpg
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database
+
+Scope = Literal["read", "operate", "admin"]
+
+#: From little to much: who may do more may do everything that is less.
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+PREFIX = "tm_"
+
+CREATE = """
+INSERT INTO tidemill.token (name, scope, hash, hint, created_by, expires_at)
+VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6::float8))
+RETURNING id, name, scope, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by
+"""
+
+LIST_TOKENS = """
+SELECT id, name, scope, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by
+FROM tidemill.token ORDER BY id DESC LIMIT $1
+"""
+
+#: Take a token back, with the browsers that have logged in with it.
+REVOKE = """
+WITH gone AS (DELETE FROM tidemill.session WHERE token_id = $1)
+UPDATE tidemill.token SET revoked_at = now(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING id, name
+"""
+
+_GOOD = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
+
+#: Whom a token stands for. Its use is noted once a minute at most.
+FIND = f"""
+WITH used AS (
+    UPDATE tidemill.token SET used_at = now()
+    WHERE hash = $1 AND {_GOOD} AND $2 AND (used_at IS NULL OR used_at < now() - interval '1 minute'))
+SELECT id, name, scope, expires_at FROM tidemill.token WHERE hash = $1 AND {_GOOD}
+"""
+
+#: A browser that has come back.
+FIND_SESSION = """
+SELECT t.id, t.name, t.scope, s.expires_at FROM tidemill.session AS s JOIN tidemill.token AS t ON t.id = s.token_id
+WHERE s.hash = $1 AND s.expires_at > now() AND t.revoked_at IS NULL
+  AND (t.expires_at IS NULL OR t.expires_at > now())
+"""
+
+OPEN_SESSION = """
+WITH old AS (DELETE FROM tidemill.session WHERE expires_at < now())
+INSERT INTO tidemill.session (hash, token_id, expires_at) VALUES ($1, $2, now() + make_interval(secs => $3))
+RETURNING expires_at
+"""
+
+CLOSE_SESSION = "DELETE FROM tidemill.session WHERE hash = $1"
+
+COUNT = f"SELECT count(*) AS n FROM tidemill.token WHERE {_GOOD}"
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Whom a token stands for, and what they may do."""
+
+    token_id: int
+    name: str
+    scope: Scope
+
+
+def hash_secret(secret: str) -> bytes:
+    """What is kept of a token or of a browser's cookie."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+async def create_token(
+    database: Database, name: str, scope: str, *, by: str, expires_in: float | None = None
+) -> tuple[str, asyncpg.Record]:
+    """A new token, and its row. The token itself is told here and never again."""
+    if scope not in SCOPES:
+        raise ConfigError(f"there is no scope {scope!r}; the scopes are {', '.join(SCOPES)}")
+    if not name.strip() or len(name) > 100 or not name.isprintable():
+        raise ConfigError(f"{name!r} is not a name for a token: use 1 to 100 printable characters")
+    if expires_in is not None and not 0 < expires_in <= 3_153_600_000:
+        raise ConfigError("a token expires after more than nothing and less than a hundred years")
+    secret = PREFIX + secrets.token_urlsafe(32)
+    async with database.transaction(patience=30.0) as connection:
+        row = await connection.fetchrow(
+            database.sql(CREATE), name.strip(), scope, hash_secret(secret), secret[-4:], by, expires_in
+        )
+        if row is None:
+            raise ConfigError("the token was not stored")
+        await write_audit(
+            database,
+            connection,
+            who=by,
+            action="token.create",
+            target=f"{row['id']} {row['name']}",
+            after={"scope": scope, "expires_at": row["expires_at"]},
+        )
+    return secret, row
+
+
+async def list_tokens(database: Database, *, limit: int = 1000) -> list[asyncpg.Record]:
+    """All tokens, the newest first; never the tokens themselves."""
+    return await database.fetch(LIST_TOKENS, limit)
+
+
+async def revoke_token(database: Database, token_id: int, *, by: str) -> str:
+    """Take a token back for good; returns its name."""
+    async with database.transaction(patience=30.0) as connection:
+        row = await connection.fetchrow(database.sql(REVOKE), token_id, by)
+        if row is None:
+            raise NotFoundError(f"there is no token {token_id} that could be revoked: `tidemill token list` lists them")
+        await write_audit(
+            database,
+            connection,
+            who=by,
+            action="token.revoke",
+            target=f"{token_id} {row['name']}",
+            before={"revoked": False},
+            after={"revoked": True},
+        )
+    return row["name"]
+
+
+async def find_token(database: Database, secret: str, *, note_use: bool = True) -> Holder | None:
+    """Whom a token stands for; None if it is not one, not any more, or was revoked."""
+    row = await database.fetchrow(FIND, hash_secret(secret), note_use)
+    return None if row is None else Holder(row["id"], row["name"], row["scope"])
+
+
+async def has_tokens(database: Database) -> bool:
+    """Whether anybody could log in."""
+    return (await database.fetch(COUNT))[0]["n"] > 0
+
+
+async def open_session(database: Database, token_id: int, *, lasts: float) -> tuple[str, datetime]:
+    """A browser has logged in: the word for its cookie, and until when it is good."""
+    secret = secrets.token_urlsafe(32)
+    rows = await database.fetch(OPEN_SESSION, hash_secret(secret), token_id, lasts)
+    return secret, rows[0]["expires_at"]
+
+
+async def find_session(database: Database, secret: str) -> Holder | None:
+    """Whose browser this is."""
+    row = await database.fetchrow(FIND_SESSION, hash_secret(secret))
+    return None if row is None else Holder(row["id"], row["name"], row["scope"])
+
+
+async def close_session(database: Database, secret: str) -> None:
+    """A browser has logged out."""
+    await database.fetch(CLOSE_SESSION, hash_secret(secret))

@@ -1,0 +1,445 @@
+"""The dispatcher: takes messages from sources, hands them to engines, acks them when their work is done.
+
+All decisions are the policy's; this shell moves messages, and sleeps until something happens:
+
+    feeders (one per source) -> policy -> engines -> answers -> policy -> acks, or the settler and then acks
+
+`stop()` once drains: nothing more is taken, what is under way ends and is committed, then it is over, at once when
+that is so and at the latest after the drain limit. A second `stop()` ends it now; what was under way is delivered
+again. Nothing is acked before its work is done, whatever ends first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+import structlog
+
+from tidemill.core.errors import ConfigError
+from tidemill.store import streams as store
+from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.eventlog import STREAMS_CHANNEL
+from tidemill.store.migrate import wait_for_schema
+from tidemill.store.wake import ANYTHING, Listener
+from tidemill.streams.engines import Engines, Handle
+from tidemill.streams.fair import NEVER
+from tidemill.streams.link import ToDispatcher, Work
+from tidemill.streams.live import Asking
+from tidemill.streams.message import Answer, Delivery
+from tidemill.streams.model import Stream
+from tidemill.streams.policy import Dispatch, Outcome
+from tidemill.streams.report import Reporter
+from tidemill.streams.retries import RetryFeeder
+from tidemill.streams.settling import Settlement, Settler
+from tidemill.streams.sources.base import FencedError, Place, Tap
+
+log = structlog.get_logger("tidemill.streams")
+
+FLUSH_EVERY = 0.05
+CONTROL_EVERY = 5.0
+ERROR_PAUSE = (0.2, 5.0)
+STOP_ENGINES = 10.0
+
+
+class Dispatcher:
+    """One dispatcher of one stream: a role that runs until it is stopped."""
+
+    def __init__(self, stream: Stream, database: Database, *, target: str | None = None) -> None:
+        """`target` is the program or file that declares the stream, for its engines to load."""
+        self.stream = stream
+        self.id = uuid4()
+        self.mode = "run"
+        self.draining = False
+        self.policy = Dispatch(
+            stream.sources,
+            max_in_flight=stream.max_in_flight,
+            retry=stream.retry,
+            max_losses=stream.max_losses,
+            dedup_window=stream.dedup_window,
+            now=time.monotonic(),
+        )
+        self.engines = Engines(stream, target or stream.declared_in, self)
+        self.asking = Asking(stream, self.engines)
+        self.retries = RetryFeeder(database, self)
+        self._database = database
+        self._prefetch = max(1024, 2 * stream.max_in_flight)
+        self._news: dict[str, list[Callable[[], None]]] = {}
+        self._place = Place(stream.name, self.id, database, self._lose, self._on_news)
+        self.taps: list[Tap] = [source.tap(self._place) for source in stream.sources]
+        self._settler = Settler(
+            database, stream.name, stream.sources, self.taps, on_settled=self._settled, on_fenced=self._fenced
+        )
+        self._room = [asyncio.Event() for _ in stream.sources]
+        self._to_flush: set[int] = set()
+        self._flush_news = asyncio.Event()
+        self._turning = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._control_news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._feeders: list[asyncio.Task[None]] = []
+
+    def stop(self) -> None:
+        """Drain and end; said again: end now."""
+        (self._stop_now if self._stop.is_set() else self._stop).set()
+
+    async def wait_ready(self) -> None:
+        """Return when engines are ready and sources are open."""
+        await self._ready.wait()
+
+    # -- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Open everything, dispatch until stopped, drain, close."""
+        await self._database.open()
+        await wait_for_schema(self._database)
+        helpers = [self._spawn(self.engines.run(), "engines")]
+        try:
+            await self._until(self._engines_ready(), helpers)
+            listener = Listener(self._database)
+            listener.on(STREAMS_CHANNEL, self._heard)
+            helpers += [
+                self._spawn(listener.run(), "listener"),
+                self._spawn(self._settler.run(), "settler"),
+                self._spawn(self._flush(), "flush"),
+            ]
+            await self._until(listener.wait_ready(), helpers)
+            await self._obey()
+            for tap in self.taps:
+                await self._until(tap.start(), helpers)
+            self._feeders = [self._spawn(self._feed(index), f"feed {tap}") for index, tap in enumerate(self.taps)]
+            self._feeders.append(self._spawn(self.retries.run(), "retries"))
+            helpers += [self._spawn(self._control(), "control"), self._spawn(Reporter(self).run(), "report")]
+            self._ready.set()
+            log.info("stream is running", stream=self.stream.name, sources=len(self.taps), engines=self.engines.ready)
+            await self._until(self._stop.wait(), [*helpers, *self._feeders])
+            await self._drain(helpers)
+        finally:
+            await self._close(helpers)
+
+    async def _engines_ready(self) -> None:
+        while not self.engines.ready:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def _drain(self, helpers: Sequence[asyncio.Task[None]]) -> None:
+        """Stop taking, finish what is under way: at most as long as the drain limit, or until asked again."""
+        self.draining = True
+        self.policy.taking = False
+        self.asking.closed = True
+        await _cancel(self._feeders)
+        began = told = time.monotonic()
+        hurry = asyncio.create_task(self._stop_now.wait())
+        try:
+            while self.policy.unfinished or self.asking.open:
+                left = began + self.stream.drain - time.monotonic()
+                if left <= 0 or hurry.done():
+                    break
+                self._idle.clear()
+                idle = asyncio.create_task(self._idle.wait())
+                await asyncio.wait([idle, hurry, *helpers], timeout=min(left, 1.0), return_when=asyncio.FIRST_COMPLETED)
+                idle.cancel()
+                _raise_failed(helpers)
+                if time.monotonic() - told >= 1.0:
+                    told = time.monotonic()
+                    log.info("draining", stream=self.stream.name, left=self.policy.unfinished, limit=f"{left:.0f}s")
+        finally:
+            hurry.cancel()
+        took = time.monotonic() - began
+        if self.policy.unfinished:
+            log.warning(
+                "not everything ended in time: it will be delivered again",
+                stream=self.stream.name,
+                messages=self.policy.unfinished,
+            )
+        else:
+            log.info("drained", stream=self.stream.name, took=f"{took:.2f}s")
+
+    async def _close(self, helpers: Sequence[asyncio.Task[None]]) -> None:
+        finished = not self.policy.unfinished
+        if self._timer is not None:
+            self._timer.cancel()
+        await _cancel(self._feeders)
+        engines, others = helpers[:1], helpers[1:]
+        await self.engines.stop(STOP_ENGINES if finished else 0.0)
+        await _cancel(engines)
+        await _cancel(others)
+        back = self.policy.give_back()
+        for index, tap in enumerate(self.taps):
+            tap.nack([each for each in back if each.source == index and each.retry_row is None])
+            if self._ready.is_set():
+                await self._quietly(tap.stop(), f"source {self.stream.sources[index].name} did not close well")
+        if self._ready.is_set():
+            await self._quietly(self.retries.give_back(back), "kept messages could not be given back")
+            await self._quietly(self._database.fetch(store.DROP_STATUS, self.id, patience=1.0), "status stays behind")
+
+    async def _until(self, happens: object, helpers: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for something, or for the failure of what we live by."""
+        waiting = asyncio.ensure_future(happens)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        try:
+            await asyncio.wait([waiting, *helpers], return_when=asyncio.FIRST_COMPLETED)
+            _raise_failed(helpers)
+            if waiting.done():
+                waiting.result()
+        finally:
+            waiting.cancel()
+
+    def _spawn(self, work: object, name: str) -> asyncio.Task[None]:
+        return asyncio.create_task(work, name=f"stream {name}")  # pyright: ignore[reportArgumentType]
+
+    async def _quietly(self, work: object, complaint: str) -> None:
+        """The last words: what they cannot say is said again to whoever comes next."""
+        try:
+            async with asyncio.timeout(5.0):
+                await work  # pyright: ignore[reportGeneralTypeIssues]
+        except Exception as error:  # noqa: BLE001 - we are leaving; nothing acked depends on it
+            log.warning(complaint, error=str(error) or type(error).__name__)
+
+    # -- messages in ------------------------------------------------------------------------------
+
+    async def _feed(self, index: int) -> None:
+        """Keep some messages of a source ready to be sent."""
+        source, tap, room = self.stream.sources[index], self.taps[index], self._room[index]
+        pause = ERROR_PAUSE[0]
+        while True:
+            while (space := self._prefetch - self.policy.waiting(index)) < self._prefetch // 4:
+                room.clear()
+                await room.wait()
+            try:
+                deliveries = await tap.poll(space)
+                pause = ERROR_PAUSE[0]
+            except Exception as error:
+                if isinstance(error, ConfigError):
+                    raise
+                level = log.warning if is_away(error) or is_full(error) else log.error
+                level("source cannot be read now: trying again", source=source.name, error=str(error), after=pause)
+                await asyncio.sleep(pause)
+                pause = min(ERROR_PAUSE[1], pause * 2)
+                continue
+            if deliveries:
+                self.policy.arrived(index, deliveries)
+                self.kick()
+
+    def kick(self) -> None:
+        """Something has happened: decide anew, in the next turn of the loop."""
+        if not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        if not self.engines.ready:
+            return
+        now = time.monotonic()
+        choice = self.policy.choose(now, time.time())
+        if choice.send:
+            self.engines.submit([_work(ticket, delivery) for ticket, delivery in choice.send])
+        if choice.ack:
+            self._ack(choice.ack)
+        for index, room in enumerate(self._room):
+            if not room.is_set() and self.policy.waiting(index) <= self._prefetch // 2:
+                room.set()
+        self.retries.look()
+        self._wake_at(self.policy.wakes_at(now), now)
+        if self.draining:
+            self._idle.set()
+
+    def _wake_at(self, when: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if when < NEVER:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0005, when - now), self.kick)
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def on_ready(self) -> None:
+        self._idle.set()
+        self.kick()
+
+    def on_frame(self, handle: Handle, frame: ToDispatcher) -> None:
+        """An engine has answered."""
+        now = time.monotonic()
+        tickets = handle.tickets
+        if frame.ok:
+            tickets.difference_update(frame.ok)
+            self._ack(self.policy.done(frame.ok, now))
+        for answer in frame.answers:
+            tickets.discard(answer.ticket)
+            if answer.ticket < 0:
+                self.asking.answered(answer)
+            else:
+                self._answered(answer, now)
+        self.kick()
+
+    def _answered(self, answer: Answer, now: float) -> None:
+        if answer.status == "expired":
+            self._ack(self.policy.expired(answer.ticket, now))
+            return
+        if answer.status == "undecodable":
+            failure = answer.failures[0]
+            outcome = self.policy.give_up(answer.ticket, "undecodable", failure.kind, failure.error)
+        elif answer.status == "failed":
+            outcome = self.policy.failed(answer.ticket, answer.failures, now)
+        elif answer.handed:
+            delivery = self.policy.hold(answer.ticket)
+            outcome = None if delivery is None else Outcome(delivery)
+        else:
+            self._ack(self.policy.done((answer.ticket,), now))
+            return
+        if outcome is not None:
+            self._settler.put(Settlement(outcome, answer.handed))
+
+    def on_death(self, tickets: set[int], why: str) -> None:
+        """An engine died: what it had goes to another."""
+        self.asking.lost({ticket for ticket in tickets if ticket < 0}, why)
+        for outcome in self.policy.engine_died({ticket for ticket in tickets if ticket > 0}, time.monotonic(), why):
+            self._settler.put(Settlement(outcome))
+        self.kick()
+
+    def _settled(self, settlements: list[Settlement]) -> None:
+        now = time.monotonic()
+        for each in settlements:
+            succeeded = each.outcome.park is None and each.outcome.bury is None
+            acks = self.policy.settled(each.delivery, now, succeeded=succeeded)
+            self.retries.settled(each.delivery)
+            self._ack(acks)
+            if each.outcome.park is not None:
+                self.retries.kept(each.outcome.park.delay)
+        self.kick()
+
+    def _fenced(self, settlements: list[Settlement]) -> None:
+        """Another dispatcher has these now: they are neither acked nor tried again here."""
+        for each in settlements:
+            self.policy.settled(each.delivery, time.monotonic())
+        self.kick()
+
+    def _ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Tell the sources; they tell their brokers when they are flushed."""
+        if len(self.taps) == 1 and not self.retries.busy:
+            self.taps[0].ack(deliveries)
+            self._to_flush.add(0)
+        else:
+            by_source: dict[int, list[Delivery]] = {}
+            for delivery in deliveries:
+                if delivery.retry_row is not None:
+                    self.retries.ack(delivery)
+                else:
+                    by_source.setdefault(delivery.source, []).append(delivery)
+            for index, some in by_source.items():
+                self.taps[index].ack(some)
+                self._to_flush.add(index)
+        self._flush_news.set()
+
+    def _lose(self, is_lost: Callable[[Delivery], bool]) -> None:
+        """A source has lost its claim to some messages: those that wait here are dropped."""
+        self.policy.drop_waiting(is_lost)
+        self.kick()
+
+    async def _flush(self) -> None:
+        """Make acks durable, a little after they come, many together."""
+        while True:
+            await self._flush_news.wait()
+            await asyncio.sleep(FLUSH_EVERY)
+            self._flush_news.clear()
+            indexes, self._to_flush = self._to_flush, set()
+            for index in indexes:
+                try:
+                    await self.taps[index].flush()
+                except FencedError as error:
+                    log.warning("a position was not ours any more", why=str(error))
+                except Exception as error:
+                    if not (is_away(error) or is_full(error)):
+                        raise
+                    self._to_flush.add(index)
+            await self.retries.flush()
+            if self._to_flush:
+                await asyncio.sleep(ERROR_PAUSE[0])
+                self._flush_news.set()
+
+    # -- control ----------------------------------------------------------------------------------
+
+    def _on_news(self, topic: str, callback: Callable[[], None]) -> None:
+        self._news.setdefault(topic, []).append(callback)
+
+    def _heard(self, payload: str) -> None:
+        if payload in (ANYTHING, self.stream.name):
+            self._control_news.set()
+            self.retries.wake()
+        for topic, callbacks in self._news.items():
+            if payload in (ANYTHING, topic):
+                for callback in callbacks:
+                    callback()
+
+    async def _control(self) -> None:
+        """Do what operators want, at once when they say so, and look now and then."""
+        while True:
+            try:
+                async with asyncio.timeout(CONTROL_EVERY):
+                    await self._control_news.wait()
+            except TimeoutError:
+                pass
+            self._control_news.clear()
+            await self._obey()
+
+    async def _obey(self) -> None:
+        wanted = {row["source"]: row for row in await self._database.fetch(store.READ_CONTROL, self.stream.name)}
+        now = time.monotonic()
+        for index, source in enumerate(self.stream.sources):
+            said = {name: value for name, value in dict(wanted.get(source.name) or {}).items() if value is not None}
+            self.policy.set_source(
+                index,
+                now,
+                weight=said.get("weight", source.weight),
+                max_qps=said.get("max_qps", source.max_qps),
+                enabled=said.get("enabled", source.enabled),
+            )
+        mode = (wanted.get("") or {"mode": None})["mode"] or "run"
+        if mode != self.mode:
+            log.info("operator's wish", stream=self.stream.name, mode=mode)
+        self.mode = mode
+        self.policy.taking = mode == "run" and not self.draining
+        self.kick()
+
+
+def _work(ticket: int, delivery: Delivery) -> Work:
+    usual = (
+        delivery.key is None
+        and delivery.headers is None
+        and delivery.id is None
+        and delivery.deadline is None
+        and delivery.attempt == 1
+        and delivery.plans is None
+    )
+    extra = None
+    if not usual or delivery.at:
+        extra = (
+            delivery.id,
+            delivery.key,
+            delivery.headers,
+            delivery.at,
+            delivery.deadline,
+            delivery.attempt,
+            delivery.plans,
+        )
+    return Work(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, extra)
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def _raise_failed(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error
