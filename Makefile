@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/tidemill up examples/demo.py --directory .tidemill/demo
 
 test: $(READY) $(WEIGHTS)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -3,7 +3,7 @@
 import argparse
 import time
 
-from benchmarks import chaos, contenders, flows, jobs, report, server, venv
+from benchmarks import chaos, contenders, dags, flows, jobs, report, server, venv
 
 
 def main() -> None:
@@ -19,6 +19,8 @@ def main() -> None:
     suite.set_defaults(run=run_chaos)
     suite = suites.add_parser("flows", parents=[options], help="workflows, durable and in memory, beside other engines")
     suite.set_defaults(run=run_flows)
+    suite = suites.add_parser("dags", parents=[options], help="dags beside plain jobs and Prefect, and warm models")
+    suite.set_defaults(run=run_dags)
     arguments = parser.parse_args()
     began = time.monotonic()
     arguments.run(arguments)
@@ -46,6 +48,15 @@ def run_flows(arguments: argparse.Namespace) -> None:
     with server.running() as postgres:
         rows = flows.Run(postgres, plan, deadline=deadline).rows()
     report.emit("flows", rows, json_only=arguments.json)
+
+
+def run_dags(arguments: argparse.Namespace) -> None:
+    venv.ensure()
+    plan = dags.QUICK if arguments.quick else dags.FULL
+    deadline = time.monotonic() + plan.budget_s
+    with server.running() as postgres:
+        rows = dags.Run(postgres, plan, deadline=deadline).rows()
+    report.emit("dags", rows, json_only=arguments.json)
 
 
 if __name__ == "__main__":

@@ -20,17 +20,11 @@ async def hop(left: int) -> None:
 def wide(nodes: int) -> Dag:
     """One node, all but two after it, one after all of them."""
     middle = [f"n{number}" for number in range(nodes - 2)]
-    return Dag(
-        f"wide_{nodes}",
-        nodes=[node("first", "noop"), *(node(name, "noop", deps=["first"]) for name in middle), _last(middle)],
-    )
+    after_first = [node(name, "noop", deps=["first"]) for name in middle]
+    return Dag(f"wide_{nodes}", nodes=[node("first", "noop"), *after_first, node("last", "noop", deps=middle)])
 
 
 def chain(nodes: int) -> Dag:
     """Every node after the one before it."""
     rest = [node(f"n{number}", "noop", deps=[f"n{number - 1}"]) for number in range(1, nodes)]
     return Dag(f"chain_{nodes}", nodes=[node("n0", "noop"), *rest])
-
-
-def _last(middle: list[str]):  # noqa: ANN202 - whatever `node` makes
-    return node("last", "noop", deps=middle)

@@ -84,8 +84,9 @@ async def _measure(options: argparse.Namespace) -> dict[str, list[float]]:
             while (await database.fetch(READY))[0][0] < 2:
                 await asyncio.sleep(0.05)
         scenarios = _scenarios(database, options.jobs)
-        for name in options.scenario:  # Plans, programs and connections are made once, also in a long life.
-            await scenarios[name]()
+        warm_up = _scenarios(database, max(3, options.jobs // 10))
+        for name in options.scenario:
+            await warm_up[name]()
         await analyze(options.dsn)
         for _ in range(options.starts):
             for name in options.scenario:

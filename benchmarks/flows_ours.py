@@ -81,7 +81,9 @@ async def step_p50(options: Options) -> float:
     """Milliseconds from the first line of a step to that of the next, with one run in the process."""
     async with running_app(options) as app:
         await (await app.start(Clocked, steps=LATENCY_WARMUPS + options.samples))
-        clocked = next(flow for flow in (kind.workflow for kind in app.runs.flows.values()) if isinstance(flow, Clocked))
+        clocked = next(
+            flow for flow in (kind.workflow for kind in app.runs.flows.values()) if isinstance(flow, Clocked)
+        )
         gaps = [after - before for before, after in itertools.pairwise(clocked.begun)]
         return statistics.median(gaps[LATENCY_WARMUPS:]) * 1_000
 

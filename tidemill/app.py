@@ -53,11 +53,11 @@ from tidemill.flows.events import Event, StartEvent
 from tidemill.flows.handle import RunHandle
 from tidemill.flows.workflow import Workflow
 from tidemill.jobs import Jobs
-from tidemill.pipelines.declared import Pipelines
-from tidemill.pipelines.model import Pipeline
 from tidemill.monitors.declared import Monitors
 from tidemill.monitors.model import Monitor
 from tidemill.monitors.runner import MonitorRunner
+from tidemill.pipelines.declared import Pipelines
+from tidemill.pipelines.model import Pipeline
 from tidemill.runs import Runs
 from tidemill.store.database import Database
 from tidemill.store.schedules import Declared

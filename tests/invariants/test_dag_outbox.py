@@ -85,7 +85,7 @@ async def test_every_node_is_dispatched_once_while_workers_and_keepers_are_kille
             living[at] = (role, begin(role))
             stack.callback(living[at][1].close)
         results = await asyncio.gather(*(run.result(timeout=40) for run in runs))
-    assert victims.total() >= 4, f"seed {seed}: too quick for chaos: {victims}"
+    assert victims.total() >= 3, f"seed {seed}: too quick for chaos: {victims}"
     assert results == [RESULT] * len(runs)
     for run in runs:
         works = await one_success_each(database, run)

@@ -29,6 +29,8 @@ async def serve(role: str, path: str) -> NoReturn:
         living = app.worker(queues.split(",") if queues else None)
     elif kind == "keeper":
         living = app.keeper()
+    elif kind == "monitor":
+        living = app.monitor_runner()
     else:
         living = Scheduler(app.database(), app.name, app.declared_schedules())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, living.stop)

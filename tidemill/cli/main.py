@@ -22,11 +22,13 @@ from tidemill.cli import (
     db,
     enqueue,
     jobs,
+    monitors,
     pipelines,
     queues,
     roles,
     runs,
     schedules,
+    streams,
     top,
     up,
     workers,
@@ -50,7 +52,19 @@ RUN, WORK, FLOWS, LOOK = (
 for group, commands in (
     (RUN, (up.up, roles.worker, roles.orchestrator, roles.scheduler, roles.keeper)),
     (WORK, (enqueue.enqueue, jobs.jobs, jobs.job, jobs.retry, jobs.cancel)),
-    (FLOWS, (runs.runs, runs.run, runs.send, runs.fork, dags.commands, pipelines.commands)),
+    (
+        FLOWS,
+        (
+            runs.runs,
+            runs.run,
+            runs.send,
+            runs.fork,
+            dags.commands,
+            monitors.commands,
+            pipelines.commands,
+            streams.commands,
+        ),
+    ),
     (LOOK, (top.top, workers.commands, queues.commands, schedules.commands, audit.audit, db.commands, config.config)),
 ):
     for command in commands:

@@ -45,7 +45,8 @@ def up(
     if workers < 1:
         raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
     known = application(app, place, metrics=metrics)
-    idle = not known.tasks and (known.runs.declares_any or known.pipelines.declared or known.streams.declared)
+    shapes = (known.runs.declares_any, known.pipelines.declared, known.streams.declared, known.monitors)
+    idle = not known.tasks and any(shapes)
     queues = () if idle else served_queues(known, queue, concurrency)
     return asyncio.run(_run(known, tree(known, app, queue, concurrency, workers if queues else 0, place), queues))
 
@@ -56,13 +57,13 @@ def tree(
     """The children to keep running."""
     names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]
     command = worker_command(app, queue, concurrency, place)
-    pipelines = ("pipeline",) if known.pipelines.declared else ()
+    alone = [name for name, some in (("pipeline", known.pipelines.declared), ("monitor", known.monitors)) if some]
     return [
         ChildSpec("orchestrator", role_command("orchestrator", app, *place.options())),
         *(ChildSpec(name, command) for name in names),
         ChildSpec("keeper", role_command("keeper", app, *place.options())),
         ChildSpec("scheduler", role_command("scheduler", app, *place.options())),
-        *(ChildSpec(name, role_command(name, "run", app, *place.options())) for name in pipelines),
+        *(ChildSpec(name, role_command(name, "run", app, *place.options())) for name in alone),
         *(
             ChildSpec(f"stream-{name}", role_command("stream", "run", app, name, "--no-supervise", *place.options()))
             for name in known.streams.declared

@@ -312,7 +312,7 @@ class RunKeeper:
                 if await self._bring_inbox() == 0 and self._mail:
                     self._wake_soon()
                 self._mail = False
-                if self._claims_due:
+                if self._claims_due or self._next_wake() <= 0.0:  # Whatever mail comes, sleepers have their time.
                     self._claims_due = False
                     await self._wake_sleepers()
                     await self._claim_all()

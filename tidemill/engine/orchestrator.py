@@ -20,6 +20,7 @@ from tidemill.engine.outcome import after_loss, record
 from tidemill.engine.telemetry.meter import Meter, Reporter
 from tidemill.store import retention, sweeps
 from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.eventlog import keep_log
 from tidemill.store.migrate import migrate
 from tidemill.store.runs import forget_runs
 from tidemill.store.telemetry import forget_telemetry
@@ -120,6 +121,7 @@ class Orchestrator:
         await retention.make_partitions(self._database, today)
         if dropped := await retention.drop_partitions(self._database, today, keep_days=self.settings.keep_days):
             log.info("history dropped", partitions=dropped)
+        await keep_log(self._database, today, keep_days=self.settings.keep_days)
         await retention.forget_leftovers(self._database)
         await forget_telemetry(self._database)
         while await forget_runs(self._database, keep_days=self.settings.keep_days):

@@ -106,7 +106,7 @@ class Pump:
 
     async def _connect(self, worker_id: int, unwritten: tuple[list[Finish], list[Requeue]]) -> Claims:
         """A fresh connection; what was claimed in an answer that never arrived goes back."""
-        connection = await self._database.connect()
+        connection = await self._database.connect_to_look_up()
         claims = Claims(self._database, connection, worker_id, self._queues)
         if self._affinity is not None:
             self._model_claims = ModelClaims(claims, list(self._affinity.models.specs))

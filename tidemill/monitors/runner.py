@@ -35,6 +35,7 @@ from tidemill.store.monitors import (
     declare_monitor,
     list_members,
     member_queue,
+    next_due,
     note_problems,
     read_monitor,
     seal_tick,
@@ -141,6 +142,9 @@ class Watcher:
             active = active or bool(changed)
         if not row["paused"] and not current:
             pause = await self._build()
+        elif "drain" in planned and self._pace.healthy and pause > self.watch.idle:
+            due = await next_due(self._database, self.watch.name)
+            pause = pause if due is None else min(pause, max(self.watch.idle, due - now))
         self.ticks += 1
         await self._tell_status(row, facts, force=active)
         return pause

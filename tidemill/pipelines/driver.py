@@ -322,7 +322,10 @@ class Driver:
             paths = list(changed)
             only = {stage.name: touched_entities(stage, paths) for stage in self.order}
             only = {stage: entities for stage, entities in only.items() if entities is None or entities}
-        return make_plan(self.order, self.world, self._clock.now(), only=only, busy=self.busy)
+        plan = make_plan(self.order, self.world, self._clock.now(), only=only, busy=self.busy)
+        if self.problems:
+            plan.orphans = []  # What could not be looked at is not gone.
+        return plan
 
     def output_key(self, stage: str, entity: str) -> str:
         """What stands for a state among those being built: its path, or its name where it has many."""

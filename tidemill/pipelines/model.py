@@ -105,6 +105,7 @@ class Stage:
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
         self.filter = None if options.filter is None else Condition(options.filter, {*variables, "id", "files"})
         self.named = len(self.inputs) != 1 or self.inputs[0].is_many
+        self.code_of: Any = None
         self._code: CodeHash | None = None
         self._quick = _around(output) if variables == output.variables else None
 
@@ -119,7 +120,8 @@ class Stage:
         """The hash of its code, taken once: what runs does not change when its file does."""
         if self._code is None:
             options = self.options
-            self._code = hash_code(self.function, params=options.params, version=options.version)
+            hashed = self.function if self.code_of is None else self.code_of
+            self._code = hash_code(hashed, params=options.params, version=options.version)
         return self._code
 
     @property
@@ -234,6 +236,7 @@ class Pipeline:
         on_orphan: OnOrphan | None = None,
         backoff: Iterable[Duration] | None = None,
         approve_above: int | Literal["as the pipeline"] | None = "as the pipeline",
+        code_of: Any = None,
     ) -> Callable[[Function], Stage]:
         """Declare a stage.
 
@@ -251,6 +254,7 @@ class Pipeline:
         filter      a condition in CEL over the entity's variables, its `id` and the number of its `files`: entities
                     for which it does not hold are left alone. "hasFiles" is one that always holds: an entity of
                     whose files none is there does not exist
+        code_of     what is hashed in the function's place, where that is only a wrapper
         """
         defaults = self.defaults
         options = StageOptions(
@@ -282,6 +286,7 @@ class Pipeline:
             made = Stage(
                 self, function, wanted, inputs, Pattern(output), variables=variables, scatter=free, options=options
             )
+            made.code_of = code_of
             self.stages[wanted] = made
             try:
                 check_order(self.stages.values())

@@ -34,3 +34,19 @@ LIST_AUDIT = "SELECT id, at, who, action, target, before, after FROM tidemill.au
 async def list_audit(database: Database, *, limit: int = 50) -> list[asyncpg.Record]:
     """The newest entries of the audit trail."""
     return await database.fetch(LIST_AUDIT, limit)
+
+
+#: A page of entries; `$2` is an action, or what comes before its dot.
+PAGE_AUDIT = """
+SELECT id, at, who, action, target, before, after FROM tidemill.audit
+WHERE ($1::text IS NULL OR who = $1) AND ($2::text IS NULL OR action = $2 OR split_part(action, '.', 1) = $2)
+  AND ($3::bigint IS NULL OR id < $3)
+ORDER BY id DESC LIMIT $4
+"""
+
+
+async def page_audit(
+    database: Database, *, who: str | None, action: str | None, before: int | None, limit: int
+) -> list[asyncpg.Record]:
+    """Entries that match, newest first, from an id on."""
+    return await database.fetch(PAGE_AUDIT, who, action, before, limit)

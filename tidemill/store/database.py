@@ -162,11 +162,12 @@ class Database:
     async def connect_to_look_up(self) -> Connection:
         """A connection of the caller's own for statements that find their rows by keys, and repeat often.
 
-        Their plans are kept: one made for an empty table would go on reading all of it when it is full.
+        They are planned once, which takes longer than to run one for a few rows, and then for tables of any size: a
+        plan made for an empty table must not go on reading all of it when it is full.
         """
         connection = await self.connect()
         if not self.settings.transaction_pooler:  # There, each statement is planned anew.
-            await connection.execute("SET enable_seqscan = off")
+            await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
         return connection
 
     async def connect_to_listen(self) -> Connection:

@@ -47,7 +47,7 @@ WHERE number = (SELECT number FROM tidemill.log_range
 RETURNING number, from_xid::text, from_id, to_xid::text, to_id, done
 """
 
-_COLUMNS = "id, extract(epoch FROM at)::float8 AS at, key, headers, payload, xid::text AS xid"
+_COLUMNS = "id, extract(epoch FROM at)::float8 AS at, key, headers, payload, xid::text AS mark"
 
 #: The messages of a range.
 READ_RANGE = f"""
@@ -155,7 +155,7 @@ async def take_range(
             return None
         last = rows[-1]
         taken = await connection.fetch(
-            database.sql(TAKE_RANGE), name, topic, row["xid"], row["id"], last["xid"], last["id"], owner, lease
+            database.sql(TAKE_RANGE), name, topic, row["xid"], row["id"], last["mark"], last["id"], owner, lease
         )
         return Range(taken[0]["number"], rows)
 

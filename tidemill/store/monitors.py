@@ -114,6 +114,13 @@ INSERT INTO tidemill.monitor_tick (monitor, number, at) SELECT $1, tick, tick_at
 RETURNING number, at, (SELECT count(*) FROM news)
 """
 
+#: The next timer of a monitor.
+NEXT_DUE = """
+SELECT least((SELECT min(due_at) FROM tidemill.monitor_entity WHERE monitor = $1 AND due_at IS NOT NULL),
+             (SELECT extract(epoch FROM min(realert_at))::float8 FROM tidemill.alert
+              WHERE monitor = $1 AND resolved_at IS NULL AND realert_at IS NOT NULL)) AS at
+"""
+
 #: Entities of these shares with something to fold, or whose timer is due.
 FIND_WORK = """
 SELECT entity, shard, folded, fresh_at, at, id, last_at, count, due_at, version, marks, labels,
@@ -315,6 +322,12 @@ async def seal_tick(database: Database, name: str, at: float) -> tuple[int, floa
     """Complete the present tick; None if nothing has happened and nothing is due."""
     row = await database.fetchrow(SEAL_TICK, name, at)
     return None if row is None else (row["number"], row["at"])
+
+
+async def next_due(database: Database, name: str) -> float | None:
+    """When the next timer of any entity goes off."""
+    row = await database.fetchrow(NEXT_DUE, name)
+    return None if row is None else row["at"]
 
 
 async def commit_entities(

@@ -46,7 +46,7 @@ async def make_partitions(database: Database, now: float, *, back: int = 2, ahea
     existing = {row["name"] for row in await database.fetch(LIST_PARTITIONS)}
     made = []
     this = int(now // WEEK)
-    for week in range(this - back, this + ahead + 1):
+    for week in range(max(0, this - back), this + ahead + 1):
         name = f"monitor_event_w{week}"
         statement = (
             f"CREATE TABLE IF NOT EXISTS tidemill.{name} PARTITION OF tidemill.monitor_event "

@@ -249,8 +249,7 @@ born AS (
             "used",
             [(t.run_id, inbox_id) for t in turns for inbox_id in t.used],
             ("bigint", "bigint"),
-            "DELETE FROM tidemill.inbox WHERE id = ANY (ARRAY("
-            "SELECT id FROM {given} AS u(run_id, id) WHERE {mine}))",
+            "DELETE FROM tidemill.inbox WHERE id = ANY (ARRAY(SELECT id FROM {given} AS u(run_id, id) WHERE {mine}))",
         )
         self._add(
             "dropped",

@@ -39,6 +39,7 @@ from tidemill.streams.sources.base import FencedError, Place, Tap
 log = structlog.get_logger("tidemill.streams")
 
 FLUSH_EVERY = 0.05
+PREFETCH = 4000  # messages of a source that wait here, at most
 CONTROL_EVERY = 5.0
 ERROR_PAUSE = (0.2, 5.0)
 STOP_ENGINES = 10.0
@@ -65,7 +66,7 @@ class Dispatcher:
         self.asking = Asking(stream, self.engines)
         self.retries = RetryFeeder(database, self)
         self._database = database
-        self._prefetch = max(1024, 2 * stream.max_in_flight)
+        self._prefetch = max(PREFETCH, 2 * stream.max_in_flight)
         self._news: dict[str, list[Callable[[], None]]] = {}
         self._place = Place(stream.name, self.id, database, self._lose, self._on_news)
         self.taps: list[Tap] = [source.tap(self._place) for source in stream.sources]

@@ -86,7 +86,7 @@ class FairShare:
             sendable = left.get(id(lane), 0)
             if sendable:
                 if not self._in_turn:
-                    lane.credit += lane.quantum
+                    lane.credit += lane.quantum if len(left) > 1 else max(lane.quantum, free)
                 count = min(int(lane.credit + 1e-9), sendable, free)
                 if count:
                     lane.credit -= count

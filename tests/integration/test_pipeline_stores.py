@@ -1,0 +1,245 @@
+"""Places for states: files, an object store, the database; what each promises alike."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.store import LocalStore, MemoryStore
+
+from tests.support.pipelines import held, look, put, tree, update, wanted
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.driver import Driver
+from tidemill.pipelines.files import FileStates
+from tidemill.pipelines.manifest import change_manifest, read_manifest
+from tidemill.pipelines.objects import ObjectStates
+from tidemill.pipelines.pattern import Pattern
+from tidemill.pipelines.states import Draft, ManifestEntry, States, StoreTrouble
+from tidemill.pipelines.tables import DatabaseStates
+from tidemill.store.database import Database
+
+
+@pytest.fixture(params=["files", "memory", "local objects", "database"])
+async def states(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> AsyncIterator[States]:
+    if request.param == "files":
+        yield FileStates(tmp_path)
+    elif request.param == "memory":
+        yield ObjectStates(MemoryStore())
+    elif request.param == "local objects":
+        yield ObjectStates(LocalStore(tmp_path))
+    else:
+        yield DatabaseStates("test", database)
+
+
+async def write(states: States, path: str, content: Any, needs: dict[str, int] | None = None) -> dict[str, int]:
+    before = (await states.look([path]))[path]
+    return await states.publish(await states.prepare([Draft(path, content, needs or {}, before=before)]))
+
+
+async def test_what_is_written_is_listed_and_read_as_it_was(states: States) -> None:
+    signature = (await write(states, "a/1.txt", b"one"))["a/1.txt"]
+    await write(states, "a/2.txt", iter([b"t", b"wo"]))
+    await write(states, "b/x/3.txt", b"three")
+    survey = await states.survey([Pattern("a/{id}.txt"), Pattern("b/{x}/{y}.txt"), Pattern("c/{z}.txt")])
+    assert set(survey.signatures) == {"a/1.txt", "a/2.txt", "b/x/3.txt"}
+    assert survey.signatures["a/1.txt"] == signature
+    assert list(survey.matched[Pattern("b/{x}/{y}.txt")]) == ["b/x/3.txt"]
+    assert await states.read("a/2.txt") == b"two"
+    assert b"".join([piece async for piece in states.stream("b/x/3.txt")]) == b"three"
+    seen = await states.contents(["a/1.txt", "a/9.txt"])
+    assert seen["a/9.txt"] is None
+    assert seen["a/1.txt"] is not None
+    assert seen["a/1.txt"].size == 3
+
+
+async def test_a_signature_changes_with_every_write(states: States) -> None:
+    first = await write(states, "a/1.txt", b"one")
+    second = await write(states, "a/1.txt", b"two")
+    assert first["a/1.txt"] != second["a/1.txt"]
+    assert await states.look(["a/1.txt", "nothing"]) == {"a/1.txt": second["a/1.txt"], "nothing": None}
+
+
+async def test_content_is_put_in_place_only_if_what_it_needs_is_as_it_was(states: States) -> None:
+    source = (await write(states, "in.txt", b"old"))["in.txt"]
+    await write(states, "in.txt", b"new")
+    assert await write(states, "out.txt", b"made of old", {"in.txt": source}) == {}
+    assert await states.look(["out.txt"]) == {"out.txt": None}
+
+
+async def test_removed_and_archived_states_are_gone_from_their_place(states: States) -> None:
+    await write(states, "a/1.txt", b"one")
+    await write(states, "a/2.txt", b"two")
+    await states.remove(["a/1.txt"])
+    await states.archive(["a/2.txt"])
+    assert await states.look(["a/1.txt", "a/2.txt"]) == {"a/1.txt": None, "a/2.txt": None}
+
+
+@pytest.mark.parametrize("kind", ["memory", "local objects", "database"])
+async def test_a_pipeline_keeps_its_states_elsewhere(kind: str, tmp_path: Path, database: Database) -> None:
+    store: Any = {
+        "memory": lambda: ObjectStates(MemoryStore()),
+        "local objects": lambda: ObjectStates(LocalStore(tmp_path)),
+        "database": lambda: DatabaseStates("p"),
+    }[kind]()
+    pipeline = Pipeline("p", store=store)
+
+    @pipeline.stage(input="in/{id}.txt", output="mid/{id}.txt")
+    async def first(entity, text):
+        return text.upper()
+
+    @pipeline.stage(input="mid/*.txt", output="all.txt")
+    def together(entity, files):
+        return ",".join(file.text() for file in files)
+
+    states = Driver(database, pipeline).states
+    await write(states, "in/a.txt", b"apple")
+    await write(states, "in/b.txt", b"pear")
+    assert (await update(database, pipeline)).steps == []
+    assert await states.read("all.txt") == b"APPLE,PEAR"
+    await write(states, "in/b.txt", b"plum")
+    assert wanted(await look(database, pipeline)) == {"first/b": "InputChanged"}
+    assert (await update(database, pipeline)).steps == []
+    assert await states.read("all.txt") == b"APPLE,PLUM"
+    await states.remove(["mid/a.txt"])
+    assert wanted(await look(database, pipeline)) == {"first/a": "Deleted"}
+
+
+async def test_of_two_who_put_the_same_object_one_has_its_way() -> None:
+    store = MemoryStore()
+    one, two = ObjectStates(store), ObjectStates(store)
+    first = await one.prepare([Draft("a.txt", b"one", {})])
+    second = await two.prepare([Draft("a.txt", b"two", {})])
+    assert list(await one.publish(first)) == ["a.txt"]
+    assert await two.publish(second) == {}
+    before = (await two.look(["a.txt"]))["a.txt"]
+    late = await two.prepare([Draft("a.txt", b"late", {}, before=before)])
+    await write(one, "a.txt", b"newer")
+    assert await two.publish(late) == {}
+    assert await one.read("a.txt") == b"newer"
+
+
+async def test_many_who_change_one_objects_manifest_lose_nothing() -> None:
+    store = MemoryStore()
+    entry = ManifestEntry("code", "content")
+    await asyncio.gather(*(ObjectStates(store).keep_manifest("a", {f"{n}.txt": entry}) for n in range(8)))
+    assert set(await ObjectStates(store).manifest("a")) == {f"{n}.txt" for n in range(8)}
+
+
+def test_many_who_change_one_manifest_lose_nothing(tmp_path: Path) -> None:
+    entry = ManifestEntry("code", "content", "2026-01-15T10:00:00Z", "p#s")
+    put(tmp_path, {f"{n}-{m}.txt": "" for n in range(8) for m in range(10)})
+
+    def change(n: int) -> None:
+        for m in range(10):
+            change_manifest(tmp_path, {f"{n}-{m}.txt": entry})
+
+    threads = [threading.Thread(target=change, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(read_manifest(tmp_path)) == {f"{n}-{m}.txt" for n in range(8) for m in range(10)}
+
+
+def test_a_manifest_never_names_a_file_that_is_not_there(tmp_path: Path) -> None:
+    put(tmp_path, {"a.txt": ""})
+    change_manifest(tmp_path, {"a.txt": ManifestEntry("c", "c"), "gone.txt": ManifestEntry("c", "c")})
+    assert set(read_manifest(tmp_path)) == {"a.txt"}
+
+
+def test_a_manifest_that_cannot_be_read_says_so_and_is_written_anew(tmp_path: Path) -> None:
+    put(tmp_path, {"a.txt": "", ".manifest.json": "{"})
+    with pytest.raises(StoreTrouble, match="cannot be read"):
+        read_manifest(tmp_path)
+    change_manifest(tmp_path, {"a.txt": ManifestEntry("c", "c")})
+    assert set(read_manifest(tmp_path)) == {"a.txt"}
+
+
+def plain(root: Path) -> Pipeline:
+    pipeline = Pipeline("p", root=root)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt")
+    def only(entity, text):
+        return text
+
+    return pipeline
+
+
+async def test_a_folder_that_leads_out_of_the_root_is_not_written_to(tmp_path: Path, database: Database) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    root = tmp_path / "root"
+    put(root, {"in/a.txt": "x"})
+    (root / "out").symlink_to(elsewhere)
+    driver = Driver(database, plain(root))
+    await driver.act(await driver.begin())
+    await driver.idle.wait()
+    assert "leads out of" in (driver.trouble or "")
+    assert list(elsewhere.iterdir()) == []
+    await driver.close()
+
+
+async def test_names_that_are_not_utf8_and_loops_of_links_are_told_and_left_alone(
+    tmp_path: Path, database: Database
+) -> None:
+    put(tmp_path, {"in/a.txt": "x"})
+    with open(os.fsencode(tmp_path) + b"/in/\xff.txt", "wb") as opened:
+        opened.write(b"x")
+    (tmp_path / "in/loop.txt").symlink_to("loop.txt")
+    driver = Driver(database, plain(tmp_path))
+    plan = await driver.begin()
+    assert [step.entity for step in plan.builds] == ["a"]
+    told = " ".join(driver.problems)
+    assert "not UTF-8" in told
+    assert "loop.txt" in told
+
+
+async def test_a_folder_that_cannot_be_read_is_told_and_nothing_is_lost(tmp_path: Path, database: Database) -> None:
+    put(tmp_path, {"in/a.txt": "x"})
+    await update(database, plain(tmp_path))
+    driver = Driver(database, plain(tmp_path))
+    await driver.load()
+    os.chmod(tmp_path / "in", 0)
+    root = os.geteuid() == 0
+    try:
+        if root:
+            os.seteuid(65534)  # root may read anything
+        survey = FileStates(tmp_path).survey_now(driver.patterns)
+    finally:
+        if root:
+            os.seteuid(0)
+        os.chmod(tmp_path / "in", 0o755)
+    driver.take_survey(survey)
+    plan = driver.plan()
+    assert "cannot be looked at" in " ".join(driver.problems)
+    assert plan.orphans == []
+    assert tree(tmp_path)["out/a.txt"] == "x"
+
+
+async def test_a_disk_that_is_full_is_told_and_costs_nothing_but_time(tmp_path: Path, database: Database) -> None:
+    """A limit on the size of files stands in for a full disk: the same call fails in the same way."""
+    import resource
+    import signal
+
+    put(tmp_path, {"in/a.txt": "x" * 5000})
+    before, old = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    driver = Driver(database, plain(tmp_path))
+    plan = await driver.begin()
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        await driver.act(plan)
+        await driver.idle.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, old)
+    assert "cannot be written" in (driver.trouble or "")
+    assert "out/a.txt" not in tree(tmp_path)
+    assert not list(tmp_path.rglob(".tidemill-*"))
+    await driver.close()
+    assert held(await update(database, plain(tmp_path))) == {}
+    assert tree(tmp_path)["out/a.txt"] == "x" * 5000

@@ -1,0 +1,81 @@
+"""Whatever stage of a tick a monitor is killed in: no event is lost or counted twice, no alert dropped or repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import AppProcess, eventually, value
+from tests.support.server import TestServer
+from tests.support.watched import WATCHED, everything, lines, write_round
+from tidemill.store.database import Database, DatabaseSettings
+
+STAGES = ["reset:3", "roster:3", "drain:2", "drain:9", "sealed:1", "recompute:2", "triggers:2", "commit:1", "commit:2",
+          "sleep:3"]  # fmt: skip
+
+#: Events, the time at which they are there, and a time up to which all must be judged then. The third brings only
+#: timers, the last an event that is behind what was folded.
+ROUNDS = [
+    (lines(40, 1000.0), 1020.0, 1020.0),
+    (lines(25, 1100.0), 1120.0, 1120.0),
+    ([], 1500.0, 1420.0),
+    (lines(60, 1700.0), 1800.0, 1800.0),
+    (lines(10, 1650.0, who=["b"]), 1900.0, 1900.0),
+]
+
+JUDGED = """
+SELECT count(*) FROM tidemill.monitor AS m WHERE m.events = $1 AND m.tick_at >= $2 AND NOT EXISTS (
+    SELECT FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name AND (e.head > e.folded OR e.due_at <= $2))
+"""
+
+
+async def live_through(url: str, folder: Path, kill_at: str = "") -> tuple[str, int]:
+    """All rounds, with a process that is killed and started anew; what is written then, and how often it died."""
+    folder.mkdir()
+    write_round(folder, [], 1000.0)
+    deaths, count = 0, 0
+    async with Database(DatabaseSettings(url=url)) as database:
+        process = AppProcess("monitor", url, WATCHED, watched=str(folder), kill_at=kill_at)
+
+        async def judged(count: int, upto: float) -> bool:
+            nonlocal process, deaths
+            if process.exit_status is not None:
+                assert process.exit_status == -9, process.said
+                deaths += 1
+                process.close()
+                process = AppProcess("monitor", url, WATCHED, watched=str(folder))
+            return bool(await value(database, JUDGED, count, upto))
+
+        try:
+            for events, now, upto in ROUNDS:
+                count += len(events)
+                write_round(folder, events, now)
+                total = count
+                await eventually(lambda: judged(total, upto), timeout=30, what=f"{total} events are judged")  # noqa: B023
+            return await everything(database), deaths
+        finally:
+            process.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, str]:
+    """What an uninterrupted run has written, once it is known."""
+    return {}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("moment", STAGES)
+async def test_a_kill_at_any_stage_changes_nothing_that_is_written(
+    moment: str, database_url: str, server: TestServer, tmp_path: Path, undisturbed: dict[str, str]
+) -> None:
+    if "all" not in undisturbed:
+        url = server.create()
+        undisturbed["all"], deaths = await live_through(url, tmp_path / "calm")
+        server.drop(url)
+        assert deaths == 0
+        for seen in ('"peak"', '"cleared"', '"silent"'):
+            assert undisturbed["all"].count(seen) >= 3, seen
+    written, deaths = await live_through(database_url, tmp_path / "killed", moment)
+    assert deaths == 1
+    assert written == undisturbed["all"]

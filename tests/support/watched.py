@@ -1,0 +1,215 @@
+"""Monitors for tests: a fold, a source that a test fills, a clock that a test moves, and an application for processes.
+
+As an application it reads `TIDEMILL_WATCHED` (a folder): `events.jsonl` is the source, `clock` holds the time. With
+`TIDEMILL_KILL_AT=stage:n` in the environment the process kills itself, as SIGKILL would, at the n-th time that stage is
+reached.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.waiting import eventually
+from tidemill import App
+from tidemill.core.clock import VirtualClock
+from tidemill.monitors import Incoming, JsonlSource, Monitor, Page, absent, momentary, sustained
+from tidemill.monitors.runner import MonitorRunner, Watcher
+from tidemill.store.database import Database
+
+FOLDER = "TIDEMILL_WATCHED"
+KILL_AT = "TIDEMILL_KILL_AT"
+WATCHED = Path(__file__)
+
+
+class Heat:
+    """Counts, remembers since when it is hot, and lists the peaks."""
+
+    def on_event(self, state: Any, event: Any) -> None:
+        state.count = (state.count or 0) + 1
+        state.seen = [*(state.seen or [])[-19:], event.id]
+        heat = event["heat"]
+        if heat > 50:
+            state.hot_since = state.hot_since or event.at
+        else:
+            state.hot_since = None
+        if heat > 90:
+            state.peaks = [*(state.peaks or []), {"id": event.id, "at": event.at, "heat": heat}]
+
+
+def triggers(**changes: Any) -> list[Any]:
+    return [
+        sustained(
+            "hot",
+            when=lambda s, now: s.hot_since is not None,
+            since=lambda s: s.hot_since,
+            **{"realert": "10m", **changes},
+        ),
+        momentary("peak", of=lambda s: s.peaks or [], severity="critical"),
+        absent("silent", after="5m"),
+    ]
+
+
+class Pages:
+    """A source whose pages the test writes. What is older than asked for is left out, as an API would."""
+
+    overlap = 2.0
+    overlap_most = 600.0
+
+    def __init__(self, *, page: int = 500, newest_first: bool = False) -> None:
+        self.events: list[Incoming] = []
+        self.asked: list[float | None] = []
+        self.failures: list[Exception] = []
+        self._page = page
+        self._newest_first = newest_first
+
+    def add(self, *events: Incoming) -> None:
+        self.events += events
+
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+        self.asked.append(since)
+        if self.failures:
+            raise self.failures.pop(0)
+        found = sorted((e for e in self.events if since is None or e.at >= since), key=lambda e: (e.at, len(e.id), e.id))
+        if self._newest_first:
+            found.reverse()
+        for start in range(0, max(1, len(found)), self._page):
+            last = start + self._page >= len(found)
+            yield Page(found[start : start + self._page], settled=last or not self._newest_first)
+
+    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[Page]:
+        found = [e for e in self.events if e.at >= since and e.data["who"] == entity]
+        begin = int(token or 0)
+        for start in range(begin, len(found), self._page):
+            yield Page(found[start : start + self._page], token=str(start + self._page))
+
+    async def close(self) -> None: ...
+
+
+def event(id: Any, at: float, who: str = "a", heat: float = 0.0, **more: Any) -> Incoming:
+    data = {"id": str(id), "at": at, "who": who, "heat": heat, **more}
+    return Incoming(str(id), at, data, json.dumps(data).encode())
+
+
+def heat_monitor(source: Any, **options: Any) -> Monitor:
+    wanted = {"fold": Heat, "triggers": triggers(), "idle": 0.01, "idle_max": 0.02, **options}
+    return Monitor("heat", source=source, entity=lambda e: e["who"], **wanted)
+
+
+@asynccontextmanager
+async def watching(database: Database, watch: Monitor, clock: Any = None, **options: Any) -> AsyncIterator[Watcher]:
+    """A watcher that owns everything and ticks when the test says so: `await watcher.one_tick()`."""
+    from tidemill.engine.runstore import PostgresRuns
+
+    keeping = PostgresRuns(database)
+    runner = MonitorRunner(database, {watch.name: watch}, **options)
+    owner = await keeping.join(runner._card(), lease=30.0, heartbeat=1.0, on_fenced=lambda why: None)
+    watcher = Watcher(database, watch, options.get("task"), clock=clock or VirtualClock(1000.0), heartbeat=0.0)
+    await watcher.prepare(owner)
+    try:
+        yield watcher
+    finally:
+        await keeping.stop_renewing()
+        await keeping.leave(owner)
+
+
+ALERTS = """
+SELECT monitor, trigger, entity, kind, key, severity, started_at, opened_at, tick, resolved_at, resolution, acked_at,
+       realert_at, again_after IS NOT NULL AS again FROM tidemill.alert ORDER BY trigger, entity, opened_at, key
+"""
+ENTITIES = """
+SELECT entity, folded, at, id, last_at, count, due_at, version, state::text, marks::text, problem
+FROM tidemill.monitor_entity ORDER BY entity
+"""
+EVENTS = "SELECT entity, source_id, at, tick, data::text FROM tidemill.monitor_event ORDER BY at, source_id"
+HISTORY = """
+SELECT a.trigger, a.entity, a.key, h.at, h.action, h.who, h.detail
+FROM tidemill.alert_history AS h JOIN tidemill.alert AS a ON a.id = h.alert ORDER BY 1, 2, 3, 4, 5
+"""
+
+
+async def everything(database: Database) -> str:
+    """All that a monitor has written and that must not depend on when it was killed."""
+    parts = [[list(row) for row in await database.fetch(statement)] for statement in (ALERTS, ENTITIES, EVENTS, HISTORY)]
+    return json.dumps(parts, default=str, indent=1)
+
+
+async def open_triggers(database: Database) -> set[tuple[str, str]]:
+    rows = await database.fetch("SELECT entity, trigger FROM tidemill.alert WHERE resolved_at IS NULL")
+    return {(row["entity"], row["trigger"]) for row in rows}
+
+
+def write_round(folder: Path, events: Sequence[dict[str, Any]], now: float) -> None:
+    """A later time, and then more events in the file."""
+    clock = folder / "clock.new"
+    clock.write_text(repr(now))
+    clock.rename(folder / "clock")
+    with (folder / "events.jsonl").open("ab", buffering=0) as file:
+        file.write(b"".join(json.dumps(each).encode() + b"\n" for each in events))
+
+
+async def settled(database: Database, count: int, tick_at: float) -> Any:
+    """Wait until so many events are in the log and everything up to a time has been judged."""
+    return await eventually(
+        lambda: database.fetchrow(
+            """
+            SELECT FROM tidemill.monitor AS m WHERE m.events = $1 AND m.tick_at >= $2 AND NOT EXISTS (
+                SELECT FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name
+                AND (e.head > e.folded OR e.due_at <= $2))
+            """,
+            count,
+            tick_at,
+        ),
+        what=f"{count} events are judged at {tick_at}",
+    )
+
+
+class FileClock:
+    """The time that a file tells."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def now(self) -> float:
+        return float(self._path.read_text())
+
+    monotonic = now
+
+
+def killer(wish: str | None) -> Any:
+    """Called with each stage that is reached; ends the process at the one that is wished for."""
+    if not wish:
+        return lambda stage: None
+    wanted, _, number = wish.partition(":")
+    left = [int(number or 1)]
+
+    def reached(stage: str) -> None:
+        if stage == wanted:
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return reached
+
+
+def lines(count: int, start: float, who: Iterable[str] = ("a", "b", "c")) -> list[dict[str, Any]]:
+    """Events that make alerts come and go."""
+    names = list(who)
+    return [
+        {"id": f"{start:g}-{i}", "at": start + i * 0.5, "who": names[i % len(names)], "heat": (i * 37) % 100}
+        for i in range(count)
+    ]
+
+
+app = App("watched")
+if FOLDER in os.environ:
+    folder = Path(os.environ[FOLDER])
+    app.monitor(heat_monitor(JsonlSource(folder / "events.jsonl", page=7)))
+    options = {"clock": FileClock(folder / "clock"), "reached": killer(os.environ.get(KILL_AT))}
+    make_runner = app.monitor_runner
+    app.monitor_runner = lambda **more: make_runner(**{**options, **more})  # type: ignore[method-assign]

@@ -1,0 +1,233 @@
+"""The pure parts of streams: rates, positions, recent ids, breakers, fair shares."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemill.core.errors import ConfigError
+from tidemill.streams.breaker import Breaker, BreakerRule
+from tidemill.streams.buckets import TokenBucket
+from tidemill.streams.fair import NEVER, FairShare, Lane
+from tidemill.streams.figures import PlanFigures, percentile
+from tidemill.streams.offsets import Offsets
+from tidemill.streams.seen import Seen
+
+# -- rates ----------------------------------------------------------------------------------------
+
+
+def let_through(bucket: TokenBucket, seconds: float, step: float = 0.001) -> list[float]:
+    """When messages pass a bucket that is always asked."""
+    passed: list[float] = []
+    for tick in range(int(seconds / step)):
+        now = tick * step
+        count = bucket.available(now)
+        bucket.take(count, now)
+        passed += [now] * count
+    return passed
+
+
+@pytest.mark.parametrize("rate", [5, 50, 500, 5000])
+def test_no_second_sees_more_than_the_rate_wherever_it_begins(rate: int) -> None:
+    """A fixed window would let twice the rate through around its border."""
+    passed = let_through(TokenBucket(rate), 4.0)
+    for begin in (0.0, 0.25, 0.5, 0.77, 1.0, 1.9, 2.5, 2.999):
+        inside = sum(begin <= at < begin + 1 for at in passed)
+        assert inside <= rate * 1.02 + 1, f"{inside} from {begin}"
+        assert inside >= rate * 0.98 - 1, f"{inside} from {begin}"
+
+
+def test_an_empty_bucket_says_when_it_is_not() -> None:
+    bucket = TokenBucket(10.0)
+    bucket.take(1, 0.0)
+    assert bucket.available(0.0) == 0
+    assert bucket.ready_at(0.0) == pytest.approx(0.1)
+    assert bucket.available(0.0999) == 0
+    assert bucket.available(0.1) == 1
+
+
+def test_a_new_rate_brings_no_burst() -> None:
+    bucket = TokenBucket(10.0)
+    bucket.take(1, 0.0)
+    bucket.change(1000.0, 0.0)
+    assert bucket.available(0.0) == 0
+    assert bucket.available(0.002) == 2
+
+
+# -- positions ------------------------------------------------------------------------------------
+
+
+@given(st.permutations(range(30)))
+def test_a_position_is_committable_when_all_before_it_are_done(order: list[int]) -> None:
+    offsets = Offsets()
+    offsets.take(range(30))
+    done: set[int] = set()
+    for position in order:
+        offsets.finish(position)
+        done.add(position)
+        gap = next(each for each in range(31) if each not in done)
+        assert offsets.committable == (gap - 1 if gap else None)
+        assert offsets.ahead == sorted(each for each in done if each > gap)
+    assert offsets.unfinished == 0
+
+
+def test_a_position_that_was_never_taken_moves_nothing() -> None:
+    offsets = Offsets(9)
+    offsets.take([10, 11])
+    assert not offsets.finish(5)
+    assert offsets.finish(10)
+    assert not offsets.finish(10), "the same position twice"
+    assert offsets.committable == 10
+
+
+# -- recent ids -----------------------------------------------------------------------------------
+
+
+def test_an_id_is_known_within_the_window_and_not_after() -> None:
+    seen = Seen(10.0)
+    seen.note("a", 0.0)
+    assert seen.has("a", 9.9)
+    assert not seen.has("a", 10.0)
+    assert not seen.has("b", 1.0)
+
+
+def test_the_window_never_holds_more_than_it_may() -> None:
+    seen = Seen(1e9, most=100)
+    for number in range(1000):
+        seen.note(number, float(number))
+    assert len(seen) == 100
+    assert seen.has(999, 1000.0)
+    assert not seen.has(0, 1000.0)
+
+
+# -- breakers -------------------------------------------------------------------------------------
+
+
+def test_a_breaker_opens_at_half_of_twenty_calls_rests_and_probes() -> None:
+    breaker = Breaker("search")
+    for call in range(19):
+        assert breaker.wait(0.0) is None
+        breaker.record(call % 2 == 0, 0.0)
+    assert breaker.state(0.0) == "closed", "nineteen calls are too few to know"
+    breaker.record(False, 0.1)
+    assert breaker.state(0.1) == "open"
+    assert breaker.wait(1.1) == pytest.approx(14.0)
+    assert breaker.state(15.1) == "half-open"
+    for _ in range(10):
+        assert breaker.wait(15.1) is None
+    assert breaker.wait(15.1) is not None, "ten probes are under way"
+    for _ in range(10):
+        breaker.record(True, 15.2)
+    assert breaker.state(15.2) == "closed"
+
+
+def test_a_probe_that_fails_opens_the_breaker_again() -> None:
+    breaker = Breaker("search", BreakerRule(least=1, rest="1s"))
+    breaker.record(False, 0.0)
+    assert breaker.wait(1.0) is None
+    breaker.record(False, 1.0)
+    assert breaker.state(1.5) == "open"
+    assert breaker.wait(1.5) == pytest.approx(0.5)
+
+
+def test_failures_outside_of_the_window_are_forgotten() -> None:
+    breaker = Breaker("search", BreakerRule(window="10s", least=4))
+    for _ in range(3):
+        breaker.record(False, 0.0)
+    breaker.record(False, 20.0)
+    assert breaker.state(20.0) == "closed"
+
+
+def test_a_breaker_that_could_never_work_is_refused() -> None:
+    with pytest.raises(ConfigError, match="share above 0"):
+        BreakerRule(failures=0)
+
+
+# -- fair shares ----------------------------------------------------------------------------------
+
+
+def busy_lanes(*weights: float) -> list[Lane]:
+    return [Lane(f"lane{number}", range(1_000_000), weight=weight) for number, weight in enumerate(weights)]
+
+
+@given(
+    st.lists(st.floats(0.5, 20), min_size=1, max_size=16),
+    st.lists(st.integers(1, 64), min_size=1, max_size=200),
+)
+def test_busy_sources_get_their_shares_however_few_slots_are_free(weights: list[float], frees: list[int]) -> None:
+    lanes = busy_lanes(*weights)
+    fair = FairShare(lanes)
+    taken = dict.fromkeys((lane.name for lane in lanes), 0)
+    for free in frees:
+        picks = fair.pick(free, 0.0)
+        assert sum(count for _, count in picks) == free
+        for lane, count in picks:
+            taken[lane.name] += count
+    total = sum(frees)
+    rounds = sum(lane.quantum for lane in lanes)
+    for lane in lanes:
+        fair_share = total * lane.weight / sum(weights)
+        assert abs(taken[lane.name] - fair_share) <= lane.quantum + 1 + lane.quantum / rounds * max(
+            each.quantum for each in lanes
+        )
+
+
+def test_shares_are_within_two_percent_over_ten_thousand_messages() -> None:
+    lanes = busy_lanes(8, 4, 2, 1, 1)
+    fair = FairShare(lanes)
+    taken = dict.fromkeys((lane.name for lane in lanes), 0)
+    for _ in range(1000):
+        for lane, count in fair.pick(10, 0.0):
+            taken[lane.name] += count
+    for lane in lanes:
+        assert taken[lane.name] / 10_000 == pytest.approx(lane.weight / 16, rel=0.02)
+
+
+def test_an_empty_source_is_skipped_and_the_others_share_its_part() -> None:
+    full, empty, half = Lane("full", deque([0] * 100)), Lane("empty", deque()), Lane("half", deque([0] * 5))
+    picks = FairShare([full, empty, half]).pick(30, 0.0)
+    assert sum(count for lane, count in picks if lane is half) == 5
+    assert sum(count for lane, count in picks if lane is full) == 25
+    assert not any(lane is empty for lane, _ in picks)
+
+
+def test_a_source_is_owed_nothing_for_the_time_in_which_it_was_empty() -> None:
+    late, early = deque(), deque([0] * 1000)
+    lanes = [Lane("early", early), Lane("late", late)]
+    fair = FairShare(lanes)
+    fair.pick(500, 0.0)
+    late.extend([0] * 1000)
+    picks = fair.pick(100, 0.0)
+    assert sum(count for lane, count in picks if lane.name == "late") == pytest.approx(50, abs=1)
+
+
+def test_a_throttled_source_has_a_wake_time_and_slows_nobody() -> None:
+    slow = Lane("slow", deque([0] * 100), weight=100, bucket=TokenBucket(10.0))
+    free = Lane("free", deque([0] * 1000))
+    fair = FairShare([slow, free])
+    picks = fair.pick(500, 0.0)
+    assert sum(count for lane, count in picks if lane is slow) == 1
+    assert sum(count for lane, count in picks if lane is free) == 499
+    assert fair.wakes_at(0.0) == pytest.approx(0.1)
+    assert fair.wakes_at(0.0) < NEVER
+
+
+def test_two_sources_of_one_kind_have_a_limit_each() -> None:
+    lanes = [Lane(name, deque([0] * 100), bucket=TokenBucket(1.0)) for name in ("one", "two")]
+    picks = FairShare(lanes).pick(10, 0.0)
+    assert sorted((lane.name, count) for lane, count in picks) == [("one", 1), ("two", 1)]
+
+
+# -- figures --------------------------------------------------------------------------------------
+
+
+def test_percentiles_of_buckets_are_as_good_as_a_factor_of_two() -> None:
+    figures = PlanFigures()
+    for milliseconds in range(1, 101):
+        figures.took(milliseconds / 1000)
+    assert percentile(figures.buckets, 0.5) == pytest.approx(0.05, rel=0.5)
+    assert percentile(figures.buckets, 0.99) == pytest.approx(0.099, rel=0.5)
+    assert percentile([0] * 5, 0.5) is None

@@ -1,0 +1,248 @@
+"""What the dispatcher decides: pure, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidemill.core.retry import retry
+from tidemill.streams.message import Delivery, Failure
+from tidemill.streams.policy import Choice, Dispatch
+from tidemill.streams.sources.jsonl import JsonlSource
+
+NO = Failure("Spam", "ValueError", "no", ("ValueError",))
+
+
+def make(*sources: dict[str, Any], max_in_flight: int = 100, dedup_window: float = 600.0, **more: Any) -> Dispatch:
+    declared = [JsonlSource(f"{number}.jsonl", **options) for number, options in enumerate(sources or ({},))]
+    policy = more.pop("retry", retry(3, backoff=1.0, jitter=0.0))
+    return Dispatch(
+        declared, max_in_flight=max_in_flight, retry=policy, max_losses=3, dedup_window=dedup_window, **more
+    )
+
+
+def put(policy: Dispatch, count: int, index: int = 0, **fields: Any) -> None:
+    start = policy.counts[index].arrived
+    policy.arrived(index, [Delivery(b"x", start + number, **fields) for number in range(count)])
+
+
+def positions(choice: Choice) -> list[int]:
+    return [delivery.position for _, delivery in choice.send]
+
+
+def test_never_more_than_max_in_flight_are_under_way() -> None:
+    policy = make(max_in_flight=10)
+    put(policy, 100)
+    first = policy.choose(0.0, 0.0)
+    assert len(first.send) == 10
+    assert not policy.choose(0.0, 0.0).send
+    acks = policy.done([ticket for ticket, _ in first.send[:3]], 0.0)
+    assert [delivery.position for delivery in acks] == [0, 1, 2]
+    assert len(policy.choose(0.0, 0.0).send) == 3
+
+
+def test_a_failed_message_is_kept_and_given_up_after_its_last_attempt() -> None:
+    policy = make()
+    put(policy, 1)
+    ((ticket, delivery),) = policy.choose(0.0, 0.0).send
+    outcome = policy.failed(ticket, [NO], 0.0)
+    assert outcome is not None
+    assert outcome.park is not None
+    assert (outcome.park.delay, outcome.park.attempts, outcome.park.plans) == (1.0, 2, ("Spam",))
+    assert policy.busy == 1, "it is under way until its outcome is stored"
+    assert policy.settled(delivery, 0.0) == [delivery]
+    assert policy.busy == 0
+    policy.due_again([Delivery(b"x", attempt=3, retry_row=7)])
+    ((ticket, _),) = policy.choose(2.0, 2.0).send
+    outcome = policy.failed(ticket, [NO], 2.0)
+    assert outcome is not None
+    assert outcome.bury is not None
+    assert outcome.bury.error == "Spam: ValueError: no (all 3 attempts failed)"
+    assert (policy.counts[0].failed, policy.counts[0].retried, policy.counts[0].dead) == (2, 1, 1)
+
+
+def test_one_plan_may_be_given_up_while_another_is_tried_again() -> None:
+    policy = make()
+    put(policy, 1)
+    ((ticket, _),) = policy.choose(0.0, 0.0).send
+    outcome = policy.failed(ticket, [NO, Failure("Rank", "Discard", "not wanted", (), None, "discard")], 0.0)
+    assert outcome is not None
+    assert outcome.park is not None
+    assert outcome.bury is not None
+    assert outcome.park.plans == ("Spam",)
+    assert outcome.bury.plans == ("Rank",)
+
+
+def test_a_snooze_costs_no_attempt() -> None:
+    policy = make()
+    put(policy, 1)
+    ((ticket, _),) = policy.choose(0.0, 0.0).send
+    outcome = policy.failed(ticket, [Failure("Spam", "Snooze", "later", (), 30.0, "snooze")], 0.0)
+    assert outcome is not None
+    assert outcome.park is not None
+    assert (outcome.park.delay, outcome.park.attempts) == (30.0, 1)
+
+
+def test_an_expired_message_is_dropped_counted_and_acked() -> None:
+    policy = make({"max_age": "10s"})
+    policy.arrived(
+        0, [Delivery(b"old", 1, at=80.0), Delivery(b"own", 2, at=99.0, deadline=99.5), Delivery(b"new", 3, at=95.0)]
+    )
+    choice = policy.choose(0.0, 100.0)
+    assert positions(choice) == [3]
+    assert [delivery.position for delivery in choice.ack] == [1, 2]
+    assert policy.counts[0].expired == 2
+
+
+def test_a_retry_within_the_window_does_its_work() -> None:
+    """An id is noted when the work has succeeded, so a failed attempt leaves no trace."""
+    policy = make({"message_id": "key"})
+    put(policy, 1, key=b"a")
+    ((ticket, delivery),) = policy.choose(0.0, 0.0).send
+    policy.failed(ticket, [NO], 0.0)
+    policy.settled(delivery, 0.0)
+    policy.due_again([Delivery(b"x", 0, key=b"a", id="a", attempt=2, retry_row=1)])
+    assert len(policy.choose(1.0, 1.0).send) == 1
+
+
+def test_a_second_delivery_after_success_is_acked_and_not_run() -> None:
+    policy = make({"message_id": "key"})
+    put(policy, 1, key=b"a")
+    ((ticket, _),) = policy.choose(0.0, 0.0).send
+    policy.done([ticket], 0.0)
+    put(policy, 1, key=b"a")
+    choice = policy.choose(1.0, 1.0)
+    assert not choice.send
+    assert [delivery.position for delivery in choice.ack] == [1]
+    put(policy, 1, key=b"a")
+    assert len(policy.choose(601.0, 601.0).send) == 1, "after the window it is a new message"
+
+
+def test_a_second_delivery_while_the_first_is_under_way_shares_its_fate() -> None:
+    policy = make({"message_id": "key"})
+    put(policy, 2, key=b"a")
+    choice = policy.choose(0.0, 0.0)
+    assert positions(choice) == [0]
+    assert not choice.ack, "it may still be needed if the first is never done"
+    acks = policy.done([choice.send[0][0]], 0.0)
+    assert [delivery.position for delivery in acks] == [0, 1]
+    assert policy.counts[0].duplicates == 1
+
+
+def test_the_same_id_in_two_sources_is_two_messages() -> None:
+    policy = make({"message_id": "key"}, {"message_id": "key", "name": "other"})
+    put(policy, 1, 0, key=b"a")
+    put(policy, 1, 1, key=b"a")
+    assert len(policy.choose(0.0, 0.0).send) == 2
+
+
+def test_messages_of_one_key_go_one_after_the_other_and_other_keys_do_not_wait() -> None:
+    policy = make({"ordered": True})
+    policy.arrived(0, [Delivery(b"x", number, key=key) for number, key in enumerate([b"a", b"a", b"b", b"a"])])
+    choice = policy.choose(0.0, 0.0)
+    assert positions(choice) == [0, 2]
+    policy.done([choice.send[0][0]], 0.0)
+    choice = policy.choose(0.0, 0.0)
+    assert positions(choice) == [1]
+    policy.done([choice.send[0][0]], 0.0)
+    assert positions(policy.choose(0.0, 0.0)) == [3]
+
+
+def test_a_key_whose_message_failed_waits_for_its_next_attempt() -> None:
+    policy = make({"ordered": True})
+    put(policy, 2, key=b"a")
+    ((ticket, _),) = policy.choose(0.0, 0.0).send
+    assert policy.failed(ticket, [NO], 0.0) is None, "it is tried again from here"
+    assert not policy.choose(0.5, 0.5).send
+    assert policy.wakes_at(0.5) == 1.0
+    choice = policy.choose(1.0, 1.0)
+    assert positions(choice) == [0]
+    assert choice.send[0][1].attempt == 2
+    policy.done([choice.send[0][0]], 1.0)
+    assert positions(policy.choose(1.0, 1.0)) == [1]
+
+
+def test_a_delayed_source_sends_nothing_before_its_time() -> None:
+    policy = make({"delay": "60s"})
+    policy.arrived(0, [Delivery(b"x", 1, at=100.0), Delivery(b"x", 2, at=130.0)])
+    assert not policy.choose(0.0, 120.0).send
+    assert policy.wakes_at(0.0) == pytest.approx(40.0)
+    assert positions(policy.choose(40.0, 160.0)) == [1]
+    assert policy.wakes_at(40.0) == pytest.approx(70.0)
+
+
+def test_an_engines_death_frees_its_slots_and_sends_its_messages_again() -> None:
+    policy = make(max_in_flight=4)
+    put(policy, 8)
+    first = policy.choose(0.0, 0.0)
+    assert policy.engine_died([ticket for ticket, _ in first.send], 0.0, "it was killed") == []
+    assert policy.busy == 0
+    again = policy.choose(0.0, 0.0)
+    assert positions(again) == [0, 1, 2, 3]
+    assert not policy.done([first.send[0][0]], 0.0), "the dead engine's word does not count any more"
+    assert len(policy.done([ticket for ticket, _ in again.send], 0.0)) == 4
+    assert policy.counts[0].lost == 4
+
+
+def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up() -> None:
+    policy = make(max_in_flight=4)
+    put(policy, 4)
+    for _ in range(2):
+        choice = policy.choose(0.0, 0.0)
+        assert len(choice.send) == 4
+        policy.engine_died([ticket for ticket, _ in choice.send], 0.0, "it was killed")
+    choice = policy.choose(0.0, 0.0)
+    assert len(choice.send) == 1, "those that were there both times run one at a time"
+    (outcome,) = policy.engine_died([choice.send[0][0]], 0.0, "it was killed")
+    assert outcome.bury is not None
+    assert outcome.bury.why == "lost"
+    assert "3 times" in outcome.bury.error
+    policy.settled(outcome.delivery, 0.0)
+    for _ in range(3):
+        ((ticket, _),) = policy.choose(0.0, 0.0).send
+        policy.done([ticket], 0.0)
+    assert policy.counts[0].done == 3
+
+
+def test_weights_limits_and_switches_change_at_once() -> None:
+    policy = make({}, {"name": "other"}, max_in_flight=120)
+    put(policy, 1000, 0)
+    put(policy, 1000, 1)
+    policy.set_source(0, 0.0, weight=5.0, max_qps=None, enabled=True)
+    choice = policy.choose(0.0, 0.0)
+    assert [policy.in_flight[0], policy.in_flight[1]] == [100, 20]
+    policy.done([ticket for ticket, _ in choice.send], 0.0)
+    policy.set_source(0, 0.0, weight=5.0, max_qps=None, enabled=False)
+    choice = policy.choose(0.0, 0.0)
+    assert policy.in_flight == [0, 120]
+    policy.done([ticket for ticket, _ in choice.send], 0.0)
+    policy.set_source(0, 1.0, weight=5.0, max_qps=100.0, enabled=True)
+    policy.set_source(1, 1.0, weight=1.0, max_qps=None, enabled=False)
+    assert len(policy.choose(1.0, 1.0).send) == 1
+    assert policy.wakes_at(1.0) == pytest.approx(1.01)
+
+
+def test_a_drain_takes_nothing_and_hears_every_result() -> None:
+    policy = make(max_in_flight=10)
+    put(policy, 30)
+    choice = policy.choose(0.0, 0.0)
+    policy.taking = False
+    assert policy.unfinished == 10
+    outcome = policy.failed(choice.send[0][0], [NO], 0.0)
+    assert outcome is not None
+    policy.settled(outcome.delivery, 0.0)
+    assert len(policy.done([ticket for ticket, _ in choice.send[1:]], 0.0)) == 9
+    assert policy.unfinished == 0
+    assert not policy.choose(0.0, 0.0).send
+    assert len(policy.give_back()) == 20
+
+
+def test_what_is_given_back_is_all_that_was_not_finished() -> None:
+    policy = make({"ordered": True, "message_id": "header:id"}, max_in_flight=3)
+    policy.arrived(0, [Delivery(b"x", number, key=b"ab"[number % 2 : number % 2 + 1]) for number in range(10)])
+    choice = policy.choose(0.0, 0.0)
+    policy.done([choice.send[0][0]], 0.0)
+    policy.choose(0.0, 0.0)
+    assert sorted(delivery.position for delivery in policy.give_back()) == list(range(1, 10))
+    assert policy.unfinished == 0

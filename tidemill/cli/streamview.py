@@ -1,0 +1,116 @@
+"""Streams for people: a table of sources and one of plans, and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from tidemill.cli.render import ago, cut, local, names, table
+from tidemill.core.duration import format_duration
+
+SHOWN_BYTES = 2000
+
+
+def picture(found: Mapping[str, Any]) -> RenderableType:
+    """All running streams."""
+    if not found["dispatchers"]:
+        return Text("no stream is running", style="dim")
+    parts: list[RenderableType] = []
+    for each in found["dispatchers"]:
+        kept = found["kept"].get(each["stream"], {"retries": 0, "dead": 0})
+        parts += [_title(each, kept), Padding(_sources(each["sources"]), (0, 0, 1, 2), expand=False)]
+        if each["plans"]:
+            parts.append(Padding(_plans(each["plans"]), (0, 0, 1, 2), expand=False))
+    return Group(*parts)
+
+
+def _title(each: Mapping[str, Any], kept: Mapping[str, int]) -> Text:
+    live = each["live"]
+    return Text.assemble(
+        (each["stream"], "bold"),
+        "  ",
+        (each["mode"], "" if each["mode"] == "run" else "yellow"),
+        f"  {each['host']}:{each['pid']}  {each['in_flight']}/{each['max_in_flight']} in flight, ",
+        (f"{each['engines']} engines", "" if each["engines"] else "red"),
+        f" ({each['restarts']} restarts), {kept['retries']} wait for another attempt, ",
+        (f"{kept['dead']} dead letters", "red" if kept["dead"] else ""),
+        f", live {live['open']} open, {live['done']} done, {live['shed']} turned away" if live["done"] else "",
+    )
+
+
+def _sources(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
+    columns = ("source", "weight", "limit", "rate", "lag", "in flight", "done", "retried", "dead", "expired", "twice")
+    made = table(*columns, numbers=columns[1:])
+    for each in sources:
+        made.add_row(
+            Text(each["name"], style="" if each["enabled"] else "dim strike"),
+            f"{each['weight']:g}",
+            "" if each["max_qps"] is None else f"{each['max_qps']:g}/s",
+            f"{each['rate']:,.0f}/s",
+            "" if each["lag"] is None else f"{each['lag']:,}",
+            f"{each['in_flight']:,}",
+            f"{each['done']:,}",
+            f"{each['retried']:,}",
+            Text(f"{each['dead']:,}", style="red" if each["dead"] else ""),
+            f"{each['expired']:,}",
+            f"{each['duplicates']:,}",
+        )
+    return made
+
+
+def _plans(plans: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    made = table(
+        "plan", "done", "filtered", "failed", "p50", "p99", numbers=("done", "filtered", "failed", "p50", "p99")
+    )
+    for name, each in sorted(plans.items()):
+        made.add_row(
+            name,
+            f"{each['done']:,}",
+            f"{each['filtered']:,}",
+            Text(f"{each['failed']:,}", style="red" if each["failed"] else ""),
+            _length(each["p50"]),
+            _length(each["p99"]),
+        )
+    return made
+
+
+def _length(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds * 1e6:.0f}µs" if seconds < 0.001 else format_duration(seconds)
+
+
+def dead_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Dead letters, one a line."""
+    made = table("id", "stream", "source", "plan", "why", "attempts", "when", "error", numbers=("id",), wide="error")
+    for row in rows:
+        made.add_row(
+            str(row["id"]),
+            row["stream"],
+            row["source"],
+            names(row["plans"]),
+            row["why"],
+            str(row["attempts"]),
+            ago(row["buried_at"]),
+            cut(row["error"]),
+        )
+    return made
+
+
+def dead_page(row: Mapping[str, Any]) -> RenderableType:
+    """One dead letter in full."""
+    facts = [
+        ("stream", f"{row['stream']}, source {row['source']}, message {row['place']}"),
+        ("plans", names(row["plans"]) or "all"),
+        ("given up", f"{local(row['buried_at'])}  ({ago(row['buried_at'])}), after {row['attempts']} attempts"),
+        ("why", f"{row['why']}: {row['error']}"),
+        ("key", "" if row["key"] is None else row["key"].decode(errors="replace")),
+        ("headers", "" if row["headers"] is None else bytes(row["headers"]).decode()),
+        ("payload", row["payload"][:SHOWN_BYTES].decode(errors="replace")),
+    ]
+    shown = [Text.assemble((f"{name:<9}", "dim"), value) for name, value in facts if value]
+    return Group(Text(f"dead letter {row['id']}", style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in shown))

@@ -1,0 +1,149 @@
+"""A workflow file as a graph of nodes, and how it is run for one entity or one event.
+
+Items flow along the connections. A node takes the items of all that lead to it; what it gives is put into each item
+under the node's name. An `if` lets items through on its connector `true` or `false`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows.nodes import Node, NodeError, filled, run_node
+
+#: Nodes that are about states: what they do is decided when the file is loaded.
+STATE_SOURCES = ("state_scan", "state_trigger", "state_read", "state_list", "state_check", "state_gate", "state_transform")
+STATE_SINKS = ("state_write", "state_transform")
+PASSING = ("state_clear_failure",)
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A connection between two nodes."""
+
+    source: str
+    target: str
+    connector: str = ""
+
+
+class Graph(msgspec.Struct):
+    """The nodes of a workflow by id, and the connections between them."""
+
+    nodes: dict[str, Node]
+    links: list[Link]
+
+    def into(self, id: str) -> list[Link]:
+        return [link for link in self.links if link.target == id]
+
+    def above(self, id: str) -> list[Node]:
+        """All nodes that lead to one, in the order in which they run; the node itself comes last."""
+        order: list[str] = []
+        visiting: set[str] = set()
+
+        def visit(at: str) -> None:
+            if at in order:
+                return
+            if at in visiting:
+                names = ", ".join(sorted(self.nodes[each].name for each in visiting))
+                raise ConfigError(f"these nodes lead to each other in a circle: {names}")
+            visiting.add(at)
+            for link in self.into(at):
+                visit(link.source)
+            visiting.discard(at)
+            order.append(at)
+
+        visit(id)
+        return [self.nodes[each] for each in order]
+
+    async def run(
+        self, target: str, seeds: Mapping[str, Any], first: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """The items that reach a node. `seeds` are outputs, by name, of nodes whose work is done already."""
+        outputs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
+        base = dict(first or {})
+        for node in self.above(target):
+            items = self._arriving(node, outputs, base)
+            if node.id == target:
+                return items
+            if node.name in seeds:
+                outputs[node.id] = [(item, seeds[node.name]) for item in items]
+            elif node.type in PASSING:
+                outputs[node.id] = [(item, None) for item in items]
+            else:
+                outputs[node.id] = await run_node(node, items)
+        raise ConfigError(f"there is no node {target!r}")
+
+    def _arriving(
+        self, node: Node, outputs: Mapping[str, list[tuple[dict[str, Any], Any]]], base: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        links = self.into(node.id)
+        if not links:
+            return [dict(base)]
+        items: list[dict[str, Any]] = []
+        merged: dict[str, Any] = {}
+        for link in links:
+            source = self.nodes[link.source]
+            for item, output in outputs.get(link.source, ()):
+                if source.type == "if" and link.connector in ("true", "false") and output != (link.connector == "true"):
+                    continue
+                items.append({**base, **item, source.name: output})
+        if len(links) > 1 and items and all(len(outputs.get(link.source, ())) <= 1 for link in links):
+            # One item from each side: what follows sees them together.
+            for item in items:
+                merged.update(item)
+            return [merged]
+        return items
+
+
+def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
+    """The graph of a file with `nodes` and `connections`; what is not understood is noted."""
+    nodes: dict[str, Node] = {}
+    for at, entry in enumerate(data.get("nodes") or []):
+        if not isinstance(entry, Mapping) or not entry.get("id") or not entry.get("typeId"):
+            raise ConfigError(f"nodes[{at}]: a node has an id and a typeId")
+        note_unknown(entry, {"id", "typeId", "name", "position", "data", "agentConfig"}, f"nodes[{at}]", notes)
+        agent = entry.get("agentConfig") or {}
+        note_unknown(agent, {"concurrencyGroup", "tags"}, f"nodes[{at}].agentConfig", notes)
+        name = str(entry.get("name") or entry["id"])
+        if any(node.name == name for node in nodes.values()):
+            raise ConfigError(f"nodes[{at}]: two nodes are called {name!r}")
+        if entry["id"] in nodes:
+            raise ConfigError(f"nodes[{at}]: two nodes have the id {entry['id']!r}")
+        nodes[entry["id"]] = Node(
+            str(entry["id"]), str(entry["typeId"]), name, dict(entry.get("data") or {}),
+            agent.get("concurrencyGroup"), tuple(agent.get("tags") or ()),
+        )  # fmt: skip
+    links: list[Link] = []
+    for at, entry in enumerate(data.get("connections") or []):
+        known = {"id", "sourceNodeId", "sourceConnectorId", "targetNodeId", "targetConnectorId"}
+        note_unknown(entry, known, f"connections[{at}]", notes)
+        source, target = entry.get("sourceNodeId"), entry.get("targetNodeId")
+        for end in (source, target):
+            if end not in nodes:
+                raise ConfigError(f"connections[{at}]: there is no node {end!r}")
+        links.append(Link(str(source), str(target), str(entry.get("sourceConnectorId") or "")))
+    return Graph(nodes, links)
+
+
+def note_unknown(data: Mapping[str, Any], known: Iterable[str], place: str, notes: list[str]) -> None:
+    """Say which fields are not understood."""
+    for field in data.keys() - set(known):
+        notes.append(f"{place}: the field {field!r} is not understood, and changes nothing")
+
+
+def content_of(node: Node, item: Mapping[str, Any], field: str = "content") -> Any:
+    """The content that a state_write node writes for an item."""
+    if field not in node.data:
+        raise NodeError(f"node {node.name!r}: field {field!r} is missing")
+    return filled(msgspec.structs.replace(node, data={field: node.data[field]}), item, set())[field]
+
+
+def as_content(value: Any) -> Any:
+    """What a node gave, as the content of a state: the obvious field of an object, or all of it as JSON."""
+    if isinstance(value, Mapping):
+        for field in ("content", "stdout", "body"):
+            if isinstance(value.get(field), str):
+                return value[field]
+    return value

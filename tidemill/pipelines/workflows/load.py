@@ -1,0 +1,140 @@
+"""Loading workflow files: the three forms in which pipelines are written as JSON, and workflows that run once.
+
+    load_workflow("auto-blog.json").pipelines      pipelines, to be given to `app.pipeline(...)`
+    load_workflow("nightly.json").triggers         workflows that an event or a schedule runs once
+    load_workflow("auto-blog.json").notes          what in the file is not understood
+
+A file has `stages`, or `nodes` and `connections`. Nodes about states (`state_scan`, `state_transform`, ...) make it a
+pipeline: every node that writes a state becomes a stage, with all that leads to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.schedule import parse_schedule
+from tidemill.pipelines.model import Pipeline
+from tidemill.pipelines.workflows.graph import Graph, note_unknown, read_graph
+from tidemill.pipelines.workflows.nodes import NodeError, find_type, run_node
+from tidemill.pipelines.workflows.staged import read_stages
+from tidemill.pipelines.workflows.wired import read_wired
+
+_STARTS = ("start", "scheduled", "webhook")
+_KNOWN = {
+    "mode", "stateStore", "stateRoot", "scanInterval", "nodes", "connections", "settings", "name", "stages",
+    "maxConcurrentEntities", "retryPolicy", "id", "description", "version",
+}  # fmt: skip
+
+
+class TriggerWorkflow(msgspec.Struct):
+    """A workflow that runs once for each event."""
+
+    name: str
+    graph: Graph
+    schedules: list[Any] = []
+
+    @property
+    def starts(self) -> list[str]:
+        return [node.id for node in self.graph.nodes.values() if node.type in _STARTS or not self.graph.into(node.id)]
+
+    async def run(self, payload: Any = None) -> dict[str, Any]:
+        """Run it once; returns what each node gave, by name: a list with an entry for each item."""
+        graph, results = self.graph, {}
+        outputs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
+        done: set[str] = set()
+        for id in graph.nodes:
+            for node in graph.above(id):
+                if node.id in done:
+                    continue
+                done.add(node.id)
+                items = graph._arriving(node, outputs, {"payload": payload})
+                outputs[node.id] = await run_node(node, items) if items else []
+                results[node.name] = [output for _, output in outputs[node.id]]
+        return results
+
+
+class Loaded(msgspec.Struct):
+    """What a file holds."""
+
+    pipelines: list[Pipeline] = []
+    triggers: list[TriggerWorkflow] = []
+    notes: list[str] = []
+
+
+def load_workflow(path: str | Path) -> Loaded:
+    """The pipelines and workflows in a file, or in all files of a folder."""
+    path = Path(path)
+    if path.is_dir():
+        every = [load_workflow(file) for file in sorted(path.glob("*.json"))]
+        return Loaded(
+            [pipeline for one in every for pipeline in one.pipelines],
+            [trigger for one in every for trigger in one.triggers],
+            [note for one in every for note in one.notes],
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the workflow file {path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    try:
+        return parse_workflow(data, path.stem)
+    except TidemillError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_workflow(data: Any, name: str) -> Loaded:
+    """The same from what a file holds; `name` is what it is called unless it says so itself."""
+    if not isinstance(data, Mapping):
+        raise ConfigError("a workflow is an object with nodes, or with stages")
+    notes: list[str] = []
+    note_unknown(data, _KNOWN, "the file", notes)
+    called = str(data.get("name") or name)
+    mode = data.get("mode") or ("pipeline" if "stages" in data or _has_states(data) else "trigger")
+    if mode not in ("pipeline", "trigger"):
+        raise ConfigError(f"mode {mode!r} is neither pipeline nor trigger")
+    if "stages" in data:
+        return Loaded([read_stages(data, called, notes)], [], notes)
+    graph = read_graph(data, notes)
+    if not graph.nodes:
+        raise ConfigError("a workflow has nodes, or stages; this has neither")
+    if mode == "pipeline":
+        return Loaded([read_wired(data, graph, called, notes)], [], notes)
+    for node in graph.nodes.values():
+        find_type(node)
+    return Loaded([], [TriggerWorkflow(called, graph, _schedules(graph))], notes)
+
+
+def load_workflows(path: str | Path) -> list[Pipeline]:
+    """The pipelines in a file or folder."""
+    loaded = load_workflow(path)
+    if not loaded.pipelines:
+        raise ConfigError(f"{path} holds no pipeline")
+    return loaded.pipelines
+
+
+def _has_states(data: Mapping[str, Any]) -> bool:
+    types = {node.get("typeId") for node in data.get("nodes") or [] if isinstance(node, Mapping)}
+    return bool(types & {"state_scan", "state_trigger", "state_transform"})
+
+
+def _schedules(graph: Graph) -> list[Any]:
+    found = []
+    for node in graph.nodes.values():
+        if node.type != "scheduled":
+            continue
+        data = node.data
+        cron = data.get("cron")
+        every = data.get("interval") or data.get("every")
+        if cron is None and every is None:
+            raise NodeError(f"node {node.name!r}: a schedule has a cron or an interval")
+        unit = {"seconds": "s", "minutes": "m", "hours": "h", "days": "d"}.get(str(data.get("unit") or "seconds"), "s")
+        text = every if isinstance(every, str) and not every.isdigit() else None if every is None else f"{every}{unit}"
+        found.append(parse_schedule(cron=cron, every=text, timezone=str(data.get("timezone") or "UTC")))
+    return found

@@ -1,0 +1,130 @@
+"""Who asks, and what they may do: tokens in a header, browsers with a cookie, or whoever sits at this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+from litestar.connection import ASGIConnection
+from litestar.handlers.base import BaseRouteHandler
+
+from tidemill.server.problems import Refused
+from tidemill.server.settings import ServerSettings
+from tidemill.store.database import Database
+from tidemill.store.tokens import SCOPES, Holder, Scope, find_session, find_token
+
+#: For routes that anybody may ask: whether the server lives, and logging in.
+OPEN = "open"
+
+CALLER = "tidemill.caller"
+_KNOWN_FOR = 5.0
+_MOST_KNOWN = 10_000
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks."""
+
+    name: str
+    scope: Scope
+    token_id: int | None = None
+    session: str | None = None
+    """The word of the browser's cookie, if it is a browser."""
+
+    def may(self, scope: str) -> bool:
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)  # pyright: ignore[reportArgumentType]
+
+
+class Doorman:
+    """Recognises callers. What was recognised a moment ago is not looked up again."""
+
+    def __init__(self, database: Database, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.tries = Tries(most=10, within=300.0)
+        self._database = database
+        self._known: OrderedDict[bytes, tuple[float, Holder | None]] = OrderedDict()
+
+    async def find(self, bearer: str | None, cookie: str | None) -> Caller | None:
+        """Who asks; None if that cannot be told."""
+        if bearer is not None:
+            holder = await self._recall(bearer, find_token)
+            return None if holder is None else _caller(holder)
+        if cookie is not None:
+            holder = await self._recall(cookie, find_session)
+            if holder is not None:
+                return _caller(holder, session=cookie)
+        return None if self.settings.asks_login else Caller("local", "admin")
+
+    def forget(self) -> None:
+        """Something was revoked here: look everybody up again."""
+        self._known.clear()
+
+    async def _recall(self, secret: str, find: Any) -> Holder | None:
+        place, now = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest(), time.monotonic()
+        known = self._known.get(place)
+        if known is not None and known[0] > now:
+            return known[1]
+        holder = await find(self._database, secret)
+        self._known[place] = (now + _KNOWN_FOR, holder)
+        self._known.move_to_end(place)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return holder
+
+
+class Tries:
+    """How often somebody may be wrong within a time: for log-ins."""
+
+    def __init__(self, *, most: int, within: float) -> None:
+        self._most = most
+        self._within = within
+        self._failed: OrderedDict[str, list[float]] = OrderedDict()
+
+    def check(self, who: str) -> None:
+        """Refuse whoever has been wrong too often."""
+        recent = self._recent(who)
+        if len(recent) >= self._most:
+            wait = max(1, round(recent[0] + self._within - time.monotonic()))
+            raise Refused(429, f"too many failed log-ins: try again in {wait} s", Retry_After=str(wait))
+
+    def failed(self, who: str) -> None:
+        """Somebody was wrong."""
+        self._failed[who] = [*self._recent(who), time.monotonic()]
+        self._failed.move_to_end(who)
+        while len(self._failed) > _MOST_KNOWN:
+            self._failed.popitem(last=False)
+
+    def _recent(self, who: str) -> list[float]:
+        since = time.monotonic() - self._within
+        return [at for at in self._failed.get(who, ()) if at > since]
+
+
+def csrf_token(session: str) -> str:
+    """What a page must send along with a change: only one that could read our answer knows it."""
+    return hmac.new(session.encode(), b"tidemill csrf", hashlib.sha256).hexdigest()
+
+
+def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """The guard of every route: its `scope` says who may ask. A route that says nothing is for admins."""
+    needed = handler.opt.get("scope", "admin")
+    if needed == OPEN:
+        return
+    caller: Caller | None = connection.scope.get(CALLER)
+    if caller is None:
+        raise Refused(
+            401,
+            "say who you are: send `Authorization: Bearer tm_...`, or log in; "
+            "`tidemill token create NAME --scope read` makes a token",
+            WWW_Authenticate="Bearer",
+        )
+    if not caller.may(needed):
+        raise Refused(403, f"this needs a token with scope {needed}, and yours has {caller.scope}")
+    if needed != "read" and connection.app.state.read_only:
+        raise Refused(403, "this server is read-only: it was started with --read-only")
+
+
+def _caller(holder: Holder, session: str | None = None) -> Caller:
+    return Caller(f"{holder.name} (token {holder.token_id})", holder.scope, holder.token_id, session)

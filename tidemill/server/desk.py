@@ -1,0 +1,51 @@
+"""What every route works with: the application, its database, the live changes, and whoever asks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from tidemill.app import App
+from tidemill.core.job import Origin
+from tidemill.engine.telemetry.exposition import Exposition
+from tidemill.server.access import Caller, Doorman
+from tidemill.server.live import Hub
+from tidemill.server.settings import ServerSettings
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database
+
+if TYPE_CHECKING:
+    from litestar import Request
+
+_HOST = socket.gethostname()
+
+
+class Desk:
+    """One server's means."""
+
+    def __init__(self, app: App, database: Database, settings: ServerSettings) -> None:
+        self.app = app
+        self.database = database
+        self.settings = settings
+        self.doorman = Doorman(database, settings)
+        self.hub = Hub(database)
+        self.metrics = Exposition(database)
+
+    def origin(self, caller: Caller) -> Origin:
+        """Why something that a caller starts exists."""
+        return Origin(by=caller.name, host=_HOST, pid=os.getpid())
+
+    async def note(
+        self, caller: Caller, action: str, target: str, *, before: object = None, after: object = None
+    ) -> None:
+        """Write down what a caller does, where the doing does not write it down itself."""
+        async with self.database.transaction(patience=30.0) as connection:
+            await write_audit(
+                self.database, connection, who=caller.name, action=action, target=target, before=before, after=after
+            )
+
+
+def caller_of(request: Request[Any, Any, Any]) -> Caller:
+    """Who asks; the guard has let them in."""
+    return request.scope["tidemill.caller"]  # pyright: ignore[reportGeneralTypeIssues]

@@ -1,0 +1,272 @@
+"""What every request passes, in and out: is it meant for us, who asks, is it theirs to ask, may the answer be framed.
+
+In: the host's name (so that no foreign page can point its own name at this machine), the size of the body, the
+caller, and for browsers that the request comes from a page of ours. Out: headers that forbid a page to load or run
+anything but our own files, an ETag, gzip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import time
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+
+from tidemill.core.errors import ConfigError
+from tidemill.server.access import CALLER, Caller, Doorman, csrf_token
+from tidemill.server.idempotency import Repeats
+from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
+from tidemill.server.settings import ServerSettings, is_loopback
+
+log = structlog.get_logger("tidemill.server")
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+BODY_WITHIN = 30.0
+WORTH_GZIP = 1024
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+)
+HSTS = (b"strict-transport-security", b"max-age=31536000")
+
+
+class Gate:
+    """An ASGI application around another."""
+
+    def __init__(self, inner: Any, doorman: Doorman, settings: ServerSettings, repeats: Repeats) -> None:
+        self._inner = inner
+        self._doorman = doorman
+        self._settings = settings
+        self._repeats = repeats
+        self._headers = [*HEADERS, HSTS] if settings.is_tls else list(HEADERS)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._inner(scope, receive, send)
+            return
+        began = time.perf_counter()
+        headers = dict(scope["headers"])
+        reply = Reply(send, scope["method"], headers, self._headers)
+        try:
+            caller, body = await self._let_in(scope, headers, receive)
+            scope[CALLER] = caller
+            if body is None:
+                await self._inner(scope, receive, reply)
+            elif caller is not None and b"idempotency-key" in headers and scope["method"] == "POST":
+                key = _text(headers, b"idempotency-key") or ""
+                await self._repeats.once(self._inner, scope, body, reply, caller, key)
+            else:
+                await self._inner(scope, _replay(body, receive), reply)
+        except Exception as error:
+            if reply.started:
+                raise
+            told, more = problem_of(error)
+            await reply.problem(told.status, msgspec.json.encode(told), more.items())
+        finally:
+            if scope["method"] not in SAFE:
+                log.info(
+                    "request",
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=reply.status,
+                    ms=round((time.perf_counter() - began) * 1000, 1),
+                    who=getattr(scope.get(CALLER), "name", None),
+                )
+
+    async def _let_in(self, scope: Any, headers: dict[bytes, bytes], receive: Any) -> tuple[Caller | None, bytes | None]:
+        host = _text(headers, b"host") or ""
+        if not self._is_ours(host):
+            raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")
+        caller = await self._doorman.find(_bearer(headers), _cookie(headers, cookie_name(self._settings)))
+        if scope["method"] in SAFE:
+            return caller, None
+        if b"authorization" not in headers:
+            self._check_page(host, headers, caller)
+        return caller, await self._read(headers, receive)
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        known = self._settings
+        if name in known.names or name == known.host:
+            return True
+        if known.is_local:
+            return is_loopback(name)
+        return not known.names or is_loopback(name)
+
+    def _check_page(self, host: str, headers: dict[bytes, bytes], caller: Caller | None) -> None:
+        """A change that a browser asks for must come from a page of ours."""
+        origin, site = _text(headers, b"origin"), _text(headers, b"sec-fetch-site")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise Refused(403, "this request comes from a page of another origin")
+        if site not in (None, "same-origin", "none"):
+            raise Refused(403, "this request comes from a page of another site")
+        if caller is not None and caller.session is not None:
+            said = _text(headers, b"x-csrf-token") or ""
+            if not hmac.compare_digest(said.encode("utf-8", "replace"), csrf_token(caller.session).encode()):
+                raise Refused(403, "send `csrf` of GET /api/v1/session as the header X-CSRF-Token")
+
+    async def _read(self, headers: dict[bytes, bytes], receive: Any) -> bytes:
+        most = self._settings.most_body
+        size = _text(headers, b"content-length") or "0"
+        if size.isascii() and size.isdigit() and int(size) > most:
+            raise Refused(413, f"the request has {int(size):,} bytes, and {most:,} is the most")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_WITHIN):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise Refused(400, "the request broke off")
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise Refused(413, f"the request has more than {most:,} bytes")
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError as error:
+            raise Refused(408, f"the request did not come within {BODY_WITHIN:g} s") from error
+
+
+class Reply:
+    """The way out: holds an answer back until it is whole, unless it is a stream."""
+
+    def __init__(self, send: Any, method: str, headers: dict[bytes, bytes], more: list[tuple[bytes, bytes]]) -> None:
+        self.status: int | None = None
+        self.started = False
+        self.body = b""
+        self._send = send
+        self._method = method
+        self._asked = headers
+        self._more = more
+        self._start: Any = None
+        self._streaming = False
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), *self._more]
+            kind = next((value for name, value in message["headers"] if name.lower() == b"content-type"), b"")
+            self._streaming = kind.startswith(b"text/event-stream")
+            if self._streaming:
+                message["headers"] += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+                self.started = True
+                await self._send(message)
+            else:
+                self._start = message
+        elif message["type"] == "http.response.body" and not self._streaming:
+            self.body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._finish()
+        else:
+            await self._send(message)
+
+    async def problem(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Answer with a problem in place of everything else."""
+        self.body = b""
+        more = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        await self({"type": "http.response.start", "status": status, "headers": [*more, _kind(MEDIA_TYPE.encode())]})
+        await self({"type": "http.response.body", "body": body})
+
+    async def whole(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Answer with JSON as it stands."""
+        await self({"type": "http.response.start", "status": status, "headers": [*headers, _kind(b"application/json")]})
+        await self({"type": "http.response.body", "body": body})
+
+    async def _finish(self) -> None:
+        self.started = True
+        start, body = self._start, self.body
+        headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
+        named = {name.lower() for name, _ in headers}
+        if b"cache-control" not in named:
+            headers.append((b"cache-control", b"no-cache" if self._method in SAFE else b"no-store"))
+        if self._method in ("GET", "HEAD") and start["status"] == 200 and b"etag" not in named and body:
+            tag = b'W/"' + hashlib.blake2b(body, digest_size=12).hexdigest().encode() + b'"'
+            headers.append((b"etag", tag))
+            if tag in [each.strip() for each in self._asked.get(b"if-none-match", b"").split(b",")]:
+                start["status"], body = 304, b""
+                self.status = 304
+                headers = [(name, value) for name, value in headers if name.lower() != b"content-type"]
+        if len(body) >= WORTH_GZIP and b"gzip" in self._asked.get(b"accept-encoding", b""):
+            body = gzip.compress(body, compresslevel=1, mtime=0)
+            headers += [(b"content-encoding", b"gzip")]
+        headers.append((b"vary", b"accept-encoding, authorization, cookie"))
+        if start["status"] not in (204, 304):
+            headers.append((b"content-length", str(len(body)).encode()))
+        start["headers"] = headers
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": b"" if self._method == "HEAD" else body})
+
+
+def cookie_name(settings: ServerSettings) -> str:
+    """The cookie's name; over TLS one that browsers guard."""
+    return "__Host-tidemill" if settings.is_tls else "tidemill"
+
+
+def _kind(value: bytes) -> tuple[bytes, bytes]:
+    return (b"content-type", value)
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _bearer(headers: dict[bytes, bytes]) -> str | None:
+    text = _text(headers, b"authorization")
+    if text is None:
+        return None
+    kind, _, token = text.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
+    for part in (_text(headers, b"cookie") or "").split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name and value:
+            return value
+    return None
+
+
+def _replay(body: bytes, receive: Any) -> Any:
+    """A body that was read already, for whoever reads it next."""
+    told = False
+
+    async def again() -> Any:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def check_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Host names as they may stand in a request."""
+    found = tuple(names)
+    for name in found:
+        if not name or "/" in name or " " in name:
+            raise ConfigError(f"{name!r} is not a host's name")
+    return found

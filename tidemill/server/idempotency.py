@@ -1,0 +1,63 @@
+"""Requests with an `Idempotency-Key`: the same one again acts once, and gets the answer that the first one got."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from tidemill.server.access import Caller
+from tidemill.server.problems import Refused
+from tidemill.store.answers import claim_answer, drop_answer, keep_answer
+from tidemill.store.database import Database
+
+if TYPE_CHECKING:
+    from tidemill.server.gate import Reply
+
+REPLAYED = (b"idempotency-replayed", b"true")
+MOST_KEY = 200
+
+
+class Repeats:
+    """Knows what was asked and answered before."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def once(self, inner: Any, scope: Any, body: bytes, reply: Reply, caller: Caller, key: str) -> None:
+        """Let a request act if it is the first with its key, or repeat the answer."""
+        if not key or len(key) > MOST_KEY or not key.isprintable() or not key.isascii():
+            raise Refused(422, f"an Idempotency-Key has 1 to {MOST_KEY} printable characters")
+        what = hashlib.sha256(
+            b"\0".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
+        ).digest()
+        before = await claim_answer(self._database, caller.name, key, what)
+        if before is None:
+            await inner(scope, _given(body), reply)
+            await self._keep(caller.name, key, reply)
+        elif before.request != what:
+            raise Refused(422, f"the key {key!r} came with another request before: use a new one")
+        elif before.status is None or before.body is None:
+            raise Refused(
+                409, f"the first request with key {key!r} has not been answered: see what it did, then use a new key"
+            )
+        else:
+            await reply.whole(before.status, before.body, [REPLAYED])
+
+    async def _keep(self, who: str, key: str, reply: Reply) -> None:
+        if reply.status is not None and reply.status < 400:
+            await keep_answer(self._database, who, key, reply.status, reply.body)
+        elif reply.status is not None and reply.status < 500:
+            await drop_answer(self._database, who, key)
+
+
+def _given(body: bytes) -> Any:
+    told = False
+
+    async def receive() -> Any:
+        nonlocal told
+        if told:
+            return {"type": "http.disconnect"}
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive

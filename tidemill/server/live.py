@@ -1,0 +1,341 @@
+"""The live stream of changes: one ear and one look at the log per server, however many pages are open.
+
+The log in the database knows every change of the last minutes (`store.changes`). This process looks at it when the
+bell rings, and soon again as long as it finds something; what a look finds is put together to one event, written
+once and sent to everybody. The id of an event is the snapshot that the look has seen: a page that comes back with it,
+to this server or after a restart to the next, gets exactly what it has missed, out of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from tidemill.core.errors import ConfigError, StoreError
+from tidemill.store.answers import forget_answers
+from tidemill.store.changes import (
+    CHANGES_CHANNEL,
+    Change,
+    Look,
+    Snapshot,
+    follow_changes,
+    forget_changes,
+    look_at_changes,
+)
+from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.wake import Listener
+
+log = structlog.get_logger("tidemill.server")
+
+PAUSE = 0.08  # between two looks while there is something to see
+SAFETY = 1.0  # a look without a bell, while somebody watches
+KEEP_EVERY = 60.0
+HEARTBEAT = 15.0
+MOST_KEPT = 20_000
+MOST_RUNS = 500
+MOST_BEHIND = 256
+
+RESET = "reset"
+
+
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What has changed since the event before: look at these again. `kinds` are whole lists, such as `workers`."""
+
+    queues: list[str] = []
+    runs: list[int] = []
+    kinds: list[str] = []
+    all_runs: bool = False
+    """So many runs have changed that they are not named."""
+
+
+class Frame(NamedTuple):
+    """One event of the stream, ready to be sent to whoever wants everything."""
+
+    news: News | None
+    """None means: anything may have changed."""
+    id: str
+    data: bytes
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """What somebody wants to hear of; empty is everything."""
+
+    queues: frozenset[str] = frozenset()
+    runs: frozenset[int] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, texts: Iterable[str]) -> Topics:
+        """From `queue:mail`, `run:12`, `runs`, `queues`, `workers` and so on."""
+        queues, runs, kinds = set(), set(), set()
+        for text in texts:
+            what, _, key = text.partition(":")
+            if what == "queue" and key:
+                queues.add(key)
+            elif what == "run" and key.isascii() and key.isdigit():
+                runs.add(int(key))
+            elif not key and what:
+                kinds.add(what)
+            else:
+                raise ConfigError(f"{text!r} is not a topic: use queue:NAME, run:ID, queues, runs, workers, ...")
+        return cls(frozenset(queues), frozenset(runs), frozenset(kinds))
+
+    def of(self, news: News) -> News | None:
+        """The part of the news that is wanted; None if there is none."""
+        if not (self.queues or self.runs or self.kinds):
+            return news
+        queues = news.queues if "queues" in self.kinds else [each for each in news.queues if each in self.queues]
+        runs = news.runs if "runs" in self.kinds else [each for each in news.runs if each in self.runs]
+        kinds = [each for each in news.kinds if each in self.kinds]
+        many = news.all_runs and bool(self.runs or "runs" in self.kinds)
+        return News(queues, runs, kinds, many) if queues or runs or kinds or many else None
+
+
+class Hub:
+    """Everybody who watches, and what they have to be told."""
+
+    def __init__(self, database: Database) -> None:
+        self.watching = 0
+        self._database = database
+        self._bell = asyncio.Event()
+        self._somebody = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._seen: Snapshot | None = None
+        self._epoch = ""
+        self._gone = 0
+        self._reset_after: int | None = None
+        self._kept: deque[Change] = deque()
+        self._frames: deque[Frame] = deque(maxlen=MOST_BEHIND)
+        self._count = 0
+        self._turn: asyncio.Future[None] | None = None
+        self._ready = asyncio.Event()
+        self._closed = False
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the changes until cancelled."""
+        listener = Listener(self._database)
+        listener.on(CHANGES_CHANNEL, lambda _: self._bell.set())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listener.run(), name="tidemill-changes-listener")
+            group.create_task(self._keep(), name="tidemill-changes-keep")
+            group.create_task(self._look(), name="tidemill-changes-look")
+
+    def close(self) -> None:
+        """Let everybody go."""
+        self._closed = True
+        self._wake()
+
+    async def _look(self) -> None:
+        while True:
+            self._bell.clear()
+            if await self._look_once():
+                await asyncio.sleep(PAUSE)
+                continue
+            # While nobody watches, the log in the database remembers.
+            waking, most = (self._bell, SAFETY) if self.watching else (self._somebody, KEEP_EVERY)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(most):
+                    await waking.wait()
+
+    async def _look_once(self) -> bool:
+        """Take what is new; whether there was anything."""
+        async with self._looking:
+            try:
+                look = await look_at_changes(self._database, self._seen)
+                if look.epoch is None or look.epoch != self._epoch:
+                    look = await self._begin()
+                self._take(look)
+            except Exception as error:
+                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                    raise
+                log.warning("changes cannot be followed now", error=str(error))
+                return False
+        self._ready.set()
+        return bool(look.changes)
+
+    async def _begin(self) -> Look:
+        """Follow the log as it is now. Another one than before means that changes were missed."""
+        epoch, gone = await follow_changes(self._database)
+        look = await look_at_changes(self._database, None)
+        missed = self._epoch not in ("", epoch)
+        self._epoch, self._gone, self._seen = epoch, gone, None
+        self._kept.clear()
+        # Who began before the log did may still change something unnoted: tell everybody once they have ended.
+        self._reset_after = gone if missed or look.seen.low <= gone else None
+        return look
+
+    def _take(self, look: Look) -> None:
+        fresh, first = list(look.changes), self._seen is None
+        self._seen, self._gone = look.seen, max(self._gone, look.gone)
+        self._kept.extend(fresh)
+        while len(self._kept) > MOST_KEPT:
+            self._gone = max(self._gone, self._kept.popleft().xid)
+        if fresh and not first:
+            self._send(put_together(fresh), self._id())
+        if self._reset_after is not None and look.seen.low > self._reset_after:
+            self._reset_after = None
+            self._send(None, self._id())
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_EVERY)
+            try:
+                await follow_changes(self._database)
+                await forget_changes(self._database)
+                await forget_answers(self._database)
+            except Exception as error:
+                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                    raise
+                log.warning("changes cannot be kept now", error=str(error))
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def _id(self) -> str:
+        return f"{self._epoch}.{self._seen.text}" if self._seen is not None else ""
+
+    def _send(self, news: News | None, id: str) -> None:
+        self._frames.append(Frame(news, id, write_event(news, id)))
+        self._count += 1
+        self._wake()
+
+    def _wake(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None and not turn.done():
+            turn.set_result(None)
+
+    def _next_turn(self) -> asyncio.Future[None]:
+        if self._turn is None or self._turn.done():
+            self._turn = asyncio.get_running_loop().create_future()
+        return self._turn
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[None]:
+        """Somebody watches for as long as the block lasts."""
+        self.watching += 1
+        self._somebody.set()
+        try:
+            yield
+        finally:
+            self.watching -= 1
+            if not self.watching:
+                self._somebody.clear()
+
+    @property
+    def place(self) -> int:
+        """How many events there have been."""
+        return self._count
+
+    async def watch(self, topics: Topics, last: str | None = None) -> AsyncIterator[bytes]:
+        """The stream for one page, from where it has been (`last`), until the server stops."""
+        with self.attended():
+            await self._ready.wait()
+            if last is not None and self._is_ahead(last):
+                await self._look_once()
+            place = self._count
+            yield self._catch_up(topics, last)
+            while not self._closed:
+                if place == self._count and not await self._news_within(HEARTBEAT):
+                    yield f"id: {self._id()}\n\n".encode()
+                    continue
+                frames, place = self._since(place), self._count
+                if frames is None:
+                    yield write_event(None, self._id())
+                    continue
+                for frame in frames:
+                    if (data := _for(topics, frame)) is not None:
+                        yield data
+
+    async def changed(self, run_id: int, since: int, *, timeout: float) -> None:
+        """Return when a run may have changed since a place in the stream, or the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while not self._closed:
+                    frames, since = self._since(since), self._count
+                    if frames is None or any(_touches(frame, run_id) for frame in frames):
+                        return
+                    await self._news_within(timeout)
+
+    async def _news_within(self, seconds: float) -> bool:
+        turn = self._next_turn()
+        await asyncio.wait([turn], timeout=seconds)
+        return turn.done()
+
+    def _since(self, place: int) -> list[Frame] | None:
+        """The events after a place; None if they are not all there any more."""
+        behind = self._count - place
+        if behind > len(self._frames):
+            return None
+        return list(self._frames)[len(self._frames) - behind :]
+
+    def _is_ahead(self, last: str) -> bool:
+        """Whether another server has told somebody more than we have seen."""
+        try:
+            then = Snapshot.read(last.partition(".")[2])
+        except ConfigError:
+            return False
+        return self._seen is not None and then.high > self._seen.high
+
+    def _catch_up(self, topics: Topics, last: str | None) -> bytes:
+        if last is None:
+            return f"id: {self._id()}\nevent: hello\ndata: {{}}\n\n".encode()
+        missed = self.missed_since(last)
+        if missed is None:
+            return write_event(None, self._id())
+        news = topics.of(put_together(missed)) if missed else None
+        return f"id: {self._id()}\n\n".encode() if news is None else write_event(news, self._id())
+
+    def missed_since(self, last: str) -> list[Change] | None:
+        """What was not visible at this point; None if that cannot be told any more."""
+        epoch, _, rest = last.partition(".")
+        try:
+            then = Snapshot.read(rest)
+        except ConfigError:
+            return None
+        if epoch != self._epoch or self._seen is None or then.high > self._seen.high or then.low <= self._gone:
+            return None
+        return [change for change in self._kept if not then.has(change.xid)]
+
+
+def put_together(changes: Iterable[Change]) -> News:
+    """Many changes as one piece of news."""
+    queues: set[str] = set()
+    runs: set[int] = set()
+    kinds: set[str] = set()
+    for change in changes:
+        if change.what == "queue":
+            queues.update(change.keys)
+        elif change.what == "run":
+            runs.update(map(int, change.keys))
+        else:
+            kinds.add(change.what)
+    many = len(runs) > MOST_RUNS
+    return News(sorted(queues), [] if many else sorted(runs), sorted(kinds), many)
+
+
+def write_event(news: News | None, id: str) -> bytes:
+    """An event as the stream has it."""
+    head = f"id: {id}\n" if id else ""
+    if news is None:
+        return f"{head}event: {RESET}\ndata: {{}}\n\n".encode()
+    return head.encode() + b"event: change\ndata: " + msgspec.json.encode(news) + b"\n\n"
+
+
+def _for(topics: Topics, frame: Frame) -> bytes | None:
+    if frame.news is None:
+        return frame.data
+    wanted = topics.of(frame.news)
+    if wanted is None:
+        return None
+    return frame.data if wanted is frame.news else write_event(wanted, frame.id)
+
+
+def _touches(frame: Frame, run_id: int) -> bool:
+    return frame.news is None or frame.news.all_runs or run_id in frame.news.runs

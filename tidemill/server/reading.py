@@ -1,0 +1,21 @@
+"""Rows of the database as the API tells them: JSON columns as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemill.core.codec import decode
+
+JOB_JSON = ("args", "options", "origin", "errors", "result")
+RUN_JSON = ("input", "result", "error", "origin")
+
+
+def readable(row: Mapping[str, Any], columns: tuple[str, ...] = JOB_JSON) -> dict[str, Any]:
+    """A row with its JSON columns as Python values."""
+    return {name: value_of(value) if name in columns else value for name, value in row.items()}
+
+
+def value_of(stored: bytes | None) -> Any:
+    """A JSON column as a Python value."""
+    return None if stored is None else decode(stored)

@@ -1,0 +1,39 @@
+"""One module per resource, each with its `routes`. A new shape adds a module here and a line below."""
+
+from __future__ import annotations
+
+from tidemill.server.routes import (
+    audit,
+    changes,
+    dags,
+    hosts,
+    inputs,
+    jobs,
+    overview,
+    queues,
+    runs,
+    schedules,
+    search,
+    session,
+    tokens,
+    workers,
+)
+
+RESOURCES = (
+    session,
+    overview,
+    jobs,
+    runs,
+    dags,
+    inputs,
+    queues,
+    workers,
+    schedules,
+    hosts,
+    search,
+    audit,
+    tokens,
+    changes,
+)
+
+ALL = [route for resource in RESOURCES for route in resource.routes]

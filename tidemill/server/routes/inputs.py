@@ -1,0 +1,70 @@
+"""Inputs: what runs ask people, and the answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, get, post
+from litestar.params import Parameter
+
+from tidemill.core.errors import NotFoundError
+from tidemill.server.desk import Desk, caller_of
+from tidemill.server.paging import Number
+from tidemill.server.reading import readable
+from tidemill.server.routes.dags import handle_of
+from tidemill.store.runs import list_inputs
+
+
+class Input(msgspec.Struct, frozen=True):
+    """A question that a run waits for an answer to; `schema` is the JSON Schema that the answer must fit."""
+
+    run_id: int
+    workflow: str
+    node: str
+    prompt: str
+    schema: Any
+    asked_at: datetime
+    due_at: datetime | None
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """What waits for a person, the longest waiting first."""
+
+    items: list[Input]
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The answer; the same `key` again is the same answer."""
+
+    value: Any
+    key: str | None = None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Whether the run has taken the answer; if not, it is stored, and nobody drives the run now."""
+
+    taken: bool
+
+
+@get("/inputs", opt={"scope": "read"}, summary="What waits for a person")
+async def get_inputs(
+    desk: Desk, run: Number | None = None, limit: Annotated[int, Parameter(ge=1, le=1000)] = 200
+) -> Inputs:
+    """Open questions of all runs, or of one."""
+    rows = await list_inputs(desk.database, run_id=run, limit=limit)
+    return Inputs([Input(**readable(row, ("schema",))) for row in rows])
+
+
+@post("/runs/{run_id:int}/inputs/{node:path}", opt={"scope": "operate"}, status_code=200, summary="Answer a question")
+async def submit(desk: Desk, request: Request[Any, Any, Any], run_id: int, node: str, data: Answer) -> Taken:
+    """Answer what a run asks. The answer must fit the schema; the first that does counts."""
+    handle = await handle_of(desk, run_id)
+    name = str(node).lstrip("/")
+    if not name:
+        raise NotFoundError("say which node is answered")
+    return Taken(await handle.submit(name, data.value, by=caller_of(request).name, key=data.key))
+
+
+routes = [get_inputs, submit]

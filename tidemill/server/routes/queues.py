@@ -1,0 +1,87 @@
+"""Queues: how much waits and for how long, how fast jobs may start, and whether workers take any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Request, get, post, put
+
+from tidemill.core.duration import parse_rate
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import check_name
+from tidemill.server.desk import Desk, caller_of
+from tidemill.store.queues import list_queues
+from tidemill.store.workers import QueueLimit, set_control, set_limit
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """What goes on in a queue now. `oldest` is how many seconds the job that waits longest has been due."""
+
+    name: str
+    waiting: int
+    delayed: int
+    held: int
+    running: int
+    oldest: float | None
+    workers: int
+    rate: float | None
+    burst: float | None
+    limited_by: str | None
+    """Who has set the limit; null if the application declares it."""
+    control: list[str]
+    """What operators want of it, such as `*=pause`: the host, and the mode."""
+
+
+class Queues(msgspec.Struct, frozen=True):
+    items: list[Queue]
+
+
+class NewLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fast jobs may start: `100/s`, `30/m`; null for no limit. `burst` may start at once after a quiet time."""
+
+    rate: str | float | None
+    burst: float | None = None
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What was wanted of a queue before, and what is now."""
+
+    queue: str
+    before: str
+    now: str
+
+
+@get("/queues", opt={"scope": "read"}, summary="List queues")
+async def get_queues(desk: Desk) -> Queues:
+    """Every queue in use, with its depth, its oldest job, its workers and its limit."""
+    return Queues([Queue(*row) for row in await list_queues(desk.database)])
+
+
+@put("/queues/{name:str}/limit", opt={"scope": "operate"}, summary="Limit a queue")
+async def limit(desk: Desk, request: Request[Any, Any, Any], name: str, data: NewLimit) -> NewLimit:
+    """Limit how fast the jobs of a queue start, over all workers together, from now on."""
+    check_name("queue", name)
+    rate = None if data.rate is None else parse_rate(data.rate, what=f"rate of queue {name}")
+    burst = None if rate is None else data.burst if data.burst is not None else max(1.0, rate / 10)
+    if burst is not None and not 1 <= burst < 1e12:
+        raise ConfigError(f"queue {name}: a burst of {burst} makes no sense: it is 1 or more")
+    await set_limit(desk.database, QueueLimit(name, rate, burst), by=caller_of(request).name)
+    return NewLimit(rate, burst)
+
+
+@post("/queues/{name:str}/pause", opt={"scope": "operate"}, status_code=200, summary="Pause a queue")
+async def pause(desk: Desk, request: Request[Any, Any, Any], name: str) -> Held:
+    """Let no worker on any host take jobs of this queue; running ones finish."""
+    before = await set_control(desk.database, "*", check_name("queue", name), "pause", by=caller_of(request).name)
+    return Held(name, before, "pause")
+
+
+@post("/queues/{name:str}/resume", opt={"scope": "operate"}, status_code=200, summary="Resume a queue")
+async def resume(desk: Desk, request: Request[Any, Any, Any], name: str) -> Held:
+    """Let workers take jobs of this queue again, on all hosts."""
+    before = await set_control(desk.database, "*", check_name("queue", name), "run", by=caller_of(request).name)
+    return Held(name, before, "run")
+
+
+routes = [get_queues, limit, pause, resume]

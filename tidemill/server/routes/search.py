@@ -1,0 +1,40 @@
+"""Search: one box for ids, names, keys and tags."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from litestar import get
+from litestar.params import Parameter
+
+from tidemill.server.desk import Desk
+from tidemill.store.search import Hit, search
+
+
+class Hits(msgspec.Struct, frozen=True):
+    """What was found, the best first."""
+
+    items: list[Hit]
+
+
+@get("/search", opt={"scope": "read"}, summary="Find anything")
+async def find(
+    desk: Desk,
+    q: Annotated[str, Parameter(min_length=1, max_length=200, description="An id (12, r12), a name, a key, a tag.")],
+    limit: Annotated[int, Parameter(ge=1, le=50)] = 8,
+) -> Hits:
+    """Jobs and runs by id, key or tag; queues, tasks, workflows, schedules and hosts by name."""
+    names = {name: "task" for name in desk.app.tasks} | {name: "flow" for name in desk.app.runs.flows}
+    names |= {name: "dag" for name in desk.app.runs.dags}
+    found = await search(desk.database, q, limit=limit)
+    known = {(hit.kind, hit.id) for hit in found}
+    declared = [
+        Hit(kind, name, name, why="name")
+        for name, kind in names.items()
+        if q.strip().lower() in name.lower() and (kind, name) not in known
+    ]
+    return Hits(found + declared[:limit])
+
+
+routes = [find]

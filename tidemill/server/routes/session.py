@@ -1,0 +1,113 @@
+"""Who is asking; browsers log in with a token and log out. And whether the server lives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, delete, get, post
+from litestar.datastructures import Cookie
+
+from tidemill.server.access import CALLER, OPEN, Caller, csrf_token
+from tidemill.server.desk import Desk
+from tidemill.server.gate import cookie_name
+from tidemill.server.problems import Refused
+from tidemill.store.tokens import close_session, find_token, open_session
+from tidemill.version import VERSION
+
+
+class Session(msgspec.Struct, frozen=True):
+    """Who asks and what they may do. `csrf` goes into the header X-CSRF-Token of everything but GET."""
+
+    authenticated: bool
+    login_required: bool
+    read_only: bool
+    application: str | None = None
+    version: str | None = None
+    name: str | None = None
+    scope: str | None = None
+    csrf: str | None = None
+
+
+class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    token: str
+
+    def __repr__(self) -> str:
+        return "LogIn(...)"
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The server lives, and its database answers."""
+
+    ok: bool
+
+
+@get("/health", opt={"scope": OPEN}, summary="Whether the server lives")
+async def health(desk: Desk) -> Health:
+    """Answers while the database answers; 503 otherwise."""
+    await desk.database.fetch("SELECT 1", patience=2.0)
+    return Health(True)
+
+
+@get("/session", opt={"scope": OPEN}, summary="Who is asking")
+async def get_session(desk: Desk, request: Request[Any, Any, Any]) -> Session:
+    """What a page needs to know before anything else."""
+    return _session(desk, request.scope.get(CALLER))
+
+
+@post("/session", opt={"scope": OPEN}, status_code=201, summary="Log in")
+async def log_in(desk: Desk, request: Request[Any, Any, Any], data: LogIn) -> Response[Session]:
+    """Log a browser in with a token: the answer sets a cookie."""
+    who = request.client.host if request.client else "?"
+    desk.doorman.tries.check(who)
+    holder = await find_token(desk.database, data.token)
+    if holder is None:
+        desk.doorman.tries.failed(who)
+        raise Refused(401, "this token is not known, has expired or was revoked")
+    settings = desk.settings
+    lasts = settings.session_hours * 3600
+    secret, _ = await open_session(desk.database, holder.token_id, lasts=lasts)
+    caller = Caller(f"{holder.name} (token {holder.token_id})", holder.scope, holder.token_id, secret)
+    await desk.note(caller, "session.open", caller.name, after={"from": who})
+    cookie = Cookie(
+        cookie_name(settings),
+        secret,
+        max_age=int(lasts),
+        path="/",
+        httponly=True,
+        secure=settings.is_tls,
+        samesite="strict",
+    )
+    return Response(_session(desk, caller), cookies=[cookie])
+
+
+@delete("/session", opt={"scope": OPEN}, status_code=200, summary="Log out")
+async def log_out(desk: Desk, request: Request[Any, Any, Any]) -> Response[Session]:
+    """Log this browser out."""
+    caller: Caller | None = request.scope.get(CALLER)
+    if caller is not None and caller.session is not None:
+        await close_session(desk.database, caller.session)
+        desk.doorman.forget()
+        await desk.note(caller, "session.close", caller.name)
+    response = Response(_session(desk, None))
+    response.delete_cookie(cookie_name(desk.settings), path="/")
+    return response
+
+
+routes = [health, get_session, log_in, log_out]
+
+
+def _session(desk: Desk, caller: Caller | None) -> Session:
+    settings = desk.settings
+    if caller is None:
+        return Session(False, settings.asks_login, settings.read_only)
+    return Session(
+        authenticated=True,
+        login_required=settings.asks_login,
+        read_only=settings.read_only,
+        application=desk.app.name,
+        version=VERSION,
+        name=caller.name,
+        scope=caller.scope,
+        csrf=None if caller.session is None else csrf_token(caller.session),
+    )

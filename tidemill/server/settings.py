@@ -1,0 +1,74 @@
+"""Where the server listens and whom it lets in. What would not be safe is refused before anything listens."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+
+from tidemill.core.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+PORT = 7433
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """How to serve. The defaults are for one person at one machine."""
+
+    host: str = LOOPBACK
+    port: int = PORT
+    read_only: bool = False
+    """Nobody may change anything, whatever their token says."""
+    login: bool = False
+    """Ask for a token on this machine too; elsewhere it is always asked for."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    behind_proxy: bool = False
+    """A proxy in front ends TLS, and tells us who asks."""
+    plain_http: bool = False
+    """Serve other machines without TLS: whoever is on the way can read tokens."""
+    names: tuple[str, ...] = ()
+    """Other host names by which the server may be asked for."""
+    most_body: int = 1_048_576
+    session_hours: float = 12.0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+    @property
+    def asks_login(self) -> bool:
+        return self.login or not self.is_local or self.behind_proxy
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether browsers come over TLS."""
+        return self.tls_cert is not None or self.behind_proxy
+
+    @property
+    def url(self) -> str:
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls_cert else 'http'}://{shown}:{self.port}"
+
+    def validate(self) -> ServerSettings:
+        if not 0 <= self.port < 65_536:
+            raise ConfigError(f"port {self.port} is not a port: use 1 to 65535, or 0 for any that is free")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("TLS needs both --tls-cert and --tls-key")
+        if not self.is_local and not (self.is_tls or self.plain_http):
+            raise ConfigError(
+                f"{self.host} can be reached by other machines: give --tls-cert and --tls-key, or say --behind-proxy "
+                "if a proxy in front ends TLS, or --plain-http if tokens may be read on the way"
+            )
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own."""
+    if host in ("localhost", ""):
+        return host == "localhost"
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,35 @@
+"""Queues for people: what is in each now, and what is wanted of it. Finished jobs are not looked at: they may be many."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from tidemill.store.database import Database
+
+LIST_QUEUES = """
+WITH live AS (
+    SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
+           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS delayed,
+           count(*) FILTER (WHERE state IN ('gated', 'unrouted')) AS held,
+           count(*) FILTER (WHERE state = 'running') AS running,
+           extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
+    FROM tidemill.job GROUP BY queue),
+served AS (
+    SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
+    WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue),
+known AS (
+    SELECT queue FROM live UNION SELECT queue FROM served UNION SELECT name FROM tidemill.queue
+    UNION SELECT queue FROM tidemill.worker_control WHERE queue <> '*')
+SELECT k.queue AS name, coalesce(waiting, 0) AS waiting, coalesce(delayed, 0) AS delayed, coalesce(held, 0) AS held,
+       coalesce(running, 0) AS running, oldest, coalesce(workers, 0) AS workers, q.rate, q.burst, q.by,
+       ARRAY(SELECT c.host || '=' || c.mode FROM tidemill.worker_control AS c
+             WHERE c.queue IN (k.queue, '*') ORDER BY 1) AS control
+FROM known AS k LEFT JOIN live USING (queue) LEFT JOIN served USING (queue)
+LEFT JOIN tidemill.queue AS q ON q.name = k.queue
+ORDER BY k.queue
+"""
+
+
+async def list_queues(database: Database) -> list[asyncpg.Record]:
+    """Every queue that has jobs, workers, a limit or an operator's wish."""
+    return await database.fetch(LIST_QUEUES)
