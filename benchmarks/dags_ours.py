@@ -1,7 +1,7 @@
 """Tidemill's dags in the contest, deployed as `tidemill up` does: a worker, a keeper and an orchestrator process.
 
-`python -m benchmarks.dags_ours --dsn URL --jobs 1000 --starts 5` prints one JSON line per scenario, the median of so
-many rounds. Plain jobs in the same deployment take turns with the dags (`jobs_wide`, `jobs_chain`, `jobs_100x100`).
+`python -m benchmarks.dags_ours --dsn URL --jobs 1000 --starts 5` prints one JSON line per scenario and round, the
+median so far. Plain jobs in the same deployment take turns with the dags (`jobs_wide`, `jobs_chain`, `jobs_100x100`).
 Everything is counted from the first call in this process to the moment the database knows that all has ended.
 """
 
@@ -53,9 +53,7 @@ def main() -> None:
     os.environ["TIDEMILL_DATABASE_URL"] = options.dsn
     asyncio.run(install_schema(options.dsn))
     with _deployed():
-        taken = uvloop.run(_measure(options))
-    for scenario, samples in taken.items():
-        print(json.dumps({"scenario": scenario, "value": statistics.median(samples)}), flush=True)
+        uvloop.run(_measure(options))
 
 
 @contextmanager
@@ -77,7 +75,7 @@ def _deployed() -> Iterator[None]:
             process.wait()
 
 
-async def _measure(options: argparse.Namespace) -> dict[str, list[float]]:
+async def _measure(options: argparse.Namespace) -> None:
     taken: dict[str, list[float]] = defaultdict(list)
     async with Database(DatabaseSettings(url=options.dsn)) as database, app:
         async with asyncio.timeout(READY_WITHIN_S):
@@ -91,7 +89,8 @@ async def _measure(options: argparse.Namespace) -> dict[str, list[float]]:
         for _ in range(options.starts):
             for name in options.scenario:
                 taken[name].append(await scenarios[name]())
-    return taken
+                # After every round, so that one which is cut short counts as well.
+                print(json.dumps({"scenario": name, "value": statistics.median(taken[name])}), flush=True)
 
 
 def _scenarios(database: Database, nodes: int) -> dict[str, Callable[[], Awaitable[float]]]:

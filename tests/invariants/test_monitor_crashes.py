@@ -36,7 +36,7 @@ async def live_through(url: str, folder: Path, kill_at: str = "") -> tuple[str, 
     write_round(folder, [], 1000.0)
     deaths, count = 0, 0
     async with Database(DatabaseSettings(url=url)) as database:
-        process = AppProcess("monitor", url, WATCHED, watched=str(folder), kill_at=kill_at)
+        process = _start(url, folder, kill_at)
 
         async def judged(count: int, upto: float) -> bool:
             nonlocal process, deaths
@@ -44,7 +44,7 @@ async def live_through(url: str, folder: Path, kill_at: str = "") -> tuple[str, 
                 assert process.exit_status == -9, process.said
                 deaths += 1
                 process.close()
-                process = AppProcess("monitor", url, WATCHED, watched=str(folder))
+                process = _start(url, folder)
             return bool(await value(database, JUDGED, count, upto))
 
         try:
@@ -56,6 +56,10 @@ async def live_through(url: str, folder: Path, kill_at: str = "") -> tuple[str, 
             return await everything(database), deaths
         finally:
             process.close()
+
+
+def _start(url: str, folder: Path, kill_at: str = "") -> AppProcess:
+    return AppProcess("monitor", url, WATCHED, watched=str(folder), kill_at=kill_at, lease=0.8, heartbeat=0.2)
 
 
 @pytest.fixture(scope="module")

@@ -196,7 +196,7 @@ def test_nothing_is_lost_whatever_fails_and_dies(seed: int) -> None:
         (world.settle, 5),
         (world.commit, 3),
     ]
-    for step in range(20_000):
+    for _ in range(20_000):
         world.now += world.chance.random() * 0.05
         chosen = world.chance.choices([each for each, _ in steps], [weight for _, weight in steps])[0]
         chosen()
@@ -207,7 +207,7 @@ def test_nothing_is_lost_whatever_fails_and_dies(seed: int) -> None:
         if world.over():
             break
     else:
-        raise AssertionError(f"seed {seed}: not over after {step} steps: {world.committed}")
+        raise AssertionError(f"seed {seed}: not over: {world.committed}")
     for index in range(len(SOURCES)):
         for position in range(MESSAGES):
             assert world.is_safe(index, position), f"seed {seed}: {index}:{position} is lost"

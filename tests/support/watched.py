@@ -181,6 +181,20 @@ class FileClock:
     monotonic = now
 
 
+class Rounds(JsonlSource):
+    """A file of events that is read only by a tick that knows the time at which they were written."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "events.jsonl", page=7)
+        self._clock = FileClock(folder / "clock")
+
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+        async for page in super().pages(since, token, now):
+            if self._clock.now() != now:
+                return
+            yield page
+
+
 def killer(wish: str | None) -> Any:
     """Called with each stage that is reached; ends the process at the one that is wished for."""
     if not wish:
@@ -209,7 +223,7 @@ def lines(count: int, start: float, who: Iterable[str] = ("a", "b", "c")) -> lis
 app = App("watched")
 if FOLDER in os.environ:
     folder = Path(os.environ[FOLDER])
-    app.monitor(heat_monitor(JsonlSource(folder / "events.jsonl", page=7)))
+    app.monitor(heat_monitor(Rounds(folder)))
     options = {"clock": FileClock(folder / "clock"), "reached": killer(os.environ.get(KILL_AT))}
     make_runner = app.monitor_runner
     app.monitor_runner = lambda **more: make_runner(**{**options, **more})  # type: ignore[method-assign]

@@ -225,7 +225,9 @@ class FlowRun:
                 return  # A step whose place is a queue, but which has waited here: it has its answer.
             self._questions.begin(work.id, command.known)  # pyright: ignore[reportAttributeAccessIssue]
             # A step sees the variables that its run was begun with, not what other steps have made of them.
-            self._tasks[work.id] = asyncio.create_task(self._attempt(work), context=self._variables.copy())
+            self._tasks[work.id] = self._home.create_task(
+                self._attempt(work), name=work.step, context=self._variables.copy()
+            )
         elif kind is Publish:
             self._events.put(command.event)  # pyright: ignore[reportAttributeAccessIssue]
             if self.declared.verbose:
@@ -299,7 +301,7 @@ class FlowRun:
         except Exception as error:  # noqa: BLE001 - whatever a step raises becomes its outcome
             ended = self._failure(spec, work, error)
         finally:
-            if self._tasks.get(work.id) is asyncio.current_task():
+            if self._tasks.get(work.id) is asyncio.current_task(self._home):
                 del self._tasks[work.id]
                 self._questions.end(work.id)
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))

@@ -189,7 +189,7 @@ class _Turns:
             columns_of = "run_id, seq, before, state, result, error, note, release, awake"
             used = self._arrays(([number] for turn in held for number in turn.used), "bigint")
             more = "," + _WHOLE_HEAD.format(used=used)
-        ids = self._arrays(([turn.run_id] for turn in held), "bigint")
+        ids = heads.partition(",")[0]
         self.parts.append(f"""
 held AS (
     UPDATE tidemill.run AS r SET seq = w.seq, turn = $2{more}

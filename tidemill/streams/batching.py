@@ -21,7 +21,7 @@ from typing import Any
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import PayloadError
 
-Entry = tuple[Any, "asyncio.Future[Any]"]
+Entry = tuple[Any, "asyncio.Future[Any]", float]
 
 
 class Batched:
@@ -51,15 +51,23 @@ class Batched:
         """The result for one item. `first` puts it before those that wait."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
+        entry = (item, answer, loop.time() + self._max_wait)
         if first:
-            self._waiting.appendleft((item, answer))
+            self._waiting.appendleft(entry)
         else:
-            self._waiting.append((item, answer))
+            self._waiting.append(entry)
         if len(self._waiting) >= self._max_size:
             self._begin()
         elif self._timer is None and self._free:
             self._timer = loop.call_later(self._max_wait, self._begin)
         return await answer
+
+    def _begin_soon(self) -> None:
+        """A call may run again: at once with a full batch, or when the first that waits has waited long enough."""
+        if len(self._waiting) >= self._max_size:
+            self._begin()
+        elif self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(self._waiting[0][2], self._begin)
 
     def _begin(self) -> None:
         """Start as many calls as may run; what does not fit waits for one to end."""
@@ -82,7 +90,7 @@ class Batched:
     async def _call(self, entries: list[Entry]) -> None:
         self.sizes[0] += 1
         self.sizes[1] += len(entries)
-        items = [item for item, _ in entries]
+        items = [entry[0] for entry in entries]
         try:
             if self._threaded:
                 results = await asyncio.to_thread(self._function, items)
@@ -90,21 +98,21 @@ class Batched:
                 results = await self._function(items)
             self._answer(entries, results)
         except BaseException as error:
-            for _, answer in entries:
+            for _, answer, _ in entries:
                 if not answer.done():
                     answer.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
             if not isinstance(error, Exception):
                 raise
         finally:
             self._free += 1
-            self._begin()
+            self._begin_soon()
 
     def _answer(self, entries: list[Entry], results: Any) -> None:
         if not isinstance(results, Sequence) and not hasattr(results, "__len__"):
             results = list(results or ())
         if len(results) != len(entries):
             raise PayloadError(f"{self._name}: was given {len(entries)} items and returned {len(results)} results")
-        for (_, answer), result in zip(entries, results, strict=True):
+        for (_, answer, _), result in zip(entries, results, strict=True):
             if answer.done():
                 continue
             if isinstance(result, BaseException):

@@ -38,7 +38,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate: str | float | None = None
     """How many messages it may begin per second in each engine, such as "100/s"."""
     concurrency: int | None = None
-    timeout: Duration | None = None
+    timeout: str | float | None = None
 
     def __post_init__(self) -> None:
         if self.rate is not None:

@@ -182,9 +182,9 @@ async def _within(seconds: float, work: Awaitable[Any], what: str) -> Any:
     try:
         async with limit:
             return await work
-    except TimeoutError as error:
+    except TimeoutError:
         if limit.expired():
-            raise TimeoutError(f"{what} took longer than {seconds:g} s") from error
+            raise TimeoutError(f"{what} took longer than {seconds:g} s") from None
         raise
 
 

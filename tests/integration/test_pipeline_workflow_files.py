@@ -1,0 +1,275 @@
+"""Pipelines and workflows from JSON files, in all the forms in which people have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pipelines import held, look, put, tree, update, wanted
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows import load_workflow, node_type, parse_workflow, transform
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, NodeError
+from tidemill.store.database import Database
+
+AUTO_BLOG = """
+{
+  "mode": "pipeline",
+  "stateRoot": "output/",
+  "nodes": [
+    {"id": "scan-logs", "typeId": "state_scan", "name": "dates",
+     "data": {"pattern": "daily/{date}/", "filter": "hasFiles"}},
+    {"id": "summarize", "typeId": "state_transform", "name": "summary",
+     "data": {"input": "{{$.dates.path}}/*.txt", "output": "{{$.dates.path}}/summary.txt",
+              "transform": "claude_summarize", "minSize": 5}},
+    {"id": "blog", "typeId": "state_transform", "name": "blog",
+     "data": {"input": "{{$.summary.path}}", "output": "final/{{$.dates.id}}-daily-digest.md",
+              "transform": "claude_blog", "minSize": 5}}
+  ],
+  "connections": [
+    {"sourceNodeId": "scan-logs", "targetNodeId": "summarize"},
+    {"sourceNodeId": "summarize", "targetNodeId": "blog"}
+  ]
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_transforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    types, transforms = dict(NODE_TYPES), dict(TRANSFORMS)
+    yield
+    for known, kept in ((NODE_TYPES, types), (TRANSFORMS, transforms)):
+        known.clear()
+        known.update(kept)
+
+
+def node(id: str, type: str, **data: Any) -> dict[str, Any]:
+    return {"id": id, "typeId": type, "name": id, "position": {"x": 1, "y": 2}, "data": data}
+
+
+def chain(*nodes: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    links = [
+        {"id": f"c{at}", "sourceNodeId": one["id"], "sourceConnectorId": "out", "targetNodeId": two["id"],
+         "targetConnectorId": "in"}
+        for at, (one, two) in enumerate(zip(nodes, nodes[1:], strict=False))
+    ]  # fmt: skip
+    return {"nodes": list(nodes), "connections": links, **settings}
+
+
+async def test_the_documents_own_workflow_is_loaded_unchanged_and_built(tmp_path: Path, database: Database) -> None:
+    @transform("claude_summarize")
+    def summarise(entity, files):
+        return f"{entity.date}: " + " ".join(file.text() for file in files)
+
+    @transform("claude_blog")
+    async def blog(entity, text):
+        return f"# {text}"
+
+    (tmp_path / "auto-blog.json").write_text(AUTO_BLOG)
+    loaded = load_workflow("auto-blog.json")
+    assert loaded.notes == []
+    (pipeline,) = loaded.pipelines
+    put(tmp_path, {"output/daily/2026-01-15/a.txt": "one", "output/daily/2026-01-15/b.txt": "two"})
+    assert wanted(await look(database, pipeline)) == {"summary/2026-01-15": "Missing"}
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path / "output")["daily/2026-01-15/summary.txt"] == "2026-01-15: one two"
+    assert tree(tmp_path / "output")["final/2026-01-15-daily-digest.md"] == "# 2026-01-15: one two"
+    assert wanted(await look(database, load_workflow("auto-blog.json").pipelines[0])) == {}
+
+
+async def test_a_transform_that_nobody_declared_is_a_failure_that_says_so(tmp_path: Path, database: Database) -> None:
+    (pipeline,) = parse_workflow(json.loads(AUTO_BLOG), "auto-blog").pipelines
+    put(tmp_path, {"output/daily/2026-01-15/a.txt": "one"})
+    plan = await update(database, pipeline)
+    assert held(plan) == {"summary/2026-01-15": "BackingOff", "blog/2026-01-15": "Blocked"}
+    assert "@transform('claude_summarize')" in str(plan.holds[0].reason)
+
+    @transform("claude_summarize")
+    def summarise(entity, files):
+        return "long enough"
+
+    (pipeline,) = parse_workflow(json.loads(AUTO_BLOG), "auto-blog").pipelines
+    assert wanted(await look(database, pipeline)) == {"summary/2026-01-15": "Missing"}
+
+
+async def test_a_graph_of_nodes_is_run_for_each_entity(tmp_path: Path, database: Database) -> None:
+    graph = chain(
+        node("trig", "state_trigger", state_root="states", pattern="in/{id}.txt", scan_interval=5),
+        node("rd", "state_read", pattern="in/{name}.txt", entity_id="{{$.trig.entity_id}}"),
+        node("up", "transform", expression="$.rd.content.toUpperCase()"),
+        node("wr", "state_write", pattern="out/{x}.txt", entity_id="{{$.trig.entity_id}}",
+             content="{{$.trig.entity_id}}: {{$.up}}", min_size=3),
+    )  # fmt: skip
+    (pipeline,) = parse_workflow(graph, "graph").pipelines
+    assert pipeline.scan_interval == 5
+    put(tmp_path / "states", {"in/a.txt": "apple", "in/b.txt": "pear"})
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path / "states")["out/a.txt"] == "a: APPLE"
+    assert tree(tmp_path / "states")["out/b.txt"] == "b: PEAR"
+    graph["nodes"][2]["data"]["expression"] = "$.rd.content.trim()"
+    (pipeline,) = parse_workflow(graph, "graph").pipelines
+    plan = await look(database, pipeline)
+    assert wanted(plan) == {"wr/a": "CodeChanged", "wr/b": "CodeChanged"}
+    assert plan.builds[0].reason.parts == ("params.up",)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_a_list_of_stages_is_built_one_from_another(tmp_path: Path, database: Database) -> None:
+    written = {
+        "name": "staged", "mode": "pipeline", "stateRoot": "states", "scanInterval": 30, "maxConcurrentEntities": 2,
+        "retryPolicy": {"maxAttempts": 3, "backoffSeconds": [1, 2]},
+        "stages": [
+            {"id": "src", "name": "source", "type": "source", "pattern": "input/{id}.txt"},
+            {"id": "big", "name": "bigger", "type": "transform", "input": "src", "pattern": "big/{id}.txt",
+             "node": {"typeId": "transform", "data": {"expression": "$.src.content.toUpperCase()"}}},
+            {"id": "sum", "type": "transform", "input": "big", "pattern": "sum/{id}.txt", "validation": {"minSize": 4},
+             "node": {"typeId": "set", "data": {"content": "{{$.entity.id}} {{$.src.content}} {{$.big.path}}"}}},
+        ],
+    }  # fmt: skip
+    (pipeline,) = parse_workflow(written, "x").pipelines
+    assert pipeline.stages["big"].options.backoff == (1.0, 2.0)
+    assert pipeline.stages["sum"].options.parallel == 2
+    put(tmp_path / "states", {"input/a.txt": "apple"})
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path / "states")["sum/a.txt"] == "a apple big/a.txt"
+
+
+async def test_a_gate_waits_for_the_state_that_it_checks(tmp_path: Path, database: Database) -> None:
+    graph = chain(
+        node("scan", "state_scan", pattern="in/{id}.txt"),
+        node("ok", "state_gate", pattern="approved/{{$.scan.id}}.txt"),
+        node("rd", "state_read", pattern="{{$.scan.path}}"),
+        node("wr", "state_write", pattern="out/{{$.scan.id}}.txt", content="{{$.rd.content}}"),
+        mode="pipeline", stateRoot="states",
+    )  # fmt: skip
+    (pipeline,) = parse_workflow(graph, "gated").pipelines
+    put(tmp_path / "states", {"in/a.txt": "apple", "in/b.txt": "pear", "approved/b.txt": ""})
+    await update(database, pipeline)
+    assert set(tree(tmp_path / "states")) == {"in/a.txt", "in/b.txt", "approved/b.txt", "out/b.txt"}
+    put(tmp_path / "states", {"approved/a.txt": ""})
+    await update(database, pipeline)
+    assert tree(tmp_path / "states")["out/a.txt"] == "apple"
+
+
+async def test_a_state_of_one_workflow_triggers_another(tmp_path: Path, database: Database) -> None:
+    one = chain(
+        node("scan", "state_scan", pattern="in/{id}"),
+        node("wr", "state_write", stateType="article", content="{{$.scan.content}}!"),
+        mode="pipeline", stateRoot="states",
+    )  # fmt: skip
+    two = chain(
+        node("trig", "state_trigger", stateType="article", filter="$.codeHash == currentCodeHash"),
+        node("wr", "state_write", stateType="note", content="{{$.trig.content.length}}"),
+        mode="pipeline", stateRoot="states",
+    )  # fmt: skip
+    put(tmp_path / "states", {"in/a": "apple"})
+    for name, graph in (("one", one), ("two", two)):
+        (pipeline,) = parse_workflow(graph, name).pipelines
+        assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path / "states") == {"in/a": "apple", "article/a": "apple!", "note/a": "6\n"}
+
+
+async def test_states_may_be_kept_in_the_database(tmp_path: Path, database: Database) -> None:
+    graph = chain(
+        node("scan", "state_scan", pattern="in/{id}"),
+        node("wr", "state_write", pattern="out/{{$.scan.id}}", content="{{$.scan.content}}!"),
+        mode="pipeline", stateRoot="kept", stateStore="database",
+    )  # fmt: skip
+    (pipeline,) = parse_workflow(graph, "kept").pipelines
+    await database.fetch("INSERT INTO tidemill.state_blob (store, path, content) VALUES ('kept', 'in/a', 'x'::bytea)")
+    assert (await update(database, pipeline)).steps == []
+    rows = await database.fetch("SELECT content FROM tidemill.state_blob WHERE path = 'out/a'")
+    assert [row["content"] for row in rows] == [b"x!"]
+
+
+async def test_a_workflow_in_trigger_mode_runs_once_for_each_event(tmp_path: Path) -> None:
+    graph = chain(
+        node("begin", "webhook"),
+        node("size", "transform", expression="{{$.begin.text.length}}"),
+        node("long", "if", condition="$.size > 3"),
+        node("log", "append_to_file", path="log.txt", content="{{$.begin.text}}"),
+        mode="trigger",
+    )  # fmt: skip
+    graph["connections"][2]["sourceConnectorId"] = "true"
+    (workflow,) = parse_workflow(graph, "hook").triggers
+    assert (await workflow.run({"text": "tides"}))["long"] == [True]
+    assert (await workflow.run({"text": "no"}))["log"] == []
+    assert (tmp_path / "log.txt").read_text() == "tides\n"
+
+
+async def test_nodes_of_ones_own_and_items_and_pinned_outputs(tmp_path: Path) -> None:
+    @node_type("double")
+    def double(data, item):
+        return data["n"] * 2
+
+    @node_type("total", per_item=False)
+    def total(data, items):
+        return sum(item["twice"] for item in items)
+
+    graph = chain(
+        node("numbers", "hardwired", value="[1, 2, 3]"), node("twice", "double", n="{{$.numbers}}"),
+        node("all", "total"), node("fixed", "http", url="http://nowhere", pinned=True, pinnedOutput={"ok": True}),
+    )  # fmt: skip
+    (workflow,) = parse_workflow(graph, "x").triggers
+    found = await workflow.run()
+    assert found["twice"] == [2, 4, 6]
+    assert found["all"] == [12]
+    assert found["fixed"] == [{"ok": True}]
+
+
+async def test_a_command_is_run_and_its_failure_told() -> None:
+    good = parse_workflow(chain(node("c", "run_command", command=["cat"], stdin="hi")), "x").triggers[0]
+    assert (await good.run())["c"] == [{"stdout": "hi", "exitCode": 0}]
+    bad = parse_workflow(chain(node("c", "run_command", command="echo oops >&2; exit 3")), "x").triggers[0]
+    with pytest.raises(ConfigError, match="ended with 3: oops"):
+        await bad.run()
+
+
+async def test_an_expression_that_fails_names_its_node_and_field() -> None:
+    graph = chain(node("begin", "start"), node("made", "set", title="{{$.begin.title.toUpperCase()}}"))
+    (workflow,) = parse_workflow(graph, "x").triggers
+    with pytest.raises(NodeError, match="node 'made', field 'title'.*no field 'title'"):
+        await workflow.run({"other": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda data: data["nodes"][1]["data"].update(input="{{$.datums.path}}/*"), "no state 'datums'"),
+        (lambda data: data["nodes"][2]["data"].update(output="{{$.dates.id.trim()}}"), "is not understood"),
+        (lambda data: data["nodes"][0].update(typeId="state_scam"), "'state_scam' is not known"),
+        (lambda data: data["connections"][0].update(sourceNodeId="nobody"), "there is no node 'nobody'"),
+        (lambda data: data["nodes"][1]["data"].pop("transform"), "'transform' is missing"),
+        (lambda data: data.update(mode="poetry"), "neither pipeline nor trigger"),
+        (lambda data: data["nodes"][2]["data"].update(input="{{$.blog.path}}"), "no state 'blog' before"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_with_its_place(change: Any, told: str, tmp_path: Path) -> None:
+    data = json.loads(AUTO_BLOG)
+    change(data)
+    (tmp_path / "w.json").write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=r"w\.json: .*") as error:
+        load_workflow("w.json")
+    assert told in str(error.value)
+
+
+def test_what_is_not_understood_in_a_file_is_noted() -> None:
+    data = json.loads(AUTO_BLOG)
+    data["colour"] = "blue"
+    data["nodes"][0]["shape"] = "round"
+    assert sorted(parse_workflow(data, "x").notes) == [
+        "nodes[0]: the field 'shape' is not understood, and changes nothing",
+        "the file: the field 'colour' is not understood, and changes nothing",
+    ]
+
+
+def test_a_folder_of_files_is_loaded_together(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(AUTO_BLOG)
+    (tmp_path / "two.json").write_text(json.dumps(chain(node("s", "scheduled", interval=5, unit="minutes"))))
+    loaded = load_workflow(tmp_path)
+    assert [pipeline.name for pipeline in loaded.pipelines] == ["one"]
+    assert [str(workflow.name) for workflow in loaded.triggers] == ["two"]
+    assert len(loaded.triggers[0].schedules) == 1
