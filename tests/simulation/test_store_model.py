@@ -142,7 +142,9 @@ class Both:
         turn = RunTurn(run_id, before, before + len(ticks), ticks=ticks, shown=[self.data()] * chance.randint(0, 2))
         names, now = ["t1", "t2", "t3"], SYSTEM_CLOCK.now()
         turn.timers = {name: chance.choice([None, now - HOUR, now + HOUR]) for name in self.some(names)}
-        turn.jobs = [(work, self.job()) for work in self.some([1, 2, 3, 4], 2)]
+        at_work = {job.work for job in self.model.jobs.values() if job.run_id == run_id}
+        # A piece of work has one job at a time.
+        turn.jobs = [(work, self.job()) for work in self.some([1, 2, 3, 4], 2) if work not in at_work]
         turn.stops = self.some([1, 2, 3, 4], 2)
         turn.asks = [(name, "?", None, None) for name in self.some(["n1", "n2"], 1)]
         turn.settled = [name for name in self.some(["n1", "n2"], 1) if name not in [ask[0] for ask in turn.asks]]

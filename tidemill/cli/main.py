@@ -28,6 +28,7 @@ from tidemill.cli import (
     roles,
     runs,
     schedules,
+    server,
     streams,
     top,
     up,
@@ -50,7 +51,7 @@ RUN, WORK, FLOWS, LOOK = (
     Group(name, sort_key=number) for number, name in enumerate(("Run", "Jobs", "Workflows", "The rest"), 1)
 )
 for group, commands in (
-    (RUN, (up.up, roles.worker, roles.orchestrator, roles.scheduler, roles.keeper)),
+    (RUN, (up.up, roles.worker, roles.orchestrator, roles.scheduler, roles.keeper, server.server)),
     (WORK, (enqueue.enqueue, jobs.jobs, jobs.job, jobs.retry, jobs.cancel)),
     (
         FLOWS,
@@ -65,7 +66,19 @@ for group, commands in (
             streams.commands,
         ),
     ),
-    (LOOK, (top.top, workers.commands, queues.commands, schedules.commands, audit.audit, db.commands, config.config)),
+    (
+        LOOK,
+        (
+            top.top,
+            workers.commands,
+            queues.commands,
+            schedules.commands,
+            audit.audit,
+            server.token,
+            db.commands,
+            config.config,
+        ),
+    ),
 ):
     for command in commands:
         if isinstance(command, App):

@@ -17,7 +17,8 @@ from tidemill.cli.place import HERE, Place, open_soon, operator, require_databas
 from tidemill.cli.render import ago, cut, out, plain, print_json, short, table
 from tidemill.cli.roles import Part, play
 from tidemill.core.duration import parse_rate
-from tidemill.core.errors import ConfigError
+from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.settings import Settings
 from tidemill.pipelines import operate
 from tidemill.pipelines.drawing import draw_pipeline, draw_pipeline_svg
@@ -25,7 +26,9 @@ from tidemill.pipelines.driver import Driver, run_once
 from tidemill.pipelines.model import Pipeline
 from tidemill.pipelines.plan import Plan
 from tidemill.pipelines.runner import PipelineRunner
-from tidemill.pipelines.target import Target, load_target
+from tidemill.pipelines.target import Target, is_workflow, load_target
+from tidemill.pipelines.workflows import load_workflow
+from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store import states as rows
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate, wait_for_schema
@@ -65,6 +68,10 @@ def run(
         return asyncio.run(_run_once(load_target(app), pipeline, approve, place))
 
     def cast() -> Part:
+        if is_workflow(app):
+            settings = place.settings(metrics=metrics)
+            database = Database(settings.database(), application="tidemill pipeline")
+            return Part(WorkflowRunner(database, Path(app), keep_days=settings.keep_days), database, settings)
         target = load_target(app)
         settings = _settings(target, place, metrics=metrics)
         if target.app is not None:
@@ -478,6 +485,29 @@ def history(
             row["built_by"] or "", cut(row["log"] if row["outcome"] == "failed" else row["reason"]),
         )  # fmt: skip
     return out().print(made)
+
+
+@commands.command
+def trigger(file: str, payload: str = "null", /) -> int:
+    """Run a workflow file once, as its webhook or schedule would, and print what each node gave.
+
+    Parameters
+    ----------
+    file
+        The workflow file.
+    payload
+        What it is started with, as JSON.
+    """
+    try:
+        given = decode(payload)
+    except PayloadError as error:
+        raise ConfigError(f"the payload is not JSON: {error}") from error
+    loaded = load_workflow(file)
+    if not loaded.triggers:
+        raise ConfigError(f"{file} is a pipeline, and nothing that is run once: `tidemill pipeline run {file}`")
+    for workflow in loaded.triggers:
+        print_json(asyncio.run(workflow.run(given)))
+    return 0
 
 
 @commands.command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +20,7 @@ from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.ticks import CancelAsked
 from tidemill.dags.journal import encode_tick as encode_dag_tick
 from tidemill.dags.runner import DAG_KIND
+from tidemill.engine.why import explain_run
 from tidemill.flows.compat import run_program
 from tidemill.flows.declared import declared
 from tidemill.flows.events import HumanResponseEvent
@@ -203,21 +203,6 @@ def run_number(id: str) -> int:
     return int(text)
 
 
-def why_run(row: Mapping[str, Any]) -> str:
-    """Where a run stands, in a sentence."""
-    if row["state"] in _ENDED:
-        return str(row["note"] or f"It has ended: {row['state']}.")
-    if row["state"] == "parked":
-        return str(row["note"])
-    if row["owner"] is not None:
-        return f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."
-    if row["awake"]:
-        return (
-            "It waits for a process that keeps its workflow's runs: `tidemill up app.py` or `tidemill keeper app.py`."
-        )
-    return "It waits for an event or a timer, and costs nothing meanwhile."
-
-
 def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Any:
     made = table("id", "state", "workflow", "ticks", "started", "took", "note", numbers=("ticks",))
     for row in rows:
@@ -236,7 +221,7 @@ def _print_page(row: dict[str, Any], ticks: list[Any]) -> None:
     if row["result"] is not None:
         console.print(f"  result   {bytes(row['result']).decode()}")
     console.print("\nwhy", style="bold")
-    console.print(f"  {why_run(row)}")
+    console.print(f"  {explain_run(row)}")
     console.print("\nticks", style="bold")
     began: float | None = None
     for tick in ticks:

@@ -1,4 +1,4 @@
-"""Why a job exists, why it waits, why it ended as it did: one row turned into sentences. Pure."""
+"""Why a job exists, why it waits, why it ended as it did; where a run stands: one row turned into sentences. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,21 @@ def explain_job(job: Job) -> list[str]:
         "running": explain_running,
     }.get(job["state"], explain_end)
     return [explain_origin(job), *explain(job)]
+
+
+def explain_run(row: Mapping[str, Any]) -> str:
+    """Where a flow's run stands, in a sentence."""
+    if row["state"] not in ("running", "parked"):
+        return str(row["note"] or f"It has ended: {row['state']}.")
+    if row["state"] == "parked":
+        return str(row["note"])
+    if row["owner"] is not None:
+        return f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."
+    if row["awake"]:
+        return (
+            "It waits for a process that keeps its workflow's runs: `tidemill up app.py` or `tidemill keeper app.py`."
+        )
+    return "It waits for an event or a timer, and costs nothing meanwhile."
 
 
 def explain_origin(job: Job) -> str:

@@ -105,9 +105,10 @@ class DurableRun(StoredRun, FlowRun):
 
     def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
         record = None
-        if isinstance(tick, Completed | Noted):
-            said = tick.outcome if isinstance(tick, Completed) else tick.note
-            record = self._records.pop(id(said), None)
+        if isinstance(tick, Completed):
+            record = self._records.pop(id(tick.outcome), None)
+        elif isinstance(tick, Noted):
+            record = self._records.pop(id(tick.note), None)
         return encode_record(record or record_of(tick), begun, at=tick.at)
 
     def decode_tick(self, data: bytes) -> Tick:
@@ -245,19 +246,17 @@ class DurableRun(StoredRun, FlowRun):
 
     # -- running steps ----------------------------------------------------------------------------
 
-    async def _attempt(self, work: Work, *args: Any) -> None:
+    def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
         try:
-            await super()._attempt(work, *args)
+            super().ended(spec, work, ended)
         except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
             self.give_up(error)
 
-    async def _call(self, spec: StepSpec, work: Work, context: Context[Any]) -> Any:
-        try:
-            return await super()._call(spec, work, context)
-        except (Exception, asyncio.CancelledError):
-            raise
-        except BaseException as error:  # A step that asks to exit fails; the process has other runs.
-            raise WorkflowRuntimeError(f"step {spec.name} raised {type(error).__name__}: {error}") from error
+    def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
+        # A step that asks to exit fails; the process has other runs.
+        failure = WorkflowRuntimeError(f"step {spec.name} raised {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
         try:

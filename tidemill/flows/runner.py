@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,10 @@ class FlowRun:
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         """An outcome as it can be kept; in memory that is any."""
         return ended
+
+    def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
+        """What a step that asks to exit has failed with; in memory the process is its own, and exits."""
+        raise error
 
     @property
     def is_running(self) -> bool:
@@ -291,7 +295,12 @@ class FlowRun:
         context: Context[Any] = Context._of_step(self, work, hold=hold)
         enter_step(context)
         try:
-            result = await self._call(spec, work, context)
+            kwargs = dict(work.input) if isinstance(work.input, dict) else {spec.event_name: work.input}
+            if spec.context_parameter is not None:
+                kwargs[spec.context_parameter] = context
+            if spec.resources:
+                kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
+            result = await self._call(spec, kwargs)
             events, listed = _events_of(spec, result)
             ended = Ended(events, listed, context._take_held())
         except asyncio.CancelledError as error:
@@ -300,26 +309,25 @@ class FlowRun:
             ended = self._failure(spec, work, _as_exception(error))
         except Exception as error:  # noqa: BLE001 - whatever a step raises becomes its outcome
             ended = self._failure(spec, work, error)
+        except BaseException as error:  # noqa: BLE001 - it asks to exit
+            ended = self._failure(spec, work, self.exit_of(spec, error))
         finally:
             if self._tasks.get(work.id) is asyncio.current_task(self._home):
                 del self._tasks[work.id]
                 self._questions.end(work.id)
+        self.ended(spec, work, ended)
+
+    def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
+        """An attempt at a step is over."""
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
-    async def _call(self, spec: StepSpec, work: Work, context: Context[Any]) -> Any:
-        kwargs = dict(work.input) if isinstance(work.input, dict) else {spec.event_name: work.input}
-        if spec.context_parameter is not None:
-            kwargs[spec.context_parameter] = context
-        if spec.resources:
-            kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
+    def _call(self, spec: StepSpec, kwargs: dict[str, Any]) -> Awaitable[Any]:
         args = () if spec.is_free else (self.workflow,)
         if not spec.is_async:
             call = asyncio.to_thread(spec.function, *args, **kwargs)
         else:
             call = spec.function(*args, **kwargs)
-        if spec.timeout is None:
-            return await call
-        return await asyncio.wait_for(call, spec.timeout)
+        return call if spec.timeout is None else asyncio.wait_for(call, spec.timeout)
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
         delay, message = None, str(error)

@@ -70,6 +70,7 @@ class Driver:
         self._dispatch = dispatch
         self._on_result = on_result
         self._clock = clock
+        self._skew = 0.0
         self._intents: list[tuple[str, str]] = []
         self._lines: dict[str, StageLine] = {}
 
@@ -113,6 +114,10 @@ class Driver:
                 files[stages[stage].quick_path(entity)] = FileFact(0, signature, content, size)
         await self.load_wishes()
 
+    def now(self) -> float:
+        """The time as the database has it."""
+        return self._clock.now() + self._skew
+
     async def load_wishes(self) -> None:
         """Learn what failed and what operators want: little, and read anew whenever somebody says that it changed."""
         name, world = self.pipeline.name, self.world
@@ -125,6 +130,9 @@ class Driver:
             (row["stage"], row["code"]): decode(row["parts"], dict[str, str])
             for row in await self.database.fetch(rows.LOAD_CODES, name)
         }
+        # Times of failures and approvals are the database's: what this host's clock says may differ by hours.
+        (row,) = await self.database.fetch(rows.DATABASE_NOW)
+        self._skew = row["now"] - self._clock.now()
         world.controls = {
             row["stage"]: Control(
                 row["paused_by"],
@@ -191,7 +199,7 @@ class Driver:
 
     def due_retries(self) -> list[str]:
         """The outputs of states whose failure is due to be tried again."""
-        now = self._clock.now()
+        now = self.now()
         return [
             stage.quick_path(entity)
             for stage in self.order
@@ -322,7 +330,7 @@ class Driver:
             paths = list(changed)
             only = {stage.name: touched_entities(stage, paths) for stage in self.order}
             only = {stage: entities for stage, entities in only.items() if entities is None or entities}
-        plan = make_plan(self.order, self.world, self._clock.now(), only=only, busy=self.busy)
+        plan = make_plan(self.order, self.world, self.now(), only=only, busy=self.busy)
         if self.problems:
             plan.orphans = []  # What could not be looked at is not gone.
         return plan
@@ -459,7 +467,7 @@ class Driver:
 
     def next_retry(self) -> float | None:
         """When the next failure is due to be tried again."""
-        now = self._clock.now()
+        now = self.now()
         times = [
             failure.retry_at
             for failures in self.world.failures.values()

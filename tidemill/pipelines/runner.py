@@ -231,7 +231,7 @@ class PipelineRunner:
                 house_at = now + HOUSEKEEPING
             changed += await driver.settle()
             due = driver.next_retry()
-            if everything or reload or len(changed) > MANY or (due is not None and due <= clock.now()):
+            if everything or reload or len(changed) > MANY or (due is not None and due <= driver.now()):
                 await driver.act(driver.plan())
             elif changed:
                 await driver.act(driver.plan(changed))
@@ -249,7 +249,7 @@ class PipelineRunner:
             until = min(until, now + TRUST_AFTER)
         due = driver.next_retry()
         if due is not None:
-            until = min(until, now + max(0.0, due - self._clock.now()) + 0.01)
+            until = min(until, now + max(0.0, due - driver.now()) + 0.01)
         if driver.manifests.due:
             until = min(until, now + 1.0)
         with contextlib.suppress(TimeoutError):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tidemill.core.errors import ConfigError
 from tidemill.engine.load import is_app, load_app, load_module
 from tidemill.pipelines.model import Pipeline, check_order
+from tidemill.pipelines.workflows import load_workflows
 
 
 class Target(NamedTuple):
@@ -27,13 +28,15 @@ class Target(NamedTuple):
         return found
 
 
+def is_workflow(target: str) -> bool:
+    """Whether this names a workflow file, or a folder of them."""
+    return Path(target).is_dir() or target.endswith(".json")
+
+
 def load_target(target: str) -> Target:
     """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
-    path = Path(target)
-    if path.is_dir() or path.suffix == ".json":
-        from tidemill.pipelines.workflows import load_workflows
-
-        return Target(load_workflows(path))
+    if is_workflow(target):
+        return Target(load_workflows(target))
     module = load_module(target.partition(":")[0])
     app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None
     if app is not None:

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from tidemill.core.errors import ConfigError
 from tidemill.server.access import CALLER, Caller, Doorman, csrf_token
 from tidemill.server.idempotency import Repeats
 from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
@@ -93,7 +92,9 @@ class Gate:
                     who=getattr(scope.get(CALLER), "name", None),
                 )
 
-    async def _let_in(self, scope: Any, headers: dict[bytes, bytes], receive: Any) -> tuple[Caller | None, bytes | None]:
+    async def _let_in(
+        self, scope: Any, headers: dict[bytes, bytes], receive: Any
+    ) -> tuple[Caller | None, bytes | None]:
         host = _text(headers, b"host") or ""
         if not self._is_ours(host):
             raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")
@@ -261,12 +262,3 @@ def _replay(body: bytes, receive: Any) -> Any:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
-
-
-def check_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Host names as they may stand in a request."""
-    found = tuple(names)
-    for name in found:
-        if not name or "/" in name or " " in name:
-            raise ConfigError(f"{name!r} is not a host's name")
-    return found

@@ -229,6 +229,15 @@ class Hub:
                 self._somebody.clear()
 
     @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the changes are being followed."""
+        return self._ready.is_set()
+
+    @property
     def place(self) -> int:
         """How many events there have been."""
         return self._count

@@ -70,7 +70,7 @@ def problem(status: int, detail: str, errors: list[dict[str, str]] | None = None
 
 
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
-    """What to tell of an error, and with which headers. An error that nobody meant is logged, and only its number told."""
+    """What to tell of an error, and with which headers. An error that nobody meant is logged; its number is told."""
     if isinstance(error, Refused):
         return problem(error.status, error.detail), error.headers
     if isinstance(error, HTTPException):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import asyncpg
+
 from tidemill.core.codec import decode
 
 JOB_JSON = ("args", "options", "origin", "errors", "result")
 RUN_JSON = ("input", "result", "error", "origin")
 
 
-def readable(row: Mapping[str, Any], columns: tuple[str, ...] = JOB_JSON) -> dict[str, Any]:
+def readable(row: Mapping[str, Any] | asyncpg.Record, columns: tuple[str, ...] = JOB_JSON) -> dict[str, Any]:
     """A row with its JSON columns as Python values."""
     return {name: value_of(value) if name in columns else value for name, value in row.items()}
 

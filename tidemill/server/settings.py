@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 
 import msgspec
 
@@ -72,3 +73,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def check_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Host names as they may stand in a request."""
+    found = tuple(names)
+    for name in found:
+        if not name or "/" in name or " " in name:
+            raise ConfigError(f"{name!r} is not a host's name")
+    return found

@@ -1,4 +1,4 @@
-"""Queues for people: what is in each now, and what is wanted of it. Finished jobs are not looked at: they may be many."""
+"""Queues for people: what is in each now, and what is wanted of it. Finished jobs are not looked at."""
 
 from __future__ import annotations
 

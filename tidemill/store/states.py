@@ -69,6 +69,7 @@ SELECT stage, entity, code, inputs, attempts, error, extract(epoch FROM failed_a
 FROM tidemill.state_failure WHERE pipeline = $1
 """
 LOAD_CODES = "SELECT stage, code, parts FROM tidemill.state_code WHERE pipeline = $1"
+DATABASE_NOW = "SELECT extract(epoch FROM now())::float8 AS now"
 LOAD_CONTROLS = "SELECT * FROM tidemill.state_control WHERE pipeline = $1"
 
 #: The rows of some states only.

@@ -38,7 +38,9 @@ class Trail(msgspec.Struct, frozen=True):
 async def get_audit(
     desk: Desk,
     who: Annotated[str | None, Parameter(max_length=200)] = None,
-    action: Annotated[str | None, Parameter(max_length=100, description="`job.cancel`, or `job` for all of a kind.")] = None,
+    action: Annotated[
+        str | None, Parameter(max_length=100, description="`job.cancel`, or `job` for all of a kind.")
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Trail:

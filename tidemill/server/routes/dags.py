@@ -11,6 +11,7 @@ from litestar import Request, get, post
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.ticks import CancelAsked
 from tidemill.dags.handle import DagHandle
 from tidemill.dags.journal import decode_tick
 from tidemill.dags.model import UNSET
@@ -139,6 +140,8 @@ async def look(desk: Desk, run_id: int) -> View:
     require_dag(await find_run(desk, run_id))
     row, snapshot, ticks = await load_run(desk.database, run_id)
     program, state = desk.app.runs.dag_kind.restore(row["input"], snapshot, ticks)
+    if row["state"] == "cancelled" and state.status == "running":  # It was parked: nobody has told its nodes.
+        program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
     found = await show_jobs_of_run(desk.database, run_id, limit=JOBS_SHOWN) if state.works else []
     return View(
         row=dict(row),

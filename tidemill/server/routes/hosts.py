@@ -61,7 +61,7 @@ async def get_samples(
     return Samples(name, [Sample(row["at"], decode(row["data"])) for row in rows])
 
 
-@get("/metrics", opt={"scope": "read"}, summary="Metrics for Prometheus", media_type="text/plain", sync_to_thread=False)
+@get("/metrics", opt={"scope": "read"}, summary="Metrics for Prometheus", media_type="text/plain")
 async def get_metrics(desk: Desk, request: Request[Any, Any, Any]) -> Response[bytes]:
     """Everything that is counted, in the form that Prometheus reads."""
     body, kind = await desk.metrics.text(request.headers.get("accept", ""))

@@ -1,4 +1,4 @@
-"""Jobs: listed in pages, looked at with why they are as they are, enqueued, and cancelled or retried by id or filter."""
+"""Jobs: listed in pages, looked at with why they are so, enqueued, and cancelled or retried by id or filter."""
 
 from __future__ import annotations
 
@@ -133,9 +133,7 @@ class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     up_to: int | None = None
 
     def wanted(self) -> JobsWanted:
-        return JobsWanted(
-            tuple(self.state), self.queue, self.task, self.tag, self.run, self.key, self.up_to
-        ).validate()
+        return JobsWanted(tuple(self.state), self.queue, self.task, self.tag, self.run, self.key, self.up_to).validate()
 
 
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -168,7 +166,7 @@ class Done(msgspec.Struct, frozen=True):
 @get("/jobs", opt={"scope": "read"}, summary="List jobs")
 async def list_jobs(
     desk: Desk,
-    state: States = None,
+    states: States = None,
     queue: Word = None,
     task: Word = None,
     tag: Word = None,
@@ -178,7 +176,7 @@ async def list_jobs(
     cursor: Cursor = None,
 ) -> JobPage:
     """Jobs that match, unfinished and finished, newest first."""
-    wanted = JobsWanted(tuple(state or ()), queue, task, tag, run, key)
+    wanted = JobsWanted(tuple(states or ()), queue, task, tag, run, key)
     rows = await list_job_page(desk.database, wanted, before=read_cursor(cursor), limit=limit)
     return JobPage([JobLine(*row) for row in rows], following([row["id"] for row in rows], limit))
 

@@ -25,8 +25,8 @@ async def find(
     limit: Annotated[int, Parameter(ge=1, le=50)] = 8,
 ) -> Hits:
     """Jobs and runs by id, key or tag; queues, tasks, workflows, schedules and hosts by name."""
-    names = {name: "task" for name in desk.app.tasks} | {name: "flow" for name in desk.app.runs.flows}
-    names |= {name: "dag" for name in desk.app.runs.dags}
+    names = dict.fromkeys(desk.app.tasks, "task") | dict.fromkeys(desk.app.runs.flows, "flow")
+    names |= dict.fromkeys(desk.app.runs.dags, "dag")
     found = await search(desk.database, q, limit=limit)
     known = {(hit.kind, hit.id) for hit in found}
     declared = [

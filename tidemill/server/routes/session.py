@@ -70,8 +70,8 @@ async def log_in(desk: Desk, request: Request[Any, Any, Any], data: LogIn) -> Re
     caller = Caller(f"{holder.name} (token {holder.token_id})", holder.scope, holder.token_id, secret)
     await desk.note(caller, "session.open", caller.name, after={"from": who})
     cookie = Cookie(
-        cookie_name(settings),
-        secret,
+        key=cookie_name(settings),
+        value=secret,
         max_age=int(lasts),
         path="/",
         httponly=True,

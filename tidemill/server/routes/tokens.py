@@ -58,9 +58,7 @@ async def get_tokens(desk: Desk) -> Tokens:
 async def make(desk: Desk, request: Request[Any, Any, Any], data: NewToken) -> Made:
     """Make a token; it is shown here and never again."""
     lasts = None if data.expires_in is None else parse_duration(data.expires_in, what="expires_in")
-    secret, row = await create_token(
-        desk.database, data.name, data.scope, by=caller_of(request).name, expires_in=lasts
-    )
+    secret, row = await create_token(desk.database, data.name, data.scope, by=caller_of(request).name, expires_in=lasts)
     return Made(secret, Token(*row))
 
 

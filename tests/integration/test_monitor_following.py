@@ -1,0 +1,417 @@
+"""A monitor on a real database, tick by tick on virtual time: what it stores, opens, resolves and shows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support import eventually, value
+from tests.support.watched import Heat, Pages, event, heat_monitor, open_triggers, triggers, watching
+from tidemill.core.clock import VirtualClock
+from tidemill.core.errors import NotFoundError
+from tidemill.monitors import SourceError, sustained
+from tidemill.monitors.drain import Backfill
+from tidemill.monitors.recompute import shard_of
+from tidemill.store.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history
+from tidemill.store.database import Database
+from tidemill.store.monitors import list_monitors, list_problems, read_monitor
+from tidemill.store.roster import (
+    add_to_roster,
+    label_entity,
+    list_roster,
+    remove_from_roster,
+    reset_monitor,
+    set_paused,
+    show_entity,
+    switch_trigger,
+)
+
+# -- the cursor -----------------------------------------------------------------------------------
+
+
+async def test_events_are_stored_once_however_often_they_are_given(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(*(event(i, 990.0 + i) for i in range(5)))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        for _ in range(3):
+            await watcher.one_tick()
+            clock.advance(0.5)
+        row = await read_monitor(database, "heat")
+    assert (row["events"], row["cursor_at"], row["cursor_id"]) == (5, 994.0, "4")
+    assert row["duplicates"] > 0
+    assert source.asked[-1] == 994.0 - 2.0
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_equal_times_across_the_edge_of_a_page_are_all_stored(database: Database, newest_first: bool) -> None:
+    source = Pages(page=3, newest_first=newest_first)
+    source.add(*(event(i, 990.0) for i in range(11)))
+    async with watching(database, heat_monitor(source)) as watcher:
+        await watcher.one_tick()
+        source.add(*(event(i, 990.0) for i in range(11, 14)))
+        await watcher.one_tick()
+        state = await show_entity(database, "heat", "a")
+    assert (await read_monitor(database, "heat"))["events"] == 14
+    assert b'"count":14' in state["state"]
+    assert b'"12","13"]' in state["state"]  # by id, of equal times: 9 before 10
+
+
+async def test_an_event_that_comes_late_is_found_and_makes_the_overlap_wider(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        source.add(event("late", 970.0, heat=60))  # far behind the two seconds of overlap
+        clock.advance(61.0)  # now and then it looks further back
+        await watcher.one_tick()
+        row = await read_monitor(database, "heat")
+        assert row["lateness"] == 29.0
+        await watcher.one_tick()
+        assert source.asked[-1] == pytest.approx(999.0 - 29.0 * 1.5)
+        source.add(event("late too", 972.0))
+        await watcher.one_tick()
+    assert (await read_monitor(database, "heat"))["events"] == 3
+
+
+async def test_a_source_whose_clock_was_set_back_is_followed_all_the_same(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        for number in range(2, 6):
+            clock.advance(61.0)
+            source.add(event(number, 500.0 + number))
+            await watcher.one_tick()
+    assert (await read_monitor(database, "heat"))["events"] == 5
+
+
+async def test_one_event_from_the_future_does_not_hide_those_of_now(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event("future", 9e8))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        source.add(event("now", 1000.5))
+        clock.advance(1.0)
+        await watcher.one_tick()
+    assert (await read_monitor(database, "heat"))["events"] == 2
+
+
+async def test_several_pages_of_a_tick_are_judged_once(database: Database) -> None:
+    source = Pages(page=10)
+    source.add(*(event(i, 900.0 + i, heat=60) for i in range(95)))
+    async with watching(database, heat_monitor(source)) as watcher:
+        await watcher.one_tick()
+    assert (await read_monitor(database, "heat"))["tick"] == 1
+    assert await value(database, "SELECT count(*) FROM tidemill.alert WHERE trigger = 'hot'") == 1
+
+
+# -- sources that fail ----------------------------------------------------------------------------
+
+
+async def test_failures_in_a_row_make_a_source_unhealthy_and_one_success_mends_it(database: Database) -> None:
+    source = Pages()
+    source.failures = [SourceError(f"answered 50{i}") for i in range(5)]
+    async with watching(database, heat_monitor(source, failure_max=30)) as watcher:
+        pauses = [await watcher.one_tick() for _ in range(5)]
+        row = (await list_monitors(database, "heat"))[0]
+        assert b'"health":"UNHEALTHY"' in row["status"]
+        assert b"answered 504" in row["status"]
+        assert pauses == sorted(pauses)
+        assert pauses[4] > 10 * pauses[0]
+        problems = await list_problems(database, "heat")
+        assert [(p["place"], p["count"]) for p in problems] == [("source", 5)]
+        source.add(event(1, 999.0))
+        await watcher.one_tick()
+        row = (await list_monitors(database, "heat"))[0]
+    assert b'"health":"healthy"' in row["status"]
+    assert row["events"] == 1
+
+
+async def test_nobody_is_called_absent_because_the_source_is_down(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        source.failures = [SourceError("down")] * 10
+        for _ in range(10):
+            clock.advance(60.0)
+            await watcher.one_tick()
+        assert await open_triggers(database) == set()
+        source.add(event(2, 1590.0))  # it was there all the time
+        await watcher.one_tick()
+        assert await open_triggers(database) == set()
+        clock.advance(300.0)
+        await watcher.one_tick()
+        assert await open_triggers(database) == {("a", "silent")}
+
+
+async def test_quiet_makes_polls_rare_and_activity_makes_them_frequent_again(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    async with watching(database, heat_monitor(source, idle=0.5, idle_max=5), clock) as watcher:
+        pauses = []
+        for _ in range(8):
+            pauses.append(await watcher.one_tick())
+            clock.advance(5.0)
+        assert pauses[0] < pauses[3] < pauses[-1] == 5.0
+        source.add(event(1, clock.now()))
+        assert await watcher.one_tick() == 0.5
+
+
+# -- the roster -----------------------------------------------------------------------------------
+
+
+async def test_only_those_on_the_list_are_followed_and_the_others_counted(database: Database) -> None:
+    source, clock = Pages(page=4), VirtualClock(1000.0)
+    source.add(*(event(f"a{i}", 900.0 + i, "a") for i in range(6)), *(event(f"b{i}", 950.0 + i, "b") for i in range(3)))
+    async with watching(database, heat_monitor(source, roster="listed", backfill_rate="1000/s"), clock) as watcher:
+        await watcher.one_tick()
+        row = await read_monitor(database, "heat")
+        assert (row["events"], row["ignored"]) == (0, 9)
+        added = await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=Backfill(0.0), by="me")
+        assert added == ["a"]
+        seen = []
+        for _ in range(3):
+            await watcher.one_tick()
+            clock.advance(1.0)
+            seen.append((await list_roster(database, "heat"))[0]["backfill"])
+        assert b'"pages":1' in seen[0]  # its past comes page by page, and goes on where it stopped
+        assert seen[-1] is None
+        assert (await show_entity(database, "heat", "a"))["count"] == 6
+        source.add(event("a7", 1001.0, "a"), event("b7", 1001.0, "b"))
+        await watcher.one_tick()
+        assert (await read_monitor(database, "heat"))["events"] == 7
+        assert await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=Backfill(0.0), by="me") == []
+
+
+async def test_a_backfill_during_live_traffic_loses_and_repeats_nothing(database: Database) -> None:
+    source, clock = Pages(page=5), VirtualClock(1000.0)
+    source.add(*(event(f"old{i}", 800.0 + i, heat=95 if i % 10 == 0 else 0) for i in range(40)))
+    watch = heat_monitor(source, roster="listed", backfill_rate="1000/s")
+    async with watching(database, watch, clock) as watcher:
+        await watcher.one_tick()
+        await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=Backfill(0.0), by="me")
+        for number in range(12):
+            source.add(event(f"new{number}", 1000.0 + number, heat=95 if number == 5 else 0))
+            clock.advance(1.0)
+            await watcher.one_tick()
+        state = await show_entity(database, "heat", "a")
+    assert state["count"] == 52
+    keys = [row["key"] for row in await list_alerts(database, trigger="peak")]
+    assert sorted(keys) == ["new5", "old0", "old10", "old20", "old30"]
+
+
+async def test_whoever_is_removed_is_ignored_and_has_no_open_alerts(database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, heat=60))
+    async with watching(database, heat_monitor(source)) as watcher:
+        await watcher.one_tick()
+        assert await open_triggers(database) == {("a", "hot")}
+        assert await remove_from_roster(database, "heat", ["a"], by="me") == ["a"]
+        source.add(event(2, 1000.0, heat=60))
+        await watcher.one_tick()
+        assert await open_triggers(database) == set()
+        assert (await read_monitor(database, "heat"))["ignored"] >= 1
+
+
+# -- people ---------------------------------------------------------------------------------------
+
+
+async def test_of_two_who_acknowledge_at_once_one_is_told_that_it_was_done(database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, heat=60))
+    async with watching(database, heat_monitor(source)) as watcher:
+        await watcher.one_tick()
+    alert = (await list_alerts(database, trigger="hot"))[0]["id"]
+    done = await asyncio.gather(*(ack_alerts(database, [alert], by=who, at=1001.0) for who in ("ann", "bob", "eve")))
+    assert sorted(map(len, done)) == [0, 0, 1]
+    history = await show_history(database, alert)
+    assert [row["action"] for row in history] == ["opened", "acknowledged"]
+    assert (await show_alert(database, alert))["acked_by"] == history[1]["who"]
+    with pytest.raises(NotFoundError, match="no alert 999"):
+        await ack_alerts(database, [999], by="ann", at=1.0)
+
+
+async def test_an_acknowledgement_races_a_resolution_and_both_hold(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0, heat=60))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        alert = (await list_alerts(database, trigger="hot"))[0]["id"]
+        source.add(event(2, 1000.0, heat=0))
+        clock.advance(1.0)
+        await asyncio.gather(watcher.one_tick(), ack_alerts(database, [alert], by="ann", at=1000.5))
+        row = await show_alert(database, alert)
+        assert row["resolved_at"] is not None
+        assert row["acked_by"] == "ann"
+        clock.advance(3600.0)
+        await watcher.one_tick()
+    rows = await list_alerts(database, trigger="hot")
+    assert len(rows) == 1
+
+
+async def test_an_acknowledged_alert_comes_back_ten_minutes_after_and_not_before(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(10_000.0)
+    source.add(event(1, 5000.0, heat=60))
+    async with watching(database, heat_monitor(source, triggers=triggers()[:1]), clock) as watcher:
+        await watcher.one_tick()
+        first = (await list_alerts(database, trigger="hot"))[0]
+        await ack_alerts(database, [first["id"]], by="ann", at=clock.now())
+        for passed in (1.0, 300.0, 298.0):
+            clock.advance(passed)
+            await watcher.one_tick()
+        assert len(await list_alerts(database)) == 1  # though it is older than ten minutes since long
+        clock.advance(1.0)
+        await watcher.one_tick()
+        again, old = await list_alerts(database)
+    assert old["resolution"] == "still so after its acknowledgement"
+    assert (again["again_after"], again["acked_at"], again["started_at"]) == (first["id"], None, first["started_at"])
+
+
+async def test_a_note_and_an_owner_stay_with_the_alert(database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, heat=60))
+    async with watching(database, heat_monitor(source)) as watcher:
+        await watcher.one_tick()
+    alert = (await list_alerts(database, trigger="hot"))[0]["id"]
+    await note_alert(database, alert, by="ann", note="seen it", owner="bob")
+    row = await show_alert(database, alert)
+    assert (row["note"], row["owner"]) == ("seen it", "bob")
+
+
+async def test_a_trigger_that_is_switched_off_resolves_its_alerts_and_on_looks_again(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0, heat=60))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        await switch_trigger(database, "heat", "hot", False, by="me")
+        assert await open_triggers(database) == set()
+        source.add(event(2, 1000.0, heat=70))
+        clock.advance(1.0)
+        await watcher.one_tick()
+        assert await open_triggers(database) == set()
+        await switch_trigger(database, "heat", "hot", True, by="me")
+        clock.advance(1.0)
+        await watcher.one_tick()
+        assert await open_triggers(database) == {("a", "hot")}
+
+
+async def test_whoever_is_labelled_as_not_there_is_not_called_absent(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0, "a"), event(2, 999.0, "b"))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        await label_entity(database, "heat", "a", {"present": False}, by="me")
+        clock.advance(400.0)
+        await watcher.one_tick()
+        assert await open_triggers(database) == {("b", "silent")}
+
+
+async def test_a_silenced_alert_is_shown_as_such(database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, "press-1", heat=60), event(2, 999.0, "oven", heat=60))
+    async with watching(database, heat_monitor(source)) as watcher:
+        number = await add_silence(
+            database, "heat", {"entity": "press-*"}, starts_at=900.0, ends_at=2000.0, by="me", comment="repairs"
+        )
+        await watcher.one_tick()
+    assert {row["entity"]: row["silence"] for row in await list_alerts(database, trigger="hot")} == {
+        "press-1": number,
+        "oven": None,
+    }
+
+
+# -- reset, pause, failing code -------------------------------------------------------------------
+
+
+async def test_a_reset_makes_the_same_states_anew_and_tells_nobody_again(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(*(event(i, 900.0 + i, heat=(i * 37) % 100) for i in range(80)))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        before = await show_entity(database, "heat", "a")
+        alerts = await value(database, "SELECT count(*) FROM tidemill.alert")
+        await database.fetch("UPDATE tidemill.monitor_entity SET state = '{\"count\": 7}'")
+        assert await reset_monitor(database, "heat", None, by="me") == ["a"]
+        clock.advance(1.0)
+        await watcher.one_tick()
+        after = await show_entity(database, "heat", "a")
+    assert after["state"] == before["state"]
+    assert await value(database, "SELECT count(*) FROM tidemill.alert") == alerts
+
+
+async def test_a_paused_monitor_does_nothing_and_then_misses_nothing(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        await set_paused(database, "heat", True, by="me")
+        source.add(event(1, 1000.0))
+        asked = len(source.asked)
+        assert await watcher.one_tick() == 1.0
+        assert len(source.asked) == asked
+        await set_paused(database, "heat", False, by="me")
+        await watcher.one_tick()
+    assert (await read_monitor(database, "heat"))["events"] == 1
+
+
+async def test_a_trigger_that_raises_is_shown_and_the_others_go_on(database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, heat=95))
+    bad = sustained("bad", when=lambda s, now: s.nothing["here"])
+    async with watching(database, heat_monitor(source, triggers=[bad, *triggers()])) as watcher:
+        await watcher.one_tick()
+    assert await open_triggers(database) == {("a", "hot")}
+    problems = await list_problems(database, "heat")
+    assert [(p["place"], p["entity"]) for p in problems] == [("trigger bad", "a")]
+    assert "TypeError" in problems[0]["error"]
+
+
+async def test_a_state_that_cannot_be_stored_stops_only_its_own_entity(database: Database) -> None:
+    class Odd(Heat):
+        def on_event(self, state: Any, event: Any) -> None:
+            super().on_event(state, event)
+            if event["who"] == "odd":
+                state.thing = object()
+
+    source = Pages()
+    source.add(event(1, 999.0, "odd"), event(2, 999.0, "a", heat=60))
+    async with watching(database, heat_monitor(source, fold=Odd)) as watcher:
+        await watcher.one_tick()
+        await watcher.one_tick()
+    assert await open_triggers(database) == {("a", "hot")}
+    assert "cannot be stored" in (await show_entity(database, "heat", "odd"))["problem"]
+
+
+# -- versions -------------------------------------------------------------------------------------
+
+
+async def test_a_new_version_is_built_from_the_log_and_takes_over(database: Database) -> None:
+    class Heat2(Heat):
+        version = "2"
+
+        def on_event(self, state: Any, event: Any) -> None:
+            super().on_event(state, event)
+            state.total = (state.total or 0) + event["heat"]
+
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(*(event(i, 900.0 + i, f"e{i % 7}", heat=95) for i in range(70)))
+    async with watching(database, heat_monitor(source), clock) as old:
+        await old.one_tick()
+        alerts = await value(database, "SELECT count(*) FROM tidemill.alert")
+        async with watching(database, heat_monitor(source, fold=Heat2), clock) as new:
+
+            async def taken_over() -> bool:
+                await new.one_tick()
+                return (await read_monitor(database, "heat"))["version"] == "2"
+
+            await eventually(taken_over)
+            source.add(event("after", 1001.0, "e0", heat=5))
+            clock.advance(2.0)
+            await old.one_tick()  # it knows that its time is over, and does nothing
+            await new.one_tick()
+            await new.one_tick()
+            state = await show_entity(database, "heat", "e0")
+    assert state["version"] == "2"
+    assert b'"total":955' in state["state"]
+    assert await value(database, "SELECT count(*) FROM tidemill.alert WHERE trigger <> 'hot'") == alerts - 7

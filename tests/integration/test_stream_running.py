@@ -1,0 +1,388 @@
+"""Streams on a real database: retries, dead letters, replay, control, hand-over, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import eventually, value
+from tests.support.streams import all_read, publish, running_stream
+from tidemill import App
+from tidemill.core.retry import retry
+from tidemill.store import streams as store
+from tidemill.store.database import Database
+from tidemill.streams import Filtered, JsonlSource, Plan, PostgresSource, Stream, task
+from tidemill.streams.live import InvalidError, LateError, SaturatedError
+
+QUICK = retry(3, backoff=0.02, jitter=0.0)
+
+
+class Recording(Plan, eligibility="record"):
+    """Notes what it is given; does what the message says."""
+
+    seen: list[tuple[Any, int]]
+    gate: asyncio.Event
+
+    @task
+    async def record(self, ctx: Any) -> Any:
+        Recording.seen.append((ctx.value, ctx.message.attempt))
+        said = ctx.value if isinstance(ctx.value, dict) else {}
+        if said.get("fail", 0) >= ctx.message.attempt:
+            raise ValueError(f"attempt {ctx.message.attempt} is too early")
+        if said.get("wait"):
+            await Recording.gate.wait()
+        if said.get("filter"):
+            raise Filtered("not for us")
+        return ctx.value
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    Recording.seen = []
+    Recording.gate = asyncio.Event()
+
+
+def stream_of(*sources: Any, **options: Any) -> Stream:
+    declared = sources or (PostgresSource("posts", eligibilities=frozenset({"record"})),)
+    return Stream("s", plans=[Recording], sources=declared, **{"engines": 0, "retry": QUICK, **options})
+
+
+async def test_messages_of_the_log_are_worked_on_once_and_acked(database: Database, database_url: str) -> None:
+    await publish(database, "posts", range(50))
+    async with running_stream(stream_of(), database_url):
+        await publish(database, "posts", range(50, 5000))
+        await all_read(database, "posts")
+    assert sorted(number for number, _ in Recording.seen) == list(range(5000))
+    async with running_stream(stream_of(), database_url):
+        await publish(database, "posts", ["last"])
+        await eventually(lambda: len(Recording.seen) == 5001)
+    assert Recording.seen[-1] == ("last", 1), "what was acked is not delivered again"
+
+
+async def test_a_transaction_that_commits_late_loses_nothing(database: Database, database_url: str) -> None:
+    """Ids are drawn in one order and committed in another: a plain id cursor would jump over the early one."""
+    async with running_stream(stream_of(), database_url), database.transaction() as early:
+        await early.execute("INSERT INTO tidemill.event_log (topic, payload) VALUES ('posts', '\"early\"')")
+        await publish(database, "posts", ["late"])
+        await asyncio.sleep(0.3)
+        assert Recording.seen == [], "nothing younger than an open transaction is taken"
+        await early.execute("COMMIT")
+        await early.execute("BEGIN")
+        await publish(database, "posts", ["wake up"])
+        await eventually(lambda: len(Recording.seen) == 3)
+    assert [word for word, _ in Recording.seen] == ["early", "late", "wake up"]
+
+
+async def test_groups_see_everything_each(database: Database, database_url: str) -> None:
+    await publish(database, "posts", range(20))
+    eligible = frozenset({"record"})
+    both = [PostgresSource("posts", name=name, group=name, eligibilities=eligible) for name in ("one", "two")]
+    async with running_stream(stream_of(*both), database_url) as dispatcher:
+        await eventually(lambda: len(Recording.seen) == 40)
+        await eventually(lambda: [counts.done for counts in dispatcher.policy.counts] == [20, 20])
+
+
+async def test_a_failed_message_is_tried_again_and_succeeds(database: Database, database_url: str) -> None:
+    async with running_stream(stream_of(), database_url) as dispatcher:
+        await publish(database, "posts", [{"fail": 2}])
+        await eventually(lambda: len(Recording.seen) == 3)
+        await eventually(lambda: dispatcher.policy.counts[0].done == 1)
+        await eventually(lambda: is_zero(database, "stream_retry"))
+    assert [attempt for _, attempt in Recording.seen] == [1, 2, 3]
+    assert await value(database, "SELECT count(*) FROM tidemill.dead_letter") == 0
+
+
+async def test_attempts_and_waits_survive_a_restart(database: Database, database_url: str) -> None:
+    slow = retry(3, backoff=0.5, jitter=0.0)
+    async with running_stream(stream_of(retry=slow), database_url):
+        await publish(database, "posts", [{"fail": 9}])
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.stream_retry WHERE attempts = 2"))
+    Recording.seen.clear()
+    async with running_stream(stream_of(retry=slow), database_url):
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.dead_letter"))
+    assert [attempt for _, attempt in Recording.seen] == [2, 3]
+
+
+async def test_a_dead_letter_tells_everything_and_can_be_replayed(database: Database, database_url: str) -> None:
+    async with running_stream(stream_of(), database_url) as dispatcher:
+        await publish(database, "posts", [{"fail": 3, "id": 1}], key="k", headers=b'{"h": "v"}')
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.dead_letter"))
+        (row,) = await store.list_dead(database, store.DeadFilter(stream="s"))
+        assert (row["source"], row["why"], row["attempts"], row["plans"]) == ("posts", "failed", 3, ["Recording"])
+        assert row["error"] == "Recording: ValueError: attempt 3 is too early (all 3 attempts failed)"
+        assert (row["kind"], row["key"], json.loads(row["headers"])) == ("ValueError", b"k", {"h": "v"})
+        assert json.loads(row["payload"]) == {"fail": 3, "id": 1}
+        assert dispatcher.policy.counts[0].dead == 1
+        assert await store.replay_dead(database, store.DeadFilter(error="no such words")) == 0
+        Recording.seen.clear()
+        await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"fail\": 1}'")
+        assert await store.replay_dead(database, store.DeadFilter(stream="s", plan="Recording", why="failed")) == 1
+        await eventually(lambda: len(Recording.seen) == 2)
+        await eventually(lambda: is_zero(database, "stream_retry"))
+    assert await value(database, "SELECT count(*) FROM tidemill.dead_letter") == 0
+
+
+async def test_an_undecodable_message_is_kept_with_its_bytes(database: Database, database_url: str) -> None:
+    async with running_stream(stream_of(), database_url):
+        await publish(database, "posts", [1, b"\x00\xff{", 2])
+        await all_read(database, "posts")
+    assert sorted(number for number, _ in Recording.seen) == [1, 2]
+    (row,) = await store.list_dead(database, store.DeadFilter(why="undecodable"))
+    assert row["payload"] == b"\x00\xff{"
+    assert row["attempts"] == 1
+
+
+async def test_expired_and_eligible_for_nothing_are_acked_and_counted(database: Database, database_url: str) -> None:
+    old = PostgresSource("old", eligibilities=frozenset({"record"}), max_age="1s")
+    none = PostgresSource("none")
+    await publish(database, "old", ["stale"])
+    await database.fetch("UPDATE tidemill.event_log SET at = now() - interval '1 minute' WHERE topic = 'old'")
+    await publish(database, "none", range(5))
+    async with running_stream(stream_of(old, none), database_url) as dispatcher:
+        await all_read(database, "old")
+        await all_read(database, "none")
+        assert dispatcher.policy.counts[0].expired == 1
+        assert dispatcher.policy.counts[1].done == 5
+    assert Recording.seen == []
+
+
+async def test_a_message_id_within_the_window_is_done_once(database: Database, database_url: str) -> None:
+    source = PostgresSource("posts", eligibilities=frozenset({"record"}), message_id="key")
+    async with running_stream(stream_of(source), database_url) as dispatcher:
+        await publish(database, "posts", [{"fail": 1}], key="a")
+        await eventually(lambda: dispatcher.policy.counts[0].done == 1)
+        await publish(database, "posts", [{"again": True}], key="a")
+        await eventually(lambda: dispatcher.policy.counts[0].duplicates == 1)
+    assert [attempt for _, attempt in Recording.seen] == [1, 2], "the failed attempt was no reason to skip the second"
+
+
+async def test_what_a_plan_hands_over_is_stored_with_its_completion(
+    app: App, database: Database, database_url: str
+) -> None:
+    @app.task
+    async def follow_up(number: int) -> None: ...
+
+    class Handing(Plan, eligibility="hand"):
+        @task
+        async def hand(self, ctx: Any) -> None:
+            ctx.enqueue(follow_up, number=ctx.value)
+            ctx.publish("results", {"number": ctx.value}, key=str(ctx.value))
+            ctx.execute("INSERT INTO outcome VALUES ($1, $2)", ctx.value, "fine")
+            if ctx.value == 3:
+                ctx.execute("INSERT INTO nowhere VALUES (1)")
+
+    await database.fetch("CREATE TABLE outcome (number int PRIMARY KEY, words text)")
+    stream = Stream(
+        "s",
+        plans=[Handing],
+        sources=[PostgresSource("posts", eligibilities=frozenset({"hand"}))],
+        engines=0,
+        retry=QUICK,
+    )
+    await publish(database, "posts", range(100))
+    async with running_stream(stream, database_url):
+        await all_read(database, "posts")
+    assert await value(database, "SELECT count(*) FROM outcome") == 99
+    assert await value(database, "SELECT count(*) FROM tidemill.job WHERE task = 'follow_up'") == 99
+    assert await value(database, "SELECT count(DISTINCT key) FROM tidemill.event_log WHERE topic = 'results'") == 99
+    (dead,) = await store.list_dead(database, store.DeadFilter())
+    assert 'relation "nowhere" does not exist' in dead["error"]
+    assert json.loads(dead["payload"]) == 3
+
+
+async def test_a_handed_job_exists_once_though_its_message_is_repeated(
+    app: App, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """Where the position is not ours to store with it, a key makes the second hand-over the first."""
+
+    @app.task
+    async def follow_up(number: int) -> None: ...
+
+    class Handing(Plan, eligibility="hand"):
+        @task
+        async def hand(self, ctx: Any) -> None:
+            ctx.enqueue(follow_up, number=ctx.value)
+
+    stream = Stream(
+        "s", plans=[Handing], sources=[PostgresSource("posts", eligibilities=frozenset({"hand"}))], engines=0
+    )
+    await publish(database, "posts", range(10))
+    async with running_stream(stream, database_url) as dispatcher:
+        dispatcher.taps[0].transactional = False  # as a broker's tap is
+        await all_read(database, "posts")
+    await database.fetch("UPDATE tidemill.log_group SET xid = '0', id = 0")
+    async with running_stream(stream, database_url) as dispatcher:
+        dispatcher.taps[0].transactional = False
+        await all_read(database, "posts")
+    assert await value(database, "SELECT count(*) FROM tidemill.job WHERE task = 'follow_up'") == 10
+
+
+async def test_a_range_that_another_has_taken_over_cannot_be_finished_twice(
+    database: Database, database_url: str
+) -> None:
+    class Handing(Plan, eligibility="hand"):
+        @task
+        async def hand(self, ctx: Any) -> None:
+            await Recording.gate.wait()
+            ctx.publish("results", ctx.value)
+
+    source = PostgresSource("posts", eligibilities=frozenset({"hand"}))
+    stream = Stream("s", plans=[Handing], sources=[source], engines=0)
+    await publish(database, "posts", range(5))
+    async with running_stream(stream, database_url) as dispatcher:
+        await eventually(lambda: len(dispatcher.policy.flights) == 5)
+        await database.fetch("UPDATE tidemill.log_range SET owner = gen_random_uuid(), lease_until = now() + '1s'")
+        Recording.gate.set()
+        await eventually(lambda: dispatcher.policy.busy == 0)
+        assert await value(database, "SELECT count(*) FROM tidemill.event_log WHERE topic = 'results'") == 0
+        await all_read(database, "posts")
+    assert await value(database, "SELECT count(*) FROM tidemill.event_log WHERE topic = 'results'") == 5
+
+
+async def test_lines_of_a_file_are_read_on_from_where_they_were_left(
+    database_url: str, database: Database, tmp_path: Path
+) -> None:
+    file = tmp_path / "posts.jsonl"
+    file.write_text("".join(f"{number}\n" for number in range(100)))
+    source = JsonlSource(str(file), eligibilities=frozenset({"record"}))
+    async with running_stream(stream_of(source), database_url):
+        await eventually(lambda: len(Recording.seen) == 100)
+    with file.open("a") as more:
+        more.write("100\n101\n10")
+    async with running_stream(stream_of(source), database_url):
+        await eventually(lambda: len(Recording.seen) == 102)
+        with file.open("a") as more:
+            more.write("2\n")
+        await eventually(lambda: len(Recording.seen) == 103)
+    assert [number for number, _ in Recording.seen] == list(range(103))
+    assert await value(database, "SELECT position FROM tidemill.source_cursor") == file.stat().st_size
+
+
+async def test_operators_change_weight_limit_and_switch_while_it_runs(database: Database, database_url: str) -> None:
+    async with running_stream(stream_of(), database_url) as dispatcher:
+        await store.set_control(database, "s", "posts", weight=7.0, max_qps=50.0, by="test")
+        await eventually(lambda: dispatcher.policy.source_now(0) == (7.0, 50.0, True))
+        await store.set_control(database, "s", "posts", enabled=False, max_qps=0, by="test")
+        await eventually(lambda: dispatcher.policy.source_now(0) == (7.0, None, False))
+        await publish(database, "posts", [1])
+        await asyncio.sleep(0.2)
+        assert Recording.seen == []
+        await store.set_control(database, "s", "posts", enabled=True, by="test")
+        await eventually(lambda: Recording.seen == [(1, 1)])
+        await store.set_control(database, "s", mode="drain", by="test")
+        await eventually(lambda: dispatcher.mode == "drain")
+        await publish(database, "posts", [2])
+        await asyncio.sleep(0.2)
+        assert len(Recording.seen) == 1
+        await store.set_control(database, "s", mode="run", by="test")
+        await eventually(lambda: len(Recording.seen) == 2)
+    assert await value(database, "SELECT count(*) FROM tidemill.audit WHERE action = 'stream control'") == 5
+
+
+async def test_the_status_tells_of_sources_and_plans(database: Database, database_url: str) -> None:
+    async with running_stream(stream_of(), database_url):
+        await publish(database, "posts", [1, {"filter": True}, {"fail": 9}])
+
+        async def told() -> dict[str, Any] | None:
+            rows = await store.read_status(database, "s")
+            found = json.loads(rows[0]["status"]) if rows else None
+            return found if found and found["sources"][0]["dead"] == 1 and found["plans"].get("Recording") else None
+
+        status = await eventually(told)
+    source, plan = status["sources"][0], status["plans"]["Recording"]
+    assert (source["name"], source["done"], source["retried"], source["failed"], source["lag"]) == ("posts", 2, 2, 3, 0)
+    assert (plan["done"], plan["filtered"], plan["failed"]) == (1, 1, 3)
+    assert plan["p50"] is not None
+    assert await store.read_status(database, "s") == [], "who has ended tells nothing"
+
+
+async def test_a_drain_ends_as_soon_as_the_work_does_and_hears_every_result(
+    database: Database, database_url: str
+) -> None:
+    await publish(database, "posts", [{"wait": True, "n": number} for number in range(10)])
+    async with running_stream(stream_of(drain="60s", max_in_flight=5), database_url) as dispatcher:
+        await eventually(lambda: len(Recording.seen) == 5)
+        dispatcher.stop()
+        await eventually(lambda: dispatcher.draining)
+        asyncio.get_running_loop().call_later(0.2, Recording.gate.set)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5.0, "it waited longer than the work took"
+    assert len(Recording.seen) == 5, "it took more while draining"
+    async with running_stream(stream_of(), database_url):
+        await all_read(database, "posts")
+    assert sorted(said["n"] for said, _ in Recording.seen) == list(range(10)), "each was done once"
+
+
+async def test_a_drain_ends_at_its_limit_and_what_was_under_way_comes_again(
+    database: Database, database_url: str
+) -> None:
+    await publish(database, "posts", [{"wait": True}])
+    async with running_stream(stream_of(drain="300ms"), database_url) as dispatcher:
+        await eventually(lambda: len(Recording.seen) == 1)
+        dispatcher.stop()
+        began = time.monotonic()
+    assert time.monotonic() - began < 5.0
+    Recording.gate.set()
+    async with running_stream(stream_of(), database_url):
+        await all_read(database, "posts")
+    assert [attempt for _, attempt in Recording.seen] == [1, 1]
+
+
+async def test_a_second_signal_ends_at_once(database: Database, database_url: str) -> None:
+    await publish(database, "posts", [{"wait": True}])
+    async with running_stream(stream_of(drain="60s"), database_url) as dispatcher:
+        await eventually(lambda: len(Recording.seen) == 1)
+        dispatcher.stop()
+        await eventually(lambda: dispatcher.draining)
+        dispatcher.stop()
+        began = time.monotonic()
+    assert time.monotonic() - began < 5.0
+
+
+async def test_an_unwritable_database_pauses_and_goes_on_without_loss(database: Database, database_url: str) -> None:
+    """Outcomes that cannot be stored hold their slots, so no more is taken than can be settled."""
+    async with running_stream(stream_of(max_in_flight=4), database_url) as dispatcher:
+        await database.fetch(
+            "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$"
+        )
+        await database.fetch(
+            "CREATE TRIGGER full BEFORE INSERT ON tidemill.dead_letter FOR EACH STATEMENT EXECUTE FUNCTION full_disk()"
+        )
+        await publish(database, "posts", [b"{bad"] * 10)
+        await eventually(lambda: dispatcher.policy.settling == 4)
+        await asyncio.sleep(0.3)
+        assert dispatcher.policy.busy == 4
+        assert dispatcher.policy.waiting(0) == 6
+        await database.fetch("DROP TRIGGER full ON tidemill.dead_letter")
+        await eventually(lambda: value(database, "SELECT count(*) = 10 FROM tidemill.dead_letter"))
+        await all_read(database, "posts")
+
+
+async def test_live_requests_are_answered_with_the_results(database: Database, database_url: str) -> None:
+    async with running_stream(stream_of(live=2), database_url) as dispatcher:
+        found = await dispatcher.asking.ask(b'{"id": 7}', ["record"])
+        assert json.loads(found.result) == {"Recording": {"record": {"id": 7}}}
+        failed = await dispatcher.asking.ask(b'{"fail": 1}', ["record"])
+        assert failed.failures == {"Recording": "ValueError: attempt 1 is too early"}
+        with pytest.raises(InvalidError, match="no plan has the eligibility 'spam'; known are record"):
+            await dispatcher.asking.ask(b"1", ["spam"])
+        with pytest.raises(InvalidError, match="cannot be read"):
+            await dispatcher.asking.ask(b"{", ["record"])
+        with pytest.raises(LateError):
+            await dispatcher.asking.ask(b'{"wait": true}', ["record"], timeout=0.05)
+        open_ones = [asyncio.create_task(dispatcher.asking.ask(b'{"wait": true}', ["record"])) for _ in range(2)]
+        await eventually(lambda: dispatcher.asking.open == 2)
+        with pytest.raises(SaturatedError, match="2 live requests open already"):
+            await dispatcher.asking.ask(b"1", ["record"])
+        Recording.gate.set()
+        await asyncio.gather(*open_ones)
+
+
+async def is_zero(database: Database, table: str) -> bool:
+    return await value(database, f"SELECT count(*) = 0 FROM tidemill.{table}")

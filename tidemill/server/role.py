@@ -1,0 +1,144 @@
+"""The server's life as a process: waits for the schema, listens, follows the changes, ends in its own time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Iterator
+
+import msgspec
+import structlog
+import uvicorn
+
+from tidemill.app import App
+from tidemill.core.errors import ConfigError
+from tidemill.server.desk import Desk
+from tidemill.server.settings import ServerSettings
+from tidemill.server.site import build
+from tidemill.store.database import Database
+from tidemill.store.migrate import wait_for_schema
+from tidemill.store.tokens import has_tokens
+
+log = structlog.get_logger("tidemill.server")
+
+GRACE = 3
+BACKLOG = 2048
+
+
+class HttpServer(uvicorn.Server):
+    """Signals are heard by whoever plays the role."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """Serves one application's database until stopped. `on_url` is told where, once it answers."""
+
+    def __init__(
+        self,
+        app: App,
+        database: Database,
+        settings: ServerSettings,
+        *,
+        on_url: Callable[[str], None] | None = None,
+    ) -> None:
+        self.settings = settings.validate()
+        self.desk = Desk(app, database, self.settings)
+        self._on_url = on_url
+        self._http: HttpServer | None = None
+        self._ready = asyncio.Event()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End soon: requests are answered, streams are closed."""
+        self._stopping = True
+        self.desk.hub.close()
+        if self._http is not None:
+            self._http.should_exit = True
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    async def run(self) -> None:
+        """Serve until stopped."""
+        await wait_for_schema(self.desk.database)
+        await self._check_login()
+        listening = listen(self.settings)
+        try:
+            await self._serve(listening)
+        finally:
+            listening.close()
+
+    async def _serve(self, listening: socket.socket) -> None:
+        settings = self.settings
+        http = self._http = HttpServer(
+            uvicorn.Config(
+                build(self.desk),
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=settings.behind_proxy,
+                ssl_certfile=settings.tls_cert,
+                ssl_keyfile=settings.tls_key,
+                timeout_graceful_shutdown=GRACE,
+                timeout_keep_alive=30,
+                limit_concurrency=None,
+                h11_max_incomplete_event_size=64 * 1024,
+            )
+        )
+        following = asyncio.create_task(self.desk.hub.run(), name="tidemill-changes")
+        serving = asyncio.create_task(http.serve(sockets=[listening]), name="tidemill-http")
+        try:
+            self._tell(listening)  # It listens already: whoever comes now waits a moment.
+            await asyncio.wait([following, serving], return_when=asyncio.FIRST_COMPLETED)
+            if following.done() and not self._stopping:
+                following.result()
+            await serving
+        finally:
+            http.should_exit = True
+            following.cancel()
+            await asyncio.gather(following, serving, return_exceptions=True)
+
+    def _tell(self, listening: socket.socket) -> None:
+        url = msgspec.structs.replace(self.settings, port=listening.getsockname()[1]).url
+        log.info("serving", url=url, login=self.settings.asks_login, read_only=self.settings.read_only)
+        if self._on_url is not None:
+            self._on_url(url)
+        self._ready.set()
+
+    async def _check_login(self) -> None:
+        if self.settings.asks_login and not await has_tokens(self.desk.database):
+            raise ConfigError(
+                "nobody could log in, for there is no token: make one with "
+                "`tidemill token create NAME --scope admin`, and start the server again"
+            )
+
+
+def listen(settings: ServerSettings) -> socket.socket:
+    """A socket that listens where the settings say."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"there is no address {settings.host!r} to listen at: {error}") from error
+    family, kind, protocol, _, address = found[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError as error:
+        made.close()
+        why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        raise ConfigError(
+            f"cannot listen at {settings.host}:{settings.port}: {why}; choose another with --port"
+        ) from error
+    made.setblocking(False)
+    return made

@@ -1,0 +1,31 @@
+"""The live stream: one connection per page, over which it hears what to look at again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import get
+from litestar.params import Parameter
+from litestar.response import Stream
+
+from tidemill.server.desk import Desk
+from tidemill.server.live import Topics
+
+
+@get("/changes", opt={"scope": "read"}, summary="What changes, live", media_type="text/event-stream")
+async def get_changes(
+    desk: Desk,
+    topic: Annotated[
+        list[str] | None,
+        Parameter(description="Only these: queue:NAME, run:ID, queues, runs, workers, schedules, inputs, hosts, ..."),
+    ] = None,
+    last_event_id: Annotated[str | None, Parameter(header="Last-Event-ID", max_length=20_000)] = None,
+) -> Stream:
+    """Server-sent events. `hello` at the start; `change` names what to look at again; `reset` means everything.
+
+    A page that reconnects with `Last-Event-ID` gets what it has missed, also from another server or after a restart.
+    """
+    return Stream(desk.hub.watch(Topics.read(topic or ()), last_event_id), media_type="text/event-stream")
+
+
+routes = [get_changes]

@@ -1,0 +1,408 @@
+"""Runs of all shapes: listed, started, looked at tick by tick, sent events, forked, followed and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, get, post
+from litestar.params import Parameter
+from litestar.response import Stream
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.dags.runner import DAG_KIND
+from tidemill.dags.state import encode_state as encode_dag_state
+from tidemill.dags.view import why_run as why_dag
+from tidemill.engine.why import explain_run
+from tidemill.flows.fork import fork, relive
+from tidemill.flows.journal import decode_tick
+from tidemill.flows.snapshot import encode_state as encode_flow_state
+from tidemill.server.access import Caller
+from tidemill.server.desk import Desk, caller_of
+from tidemill.server.events import flow_of, read_event, start, tick_of_cancel, tick_of_event
+from tidemill.server.paging import Cursor, Limit, Number, following, read_cursor
+from tidemill.server.problems import Refused
+from tidemill.server.reading import RUN_JSON, readable
+from tidemill.server.routes.dags import Started, find_run, look, look_back
+from tidemill.server.routes.jobs import Preview, States, Word
+from tidemill.store.listing import RunsWanted, list_run_page, match_runs
+from tidemill.store.runs import cancel_run, new_token, read_published, read_ticks, send_to_run
+
+MOST_MATCHES = 10_000
+ENDED = ("succeeded", "failed", "cancelled", "timed_out")
+SHOWN_AT_ONCE = 500
+QUIET = 15.0
+
+
+class RunLine(msgspec.Struct, frozen=True):
+    """A run in a list. `asks` is how many answers of people it waits for."""
+
+    id: int
+    workflow: str
+    shape: str
+    state: str
+    key: str | None
+    ticks: int
+    owned: bool
+    awake: bool
+    note: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    forked_from: int | None
+    parent: int | None
+    asks: int
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    """Runs, newest first; `next` is the cursor of the page after, or null on the last one."""
+
+    items: list[RunLine]
+    next: str | None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one run, and why it stands where it does."""
+
+    id: int
+    workflow: str
+    shape: str
+    state: str
+    version: str
+    key: str | None
+    ticks: int
+    input: Any
+    result: Any
+    error: Any
+    note: str | None
+    origin: dict[str, Any] | None
+    created_at: datetime
+    ended_at: datetime | None
+    forked_from: int | None
+    parent: int | None
+    owner_host: str | None
+    owner_pid: int | None
+    why: list[str]
+
+
+class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run to start: a declared flow or dag, its arguments, and a key of which there is one run only."""
+
+    workflow: str
+    args: dict[str, Any] = {}
+    key: str | None = None
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """One thing that happened to a run."""
+
+    seq: int
+    kind: str
+    at: datetime | None
+    data: Any
+
+
+class Ticks(msgspec.Struct, frozen=True):
+    """A part of a run's journal, oldest first; `total` is how many ticks there are."""
+
+    items: list[Tick]
+    total: int
+
+
+class StateAt(msgspec.Struct, frozen=True):
+    """A run's state after a tick."""
+
+    run_id: int
+    tick: int
+    total: int
+    state: Any
+
+
+class NewEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event by the name of its class; `step` if only that one shall get it."""
+
+    type: str
+    fields: dict[str, Any] = {}
+    step: str | None = None
+
+
+class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Begin where the run was after tick `at`; with `event`, that tick brought this one instead."""
+
+    at: int
+    event: NewEvent | None = None
+
+
+class Ending(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    reason: str | None = None
+
+
+class RunFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Unfinished runs that are meant by what they are."""
+
+    state: list[str] = []
+    workflow: str | None = None
+    shape: str | None = None
+    parent: int | None = None
+    up_to: int | None = None
+
+    def wanted(self) -> RunsWanted:
+        live = [state for state in self.state or ("running", "parked") if state not in ENDED]
+        if not live:
+            raise ConfigError("only runs that are running or parked can be cancelled")
+        return RunsWanted(tuple(live), self.workflow, self.shape, None, self.parent, None, self.up_to).validate()
+
+
+class RunSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which runs: by their ids, or everything that matches a filter."""
+
+    ids: list[int] | None = None
+    filter: RunFilter | None = None
+    reason: str | None = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """Which runs were asked to end, and how many had ended already."""
+
+    count: int
+    ids: list[int]
+    unchanged: int
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The event is stored, and wakes the run if it sleeps."""
+
+    run_id: int
+    type: str
+
+
+@get("/runs", opt={"scope": "read"}, summary="List runs")
+async def list_runs(
+    desk: Desk,
+    states: States = None,
+    workflow: Word = None,
+    shape: Annotated[str | None, Parameter(description="flow or dag")] = None,
+    key: Word = None,
+    parent: Number | None = None,
+    forked_from: Number | None = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> RunPage:
+    """Runs of all shapes that match, newest first."""
+    wanted = RunsWanted(tuple(states or ()), workflow, shape, key, parent, forked_from)
+    rows = await list_run_page(desk.database, wanted, before=read_cursor(cursor), limit=limit)
+    return RunPage([RunLine(*row) for row in rows], following([row["id"] for row in rows], limit))
+
+
+@post("/runs", opt={"scope": "operate"}, status_code=201, summary="Start a run")
+async def start_run(desk: Desk, request: Request[Any, Any, Any], data: NewRun) -> Started:
+    """Start a durable run: when this is answered, it survives any crash."""
+    caller = caller_of(request)
+    number, created = await start(desk, caller, data.workflow, data.args, data.key)
+    await desk.note(caller, "run.start", f"r{number}", after={"workflow": data.workflow, "created": created})
+    return Started(number, created)
+
+
+@get("/runs/{run_id:int}", opt={"scope": "read"}, summary="One run, and why")
+async def get_run(desk: Desk, run_id: int) -> Run:
+    """Everything about one run, and what it waits for."""
+    row = await find_run(desk, run_id)
+    is_dag = row["kind"] == DAG_KIND
+    known = readable(row, RUN_JSON)
+    if is_dag:
+        known["input"] = known["input"].get("args")
+    why = why_dag(await look(desk, run_id)) if is_dag else [explain_run(row)]
+    key = known["key"]
+    fields = {name: value for name, value in known.items() if name in Run.__struct_fields__ and name != "key"}
+    return Run(
+        **fields,
+        key=None if key is None or key.startswith("~") else key,
+        shape="dag" if is_dag else "flow",
+        ticks=row["seq"],
+        why=why,
+    )
+
+
+@get("/runs/{run_id:int}/ticks", opt={"scope": "read"}, summary="A run's journal")
+async def get_ticks(
+    desk: Desk,
+    run_id: int,
+    after: Annotated[int, Parameter(ge=0, le=2**62)] = 0,
+    limit: Annotated[int, Parameter(ge=1, le=1000)] = 200,
+) -> Ticks:
+    """What happened to a run, in order, from a tick on."""
+    row = await find_run(desk, run_id)
+    rows = await read_ticks(desk.database, run_id, after=after, limit=limit)
+    return Ticks([_tick(each["seq"], decode(each["data"])) for each in rows], row["seq"])
+
+
+@get("/runs/{run_id:int}/state", opt={"scope": "read"}, summary="A run's state at a tick")
+async def get_state(desk: Desk, run_id: int, at: int | None = None) -> StateAt:
+    """The state of a run after a tick, or now: its journal folded by its own code."""
+    row = await find_run(desk, run_id)
+    total = row["seq"]
+    wanted = total if at is None else at
+    if not 0 <= wanted <= total:
+        raise ConfigError(f"run r{run_id} has ticks 1 to {total}; there is no tick {wanted}")
+    if row["kind"] == DAG_KIND:
+        view = await look_back(desk, run_id, wanted)
+        return StateAt(run_id, wanted, total, decode(encode_dag_state(view.state)))
+    kind = flow_of(desk, row["workflow"])
+    ticks = await read_ticks(desk.database, run_id, limit=wanted) if wanted else []
+
+    def fold() -> Any:
+        state, timers = relive(kind.workflow, [decode_tick(tick["data"]) for tick in ticks])
+        return {**decode(encode_flow_state(state)), "timers": timers}
+
+    return StateAt(run_id, wanted, total, await asyncio.to_thread(fold))
+
+
+@post("/runs/{run_id:int}/events", opt={"scope": "operate"}, status_code=202, summary="Send an event to a run")
+async def send(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: NewEvent) -> Sent:
+    """Give a flow's run an event: it is stored when this is answered."""
+    row = await _require_flow(desk, run_id)
+    event = read_event(desk, row["workflow"], data.type, data.fields)
+    await desk.note(caller_of(request), "run.send", f"r{run_id}", after={"type": data.type, "step": data.step})
+    token = new_token()
+    await send_to_run(desk.database, run_id, tick_of_event(event, data.step, token), token=token)
+    return Sent(run_id, data.type)
+
+
+@post("/runs/{run_id:int}/fork", opt={"scope": "operate"}, status_code=201, summary="Fork a run at a tick")
+async def fork_run(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: Fork) -> Started:
+    """A new run that begins where this one was after a tick."""
+    caller = caller_of(request)
+    row = await _require_flow(desk, run_id)
+    kind = flow_of(desk, row["workflow"])
+    if not 1 <= data.at <= row["seq"]:
+        raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {data.at} to fork from")
+    event = None if data.event is None else read_event(desk, row["workflow"], data.event.type, data.event.fields)
+    origin = encode(desk.origin(caller))
+    number = await fork(desk.database, kind.workflow, run_id, at=data.at, origin=origin, event=event)
+    await desk.note(caller, "run.fork", f"r{run_id}", after={"run": number, "at": data.at})
+    return Started(number, True)
+
+
+@post("/runs/{run_id:int}/cancel", opt={"scope": "operate"}, status_code=202, summary="Cancel a run")
+async def cancel(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: Ending | None = None) -> Asked:
+    """Ask a run to end: what it has under way is stopped."""
+    row = await find_run(desk, run_id)
+    if row["state"] in ENDED:
+        raise Refused(409, f"run r{run_id} has ended already: {row['state']}")
+    await _cancel(desk, caller_of(request), row, data.reason if data else None)
+    return Asked(1, [run_id], 0)
+
+
+@post("/runs/cancel/preview", opt={"scope": "read"}, status_code=200, summary="What a cancel of runs would reach")
+async def preview_cancel(desk: Desk, data: RunFilter) -> Preview:
+    """How many unfinished runs match."""
+    ids = await match_runs(desk.database, data.wanted(), limit=MOST_MATCHES + 1)
+    return Preview(min(len(ids), MOST_MATCHES), len(ids) > MOST_MATCHES, ids[:10], ids[0] if ids else None)
+
+
+@post("/runs/cancel", opt={"scope": "operate"}, status_code=202, summary="Cancel runs")
+async def cancel_many(desk: Desk, request: Request[Any, Any, Any], data: RunSelection) -> Asked:
+    """Ask runs to end: those that are named, or everything that matches."""
+    caller = caller_of(request)
+    if (data.ids is None) == (data.filter is None) or data.ids == []:
+        raise ConfigError("say which runs: either `ids`, or a `filter`")
+    if data.ids is not None and len(data.ids) > MOST_MATCHES:
+        raise ConfigError(f"{len(data.ids):,} ids are too many at once: {MOST_MATCHES:,} is the most")
+    if data.ids is not None:
+        ids = list(dict.fromkeys(data.ids))
+    else:
+        ids = await match_runs(desk.database, data.filter.wanted(), limit=MOST_MATCHES)  # pyright: ignore[reportOptionalMemberAccess]
+    rows = [await find_run(desk, each) for each in ids]
+    reached: list[int] = []
+    for row in rows:
+        if row["state"] not in ENDED and await _cancel(desk, caller, row, data.reason):
+            reached.append(row["id"])
+    return Asked(len(reached), reached[:1000], len(rows) - len(reached))
+
+
+@get(
+    "/runs/{run_id:int}/stream", opt={"scope": "read"}, summary="What a run shows, live", media_type="text/event-stream"
+)
+async def stream(
+    desk: Desk,
+    run_id: int,
+    last_event_id: Annotated[str | None, Parameter(header="Last-Event-ID", max_length=30)] = None,
+    after: Annotated[int, Parameter(ge=0, le=2**62)] = 0,
+) -> Stream:
+    """Server-sent events: what the run has shown and will show, until it has ended (`event: end`)."""
+    await find_run(desk, run_id)
+    if last_event_id is not None and (not last_event_id.isascii() or not last_event_id.isdigit()):
+        raise ConfigError(f"{last_event_id!r} is not the id of an event of this stream")
+    since = after if last_event_id is None else min(int(last_event_id), 2**62)
+    return Stream(_follow(desk, run_id, since), media_type="text/event-stream")
+
+
+routes = [
+    list_runs,
+    start_run,
+    get_run,
+    get_ticks,
+    get_state,
+    send,
+    fork_run,
+    cancel,
+    preview_cancel,
+    cancel_many,
+    stream,
+]
+
+
+# -- inner parts ----------------------------------------------------------------------------------
+
+
+async def _follow(desk: Desk, run_id: int, after: int) -> AsyncIterator[bytes]:
+    hub = desk.hub
+    with hub.attended():
+        while not hub.closed:
+            place = hub.place
+            try:
+                row = await find_run(desk, run_id)
+            except NotFoundError:
+                return
+            shown = await read_published(desk.database, run_id, after=after, limit=SHOWN_AT_ONCE)
+            for each in shown:
+                after = each["seq"]
+                yield f"id: {after}\nevent: shown\ndata: ".encode() + bytes(each["data"]).replace(b"\n", b" ") + b"\n\n"
+            if len(shown) == SHOWN_AT_ONCE:
+                continue
+            if row["state"] in ENDED and not shown:
+                yield (
+                    b"event: end\ndata: " + msgspec.json.encode({"state": row["state"], "note": row["note"]}) + b"\n\n"
+                )
+                return
+            if not shown:
+                await hub.changed(run_id, place, timeout=QUIET if hub.is_live else 1.0)
+                yield b": \n\n"
+
+
+def _tick(seq: int, data: dict[str, Any]) -> Tick:
+    at = data.get("at")
+    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None
+    return Tick(seq, str(data.get("kind", "")), moment, data)
+
+
+async def _require_flow(desk: Desk, run_id: int) -> Any:
+    row = await find_run(desk, run_id)
+    if row["kind"] == DAG_KIND:
+        raise ConfigError(f"run r{run_id} is of a dag: answer what it asks, or repeat it with /rerun")
+    return row
+
+
+async def _cancel(desk: Desk, caller: Caller, row: Any, why: str | None) -> bool:
+    """Ask one run to end; False if it has ended meanwhile."""
+    reason = f"cancelled by {caller.name}" + (f": {why}" if why else "")
+    before = {"state": row["state"]}
+    await desk.note(caller, "run.cancel", f"r{row['id']}", before=before, after={"asked": True, "reason": why})
+    try:
+        await cancel_run(desk.database, row["id"], tick_of_cancel(row["kind"], reason), reason=reason)
+    except NotFoundError:
+        return False
+    return True

@@ -1,0 +1,40 @@
+"""Everything at a glance: counts of what there is now, and totals of what was done. Finished jobs are not counted."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from tidemill.core.codec import decode
+from tidemill.store.database import Database
+
+COUNT_ALL = """
+SELECT now() AS at, j.*, r.*, w.*, s.*, (SELECT count(*) FROM tidemill.run_input) AS inputs_open
+FROM (SELECT count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS jobs_waiting,
+             count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS jobs_delayed,
+             count(*) FILTER (WHERE state IN ('gated', 'unrouted')) AS jobs_held,
+             count(*) FILTER (WHERE state = 'running') AS jobs_running,
+             extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8
+                 AS oldest_waiting
+      FROM tidemill.job) AS j,
+     (SELECT (SELECT count(*) FROM tidemill.run WHERE state = 'running') AS runs_live,
+             (SELECT count(*) FROM tidemill.run WHERE state = 'parked') AS runs_parked) AS r,
+     (SELECT count(*) FILTER (WHERE lease_until > now() AND flagged_at IS NULL) AS workers_alive,
+             count(*) FILTER (WHERE lease_until <= now() OR flagged_at IS NOT NULL) AS workers_silent
+      FROM tidemill.worker WHERE ended_at IS NULL) AS w,
+     (SELECT count(*) AS schedules, count(*) FILTER (WHERE paused) AS schedules_paused FROM tidemill.schedule) AS s
+"""
+
+#: Attempts that ended, as all processes have counted them.
+READ_DONE = "SELECT labels, value FROM tidemill.meter WHERE name = 'ended' ORDER BY labels LIMIT 2000"
+
+
+async def count_all(database: Database) -> asyncpg.Record:
+    """How much there is of everything now."""
+    return (await database.fetch(COUNT_ALL))[0]
+
+
+async def read_done(database: Database) -> list[tuple[str, str, str, float]]:
+    """Attempts that ended since counting began: queue, task, outcome and how many."""
+    rows = await database.fetch(READ_DONE)
+    found = [(decode(row["labels"], list[str]), row["value"]) for row in rows]
+    return [(labels[0], labels[1], labels[2], value) for labels, value in found if len(labels) == 3]
