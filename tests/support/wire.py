@@ -14,8 +14,14 @@ class Wire:
     def __init__(self, server: str) -> None:
         self._parts = urlsplit(server)
         self._fatal: bytes | None = None
+        self._broken: set[asyncio.Event] = set()
         self.cuts = 0
         self.url = ""
+
+    def cut(self) -> None:
+        """Lose all connections at once. The server may not notice before it wants to say something."""
+        for broken in self._broken:
+            broken.set()
 
     def cut_after(self, text: str) -> None:
         self._fatal = text.encode()
@@ -40,8 +46,11 @@ class Wire:
                 to_client.write(data)
                 await to_client.drain()
 
-        directions = [asyncio.create_task(forth()), asyncio.create_task(back())]
+        broken = asyncio.Event()
+        self._broken.add(broken)
+        directions = [asyncio.create_task(each) for each in (forth(), back(), broken.wait())]
         await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        self._broken.discard(broken)
         for each in directions:
             each.cancel()
         await asyncio.gather(*directions, return_exceptions=True)

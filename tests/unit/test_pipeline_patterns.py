@@ -111,17 +111,13 @@ def stage(**options):
 
 
 def entities(made, *paths: str) -> dict[str, tuple[tuple[str, ...], ...]]:
-    matched = {
-        one.pattern: [path for path in paths if one.pattern.values(path) is not None] for one in made.inputs
-    }
+    matched = {one.pattern: [path for path in paths if one.pattern.values(path) is not None] for one in made.inputs}
     return dict(entities_of(made, matched))
 
 
 def test_inputs_are_joined_on_the_variables_that_they_share() -> None:
     made = stage(input=["text/{lang}/{id}.txt", "meta/{id}.json", "style.css"], output="page/{lang}/{id}.html")
-    found = entities(
-        made, "text/en/1.txt", "text/de/1.txt", "text/en/2.txt", "meta/1.json", "meta/3.json", "style.css"
-    )
+    found = entities(made, "text/en/1.txt", "text/de/1.txt", "text/en/2.txt", "meta/1.json", "meta/3.json", "style.css")
     assert found == {
         "en/1": (("text/en/1.txt",), ("meta/1.json",), ("style.css",)),
         "de/1": (("text/de/1.txt",), ("meta/1.json",), ("style.css",)),

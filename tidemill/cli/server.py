@@ -27,6 +27,7 @@ def server(
     *,
     host: str = LOOPBACK,
     port: int = PORT,
+    or_any_port: bool = False,
     read_only: bool = False,
     login: bool = False,
     tls_cert: str | None = None,
@@ -46,6 +47,8 @@ def server(
         Where to listen. What other machines can reach needs a token to come in, and TLS.
     port
         The port; 0 for any that is free.
+    or_any_port
+        Take any port that is free, if this one is taken.
     read_only
         Let nobody change anything, whatever their token says.
     login
@@ -62,7 +65,16 @@ def server(
         A host name by which browsers ask for it; say it again for more.
     """
     wanted = ServerSettings(
-        host, port, read_only, login, tls_cert, tls_key, behind_proxy, plain_http, check_names(name or ())
+        host=host,
+        port=port,
+        or_any_port=or_any_port,
+        read_only=read_only,
+        login=login,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        behind_proxy=behind_proxy,
+        plain_http=plain_http,
+        names=check_names(name or ()),
     ).validate()
 
     def cast() -> Part:

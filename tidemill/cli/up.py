@@ -1,10 +1,13 @@
-"""`tidemill up`: database, orchestrator, workers and scheduler as one process tree, with live output."""
+"""`tidemill up`: database, orchestrator, workers, scheduler and server as one process tree, with live output."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.footer import Footer, OwnLines
@@ -24,10 +27,13 @@ def up(
     queue: list[str] | None = None,
     concurrency: int | None = None,
     workers: int = 1,
+    server: Annotated[bool, Parameter(negative="--no-server")] = True,
+    port: int | None = None,
+    read_only: bool = False,
     metrics: str | None = None,
     place: Place = HERE,
 ) -> int:
-    """Start everything: database, orchestrator, workers, scheduler. Ctrl-C ends it.
+    """Start everything: database, orchestrator, workers, scheduler, server. Ctrl-C ends it.
 
     Parameters
     ----------
@@ -39,6 +45,12 @@ def up(
         How many jobs each worker runs at once.
     workers
         How many worker processes to run.
+    server
+        Serve the HTTP API to this machine; where is printed. For other machines, see `tidemill server`.
+    port
+        Where; any that is free, if not given and the usual one is taken.
+    read_only
+        Let nobody change anything through the server.
     metrics
         Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
@@ -48,7 +60,10 @@ def up(
     shapes = (known.runs.declares_any, known.pipelines.declared, known.streams.declared, known.monitors)
     idle = not known.tasks and any(shapes)
     queues = () if idle else served_queues(known, queue, concurrency)
-    return asyncio.run(_run(known, tree(known, app, queue, concurrency, workers if queues else 0, place), queues))
+    children = tree(known, app, queue, concurrency, workers if queues else 0, place)
+    if server:
+        children.append(ChildSpec("server", role_command("server", app, *_served(port, read_only), *place.options())))
+    return asyncio.run(_run(known, children, queues))
 
 
 def tree(
@@ -69,6 +84,11 @@ def tree(
             for name in known.streams.declared
         ),
     ]
+
+
+def _served(port: int | None, read_only: bool) -> list[str]:
+    where = ["--or-any-port"] if port is None else [f"--port={port}"]
+    return [*where, "--read-only"] if read_only else where
 
 
 async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:

@@ -30,6 +30,9 @@ FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
 
+#: Seconds after a lost connection. The server may have gone on with the last claim for a while, and be done only then.
+LOOK_FOR_STRAYS = (2.0, 10.0, 60.0)
+
 
 class Pump:
     """Moves jobs between the database and a worker's hands."""
@@ -60,6 +63,7 @@ class Pump:
         self._turn = 0
         self._look = True
         self._look_at = 0.0
+        self._strays_at: list[float] = []
         self._closing = False
 
     def look(self, queue: str | None = None) -> None:
@@ -89,6 +93,9 @@ class Pump:
                 try:
                     if claims is None:
                         claims = await self._connect(worker_id, unwritten)
+                    elif self._strays_at and self._clock.monotonic() >= self._strays_at[0]:
+                        self._strays_at.pop(0)
+                        await self._release_strays(claims, unwritten)
                     unwritten = await self._take_turn(claims, unwritten)
                 except Exception as error:
                     if not (is_away(error) or is_full(error)):
@@ -97,6 +104,8 @@ class Pump:
                     if claims is not None:
                         claims.connection.terminate()
                         claims = None
+                        now = self._clock.monotonic()
+                        self._strays_at = [now + later for later in LOOK_FOR_STRAYS]
                     if is_full(error):
                         await asyncio.sleep(FULL_PAUSE)
                     self.look()
@@ -110,11 +119,15 @@ class Pump:
         claims = Claims(self._database, connection, worker_id, self._queues)
         if self._affinity is not None:
             self._model_claims = ModelClaims(claims, list(self._affinity.models.specs))
+        await self._release_strays(claims, unwritten)
+        return claims
+
+    async def _release_strays(self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]) -> None:
+        """Give back what is this worker's by the table and not by itself: its claim was lost with a connection."""
         held = self._hands.held_ids() + [job.id for group in unwritten for job in group]
         strays = await claims.release_strays(held)
         if strays:
             log.warning("gave back jobs whose claim was lost with the connection", jobs=len(strays))
-        return claims
 
     async def _take_turn(
         self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]

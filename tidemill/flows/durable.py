@@ -15,7 +15,6 @@ from tidemill.core.errors import PayloadError
 from tidemill.core.ticks import Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
 from tidemill.engine.stored import Begun, StoredRun, WorkEnd
 from tidemill.flows.away import ended_elsewhere, step_job
-from tidemill.flows.context import Context
 from tidemill.flows.declared import declared
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.events import ChildEnded, Event, InternalDispatchEvent

@@ -83,6 +83,7 @@ class Watcher:
         self._shares: list[int] = []
         self._share_at = 0.0
         self._status_at = 0.0
+        self._told_failures = 0
         self._housekeeping_at = 0.0
         self._resets: int | None = None
         self._was_current = False
@@ -146,7 +147,7 @@ class Watcher:
             due = await next_due(self._database, self.watch.name)
             pause = pause if due is None else min(pause, max(self.watch.idle, due - now))
         self.ticks += 1
-        await self._tell_status(row, facts, force=active)
+        await self._tell_status(row, facts, force=active or self._pace.failures != self._told_failures)
         return pause
 
     # -- the stages -------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class Watcher:
             self._recompute.cache.clear()
         current = row["version"] == self.watch.fold.version
         if began >= self._share_at:
-            members = await list_members(self._database, self.watch.name)
+            members = await list_members(self._database, self.watch.name, self.watch.fold.version)
             wanted = tick.wanted_shares(members, self._owner, SHARDS) if current else []
             owned = await share_out(self._database, self.watch.name, self._owner, wanted)
             if owned != self._shares:
@@ -239,6 +240,7 @@ class Watcher:
         if not self.leads or (time.monotonic() < self._status_at and not force):
             return
         self._status_at = time.monotonic() + max(STATUS_EVERY, self._pace.pause)
+        self._told_failures = self._pace.failures
         source = self.watch.source
         status = {
             "health": "healthy" if self._pace.healthy else "UNHEALTHY",
@@ -332,7 +334,7 @@ class MonitorRunner:
         return WorkerCard(
             host=socket.gethostname(),
             pid=os.getpid(),
-            queues=tuple(member_queue(name) for name in self.watchers),
+            queues=tuple(member_queue(name, each.watch.fold.version) for name, each in self.watchers.items()),
             tasks=(),
             concurrency=len(self.watchers),
             versions={"tidemill": VERSION, "python": platform.python_version()},

@@ -121,7 +121,7 @@ class Caller:
             outputs = self._outputs(entity, self.call(entity, groups))
         except StoreTrouble:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
@@ -141,7 +141,7 @@ class Caller:
             outputs = self._outputs(entity, value)
         except StoreTrouble:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 

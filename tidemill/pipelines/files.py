@@ -121,7 +121,7 @@ class FileStates:
             return opened.read()
 
     async def stream(self, path: str) -> AsyncIterator[bytes]:
-        with open(self.path(path), "rb") as opened:
+        with await asyncio.to_thread(open, self.path(path), "rb") as opened:
             while chunk := await asyncio.to_thread(opened.read, CHUNK):
                 yield chunk
 
@@ -146,7 +146,7 @@ class FileStates:
         return prepared
 
     def _write(self, draft: Draft, *, sync: bool) -> Prepared:
-        folder, _, name = draft.path.rpartition("/")
+        folder = draft.path.rpartition("/")[0]
         self._check_inside(folder)
         temporary = f"{self.root}/{folder}/{TEMPORARY}{secrets.token_hex(6)}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL

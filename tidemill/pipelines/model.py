@@ -67,7 +67,7 @@ class Entity(Mapping[str, str]):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """One input of a stage. `key` are the variables by which it belongs to an entity; what is not in it, is collected."""
+    """One input of a stage. `key` are the variables by which it belongs to an entity; all others are collected."""
 
     name: str
     pattern: Pattern
@@ -76,7 +76,7 @@ class Input(msgspec.Struct, frozen=True):
     @property
     def is_many(self) -> bool:
         """Whether an entity may have several files of it."""
-        return self.pattern.has_glob or len(self.key) < len(self.pattern.variables)
+        return self.pattern.has_glob or set(self.key) != set(self.pattern.variables)
 
 
 class Stage:
@@ -110,7 +110,8 @@ class Stage:
         self._quick = _around(output) if variables == output.variables else None
 
     def __repr__(self) -> str:
-        return f"<stage {self.pipeline.name}/{self.name}: {', '.join(i.pattern.text for i in self.inputs)} -> {self.output.text}>"
+        inputs = ", ".join(one.pattern.text for one in self.inputs)
+        return f"<stage {self.pipeline.name}/{self.name}: {inputs} -> {self.output.text}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -338,10 +339,7 @@ def read_patterns(
     free = tuple(name for name in output.variables if name not in variables and name not in parts)
     variables += parts
     if parts:
-        inputs = [
-            msgspec.structs.replace(each, key=each.key + tuple(p for p in parts if p.partition(".")[0] in each.pattern.variables))
-            for each in inputs
-        ]  # fmt: skip
+        inputs = [Input(one.name, one.pattern, one.key + _parts_in(parts, one.pattern)) for one in inputs]
     if free and not scatter:
         raise ConfigError(
             f"{where}: the output's {free[0]!r} is in no input; with scatter=True the function says which there are"
@@ -351,10 +349,16 @@ def read_patterns(
     dropped = [name for name in variables if name not in output.variables]
     if dropped and not free:
         raise ConfigError(
-            f"{where}: several {dropped[0]!r} would share one output; with collect={dropped[0]!r} one build gets them all"
+            f"{where}: several {dropped[0]!r} would share one output; "
+            f"with collect={dropped[0]!r} one build gets them all"
         )
     _check_joined(where, inputs)
     return inputs, variables, free
+
+
+def _parts_in(parts: tuple[str, ...], pattern: Pattern) -> tuple[str, ...]:
+    """The parts of dates that a pattern can tell."""
+    return tuple(part for part in parts if part.partition(".")[0] in pattern.variables)
 
 
 def _check_joined(where: str, inputs: Sequence[Input]) -> None:

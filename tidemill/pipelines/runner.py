@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +164,12 @@ class PipelineRunner:
                 self._ready.set()
 
     @contextlib.asynccontextmanager
-    async def _lead(self, pipeline: Pipeline) -> Any:
+    async def _lead(self, pipeline: Pipeline) -> AsyncIterator[bool]:
         """Hold the lead of a pipeline, if it is to be had."""
         connection = await self._database.connect_to_listen()
         try:
             name = f"{self._database.schema}:{pipeline.name}"
-            yield await connection.fetchval(rows.TAKE_LEAD, name)
+            yield bool(await connection.fetchval(rows.TAKE_LEAD, name))
         finally:
             connection.terminate()
 

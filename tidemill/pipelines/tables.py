@@ -75,9 +75,7 @@ class DatabaseStates:
         for draft in drafts:
             data = draft.content if isinstance(draft.content, bytes) else b"".join(draft.content)
             digest = blake2b(data, digest_size=16).hexdigest()
-            prepared.append(
-                Prepared(draft.path, digest, len(data), draft.needs, draft.entity, draft.before, data)
-            )
+            prepared.append(Prepared(draft.path, digest, len(data), draft.needs, draft.entity, draft.before, data))
         return prepared
 
     async def publish(self, prepared: Sequence[Prepared]) -> dict[str, int]:

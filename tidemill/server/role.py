@@ -65,6 +65,7 @@ class Server:
 
     async def run(self) -> None:
         """Serve until stopped."""
+        await self.desk.database.open()
         await wait_for_schema(self.desk.database)
         await self._check_login()
         listening = listen(self.settings)
@@ -83,6 +84,7 @@ class Server:
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="warning",
                 access_log=False,
                 server_header=False,
                 proxy_headers=settings.behind_proxy,
@@ -136,6 +138,8 @@ def listen(settings: ServerSettings) -> socket.socket:
         made.listen(BACKLOG)
     except OSError as error:
         made.close()
+        if error.errno == errno.EADDRINUSE and settings.or_any_port and settings.port:
+            return listen(msgspec.structs.replace(settings, port=0))
         why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
         raise ConfigError(
             f"cannot listen at {settings.host}:{settings.port}: {why}; choose another with --port"

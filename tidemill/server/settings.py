@@ -18,6 +18,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     host: str = LOOPBACK
     port: int = PORT
+    or_any_port: bool = False
+    """Where the port is taken, listen at any that is free."""
     read_only: bool = False
     """Nobody may change anything, whatever their token says."""
     login: bool = False

@@ -113,7 +113,7 @@ def page_of_jobs(wanted: JobsWanted, before: int | None, limit: int) -> tuple[st
         f"({select} WHERE {where.sql}{states} ORDER BY id DESC LIMIT ${len(values)})"
         for select, states in _branches(wanted)
     ]
-    return " UNION ALL ".join(parts) + f" ORDER BY id DESC LIMIT ${len(values)}", values
+    return _together(parts, f"ORDER BY id DESC LIMIT ${len(values)}"), values
 
 
 def matches_of_jobs(
@@ -126,7 +126,7 @@ def matches_of_jobs(
     parts = [f"SELECT id FROM tidemill.job WHERE {where.sql} AND state IN ({_quoted(live)})"] if live else []
     parts += [f"SELECT id FROM tidemill.job_history WHERE {where.sql} AND state = '{state}'" for state in ended]
     each = [f"({part} ORDER BY id LIMIT ${len(values)})" for part in parts]
-    return " UNION ALL ".join(each) + f" ORDER BY id LIMIT ${len(values)}", values
+    return _together(each, f"ORDER BY id LIMIT ${len(values)}"), values
 
 
 def page_of_runs(wanted: RunsWanted, before: int | None, limit: int) -> tuple[str, list[Any]]:
@@ -137,7 +137,7 @@ def page_of_runs(wanted: RunsWanted, before: int | None, limit: int) -> tuple[st
         f"({_RUN} WHERE {where.sql}{states} ORDER BY r.id DESC LIMIT ${len(values)})"
         for states in ([f" AND r.state = '{state}'" for state in wanted.states] or [""])
     ]
-    return " UNION ALL ".join(parts) + f" ORDER BY id DESC LIMIT ${len(values)}", values
+    return _together(parts, f"ORDER BY id DESC LIMIT ${len(values)}"), values
 
 
 async def list_job_page(
@@ -204,6 +204,11 @@ def _branches(wanted: JobsWanted) -> list[tuple[str, str]]:
         return [(_LIVE, ""), (_PAST, "")]
     found = [(_LIVE, f" AND state IN ({_quoted(wanted.live)})")] if wanted.live else []
     return found + [(_PAST, f" AND state = '{state}'") for state in wanted.ended]
+
+
+def _together(parts: Sequence[str], order: str) -> str:
+    """Selects that are each in order and cut off, as one."""
+    return parts[0] if len(parts) == 1 else f"{' UNION ALL '.join(parts)} {order}"
 
 
 def _quoted(states: Sequence[str]) -> str:

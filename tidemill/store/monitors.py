@@ -279,14 +279,14 @@ async def list_monitors(database: Database, name: str | None = None) -> list[asy
     return await database.fetch(LIST_MONITORS, name)
 
 
-async def list_members(database: Database, name: str) -> list[int]:
-    """The workers that follow a monitor, oldest first."""
-    return [row["id"] for row in await database.fetch(LIST_MEMBERS, member_queue(name))]
+async def list_members(database: Database, name: str, version: str) -> list[int]:
+    """The workers that follow a monitor with this version of its fold, oldest first."""
+    return [row["id"] for row in await database.fetch(LIST_MEMBERS, member_queue(name, version))]
 
 
-def member_queue(name: str) -> str:
+def member_queue(name: str, version: str) -> str:
     """By what a process that follows a monitor is known among the workers."""
-    return f"monitor:{name}"
+    return f"monitor:{name}@{version}"
 
 
 async def share_out(database: Database, name: str, owner: int, wanted: Sequence[int]) -> list[int]:

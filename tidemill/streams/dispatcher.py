@@ -89,6 +89,10 @@ class Dispatcher:
         """Drain and end; said again: end now."""
         (self._stop_now if self._stop.is_set() else self._stop).set()
 
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
+
     async def wait_ready(self) -> None:
         """Return when engines are ready and sources are open."""
         await self._ready.wait()
@@ -322,17 +326,14 @@ class Dispatcher:
 
     def _ack(self, deliveries: Sequence[Delivery]) -> None:
         """Tell the sources; they tell their brokers when they are flushed."""
-        if len(self.taps) == 1 and not self.retries.busy:
-            self.taps[0].ack(deliveries)
-            self._to_flush.add(0)
-        else:
-            by_source: dict[int, list[Delivery]] = {}
-            for delivery in deliveries:
-                if delivery.retry_row is not None:
-                    self.retries.ack(delivery)
-                else:
-                    by_source.setdefault(delivery.source, []).append(delivery)
-            for index, some in by_source.items():
+        by_source: list[list[Delivery]] = [[] for _ in self.taps]
+        for delivery in deliveries:
+            if delivery.retry_row is None:
+                by_source[delivery.source].append(delivery)
+            else:
+                self.retries.ack(delivery)
+        for index, some in enumerate(by_source):
+            if some:
                 self.taps[index].ack(some)
                 self._to_flush.add(index)
         self._flush_news.set()

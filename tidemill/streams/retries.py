@@ -39,11 +39,6 @@ class RetryFeeder:
         self._held: set[int] = set()
         self._full = False
 
-    @property
-    def busy(self) -> bool:
-        """Whether second attempts are under way."""
-        return bool(self._held)
-
     def wake(self) -> None:
         """Look at once: something may be due."""
         self._news.set()

@@ -268,7 +268,7 @@ export interface HostSample {
 }
 
 export interface Host {
-  host: string;
+  name: string;
   at: string;
   age: number;
   sample: HostSample;

@@ -16,7 +16,17 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows.methods import (
+    GLOBALS,
+    LIST_METHODS,
+    NUMBER_METHODS,
+    TEXT_METHODS,
+    ExpressionError,
+    is_true,
+    kind_of,
+    shown,
+    to_number,
+)
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_$][\w$]*)|(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
@@ -34,15 +44,11 @@ Scope = Mapping[str, Any]
 Code = Callable[[Scope], Any]
 
 
-class ExpressionError(ConfigError):
-    """An expression that cannot be read, or that leads nowhere."""
-
-
 def evaluate(text: str, context: Mapping[str, Any], **names: Any) -> Any:
     """The value of an expression; `$` is the context."""
     code = compile_expression(text)
     try:
-        return code({"$": context, **_GLOBALS, **names})
+        return code({"$": context, **GLOBALS, **names})
     except ExpressionError as error:
         raise ExpressionError(f"{text.strip()!r}: {error}") from error
     except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -55,7 +61,7 @@ def fill(value: Any, context: Mapping[str, Any], **names: Any) -> Any:
         alone = _HOLE.fullmatch(value.strip())
         if alone is not None and "{{" not in alone[1]:
             return evaluate(alone[1], context, **names)
-        return _HOLE.sub(lambda hole: _shown(evaluate(hole[1], context, **names)), value)
+        return _HOLE.sub(lambda hole: shown(evaluate(hole[1], context, **names)), value)
     if isinstance(value, list):
         return [fill(each, context, **names) for each in value]
     if isinstance(value, Mapping):
@@ -120,7 +126,7 @@ class _Reader:
         yes = self.expression(0)
         self.take(":")
         no = self.expression(0)
-        return lambda scope: yes(scope) if _truthy(test(scope)) else no(scope)
+        return lambda scope: yes(scope) if is_true(test(scope)) else no(scope)
 
     def unary(self) -> Code:
         kind, text = self.token
@@ -128,9 +134,9 @@ class _Reader:
             self.take()
             inner = self.unary()
             if text == "!":
-                return lambda scope: not _truthy(inner(scope))
+                return lambda scope: not is_true(inner(scope))
             sign = -1 if text == "-" else 1
-            return lambda scope: sign * _number(inner(scope))
+            return lambda scope: sign * to_number(inner(scope))
         return self.postfix(self.primary())
 
     def postfix(self, code: Code) -> Code:
@@ -252,7 +258,7 @@ def _field(code: Code, name: str, *, optional: bool) -> Code:
                 return None
             known = ", ".join(sorted(map(str, value))[:8]) or "none"
             raise ExpressionError(f"there is no field {name!r}; the fields are {known}")
-        raise ExpressionError(f"{_kind(value)} has no field {name!r}")
+        raise ExpressionError(f"{kind_of(value)} has no field {name!r}")
 
     return look
 
@@ -266,7 +272,7 @@ def _index(code: Code, key: Code) -> Code:
             return value[at]
         if isinstance(value, list | str) and isinstance(at, int | float) and 0 <= at < len(value):
             return value[int(at)]
-        raise ExpressionError(f"{_kind(value)} has no place {at!r}")
+        raise ExpressionError(f"{kind_of(value)} has no place {at!r}")
 
     return look
 
@@ -275,7 +281,7 @@ def _call(code: Code, arguments: list[Code]) -> Code:
     def call(scope: Scope) -> Any:
         function = code(scope)
         if not callable(function):
-            raise ExpressionError(f"{_kind(function)} cannot be called")
+            raise ExpressionError(f"{kind_of(function)} cannot be called")
         return function(*(argument(scope) for argument in arguments))
 
     return call
@@ -289,9 +295,11 @@ def _method(code: Code, name: str, arguments: list[Code], *, optional: bool) -> 
         given = [argument(scope) for argument in arguments]
         if isinstance(value, Mapping) and callable(value.get(name)):
             return value[name](*given)
-        methods = _TEXT if isinstance(value, str) else _LIST if isinstance(value, list) else _NUMBER
+        methods = (
+            TEXT_METHODS if isinstance(value, str) else LIST_METHODS if isinstance(value, list) else NUMBER_METHODS
+        )
         if isinstance(value, Mapping) or name not in methods or (value is None):
-            raise ExpressionError(f"{_kind(value)} has no method {name!r}")
+            raise ExpressionError(f"{kind_of(value)} has no method {name!r}")
         return methods[name](value, *given)
 
     return call
@@ -299,9 +307,9 @@ def _method(code: Code, name: str, arguments: list[Code], *, optional: bool) -> 
 
 def _binary(op: str, left: Code, right: Code) -> Code:
     if op == "&&":
-        return lambda scope: right(scope) if _truthy(value := left(scope)) else value
+        return lambda scope: right(scope) if is_true(value := left(scope)) else value
     if op == "||":
-        return lambda scope: value if _truthy(value := left(scope)) else right(scope)
+        return lambda scope: value if is_true(value := left(scope)) else right(scope)
     if op == "??":
         return lambda scope: value if (value := left(scope)) is not None else right(scope)
 
@@ -313,13 +321,13 @@ def _binary(op: str, left: Code, right: Code) -> Code:
             return a != b
         if op == "+":
             if isinstance(a, str) or isinstance(b, str):
-                return _shown(a) + _shown(b)
-            return _number(a) + _number(b)
+                return shown(a) + shown(b)
+            return to_number(a) + to_number(b)
         if op in ("<", "<=", ">", ">="):
             if not (isinstance(a, str) and isinstance(b, str)):
-                a, b = _number(a), _number(b)
+                a, b = to_number(a), to_number(b)
             return {"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op]
-        a, b = _number(a), _number(b)
+        a, b = to_number(a), to_number(b)
         if op == "/":
             result = a / b
             return int(result) if result == int(result) else result
@@ -328,81 +336,6 @@ def _binary(op: str, left: Code, right: Code) -> Code:
     return work
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, int | float):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"\s*-?\d+(\.\d+)?\s*", value):
-        return float(value) if "." in value else int(value)
-    raise ExpressionError(f"{_kind(value)} is not a number")
-
-
-def _truthy(value: Any) -> bool:
-    return bool(value) if not isinstance(value, list | dict) else True
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _unquoted(text: str) -> str:
     inner = text[1:-1].replace('"', '\\"') if text[0] == "'" else text[1:-1]
     return json.loads(f'"{inner}"'.replace("\\'", "'"))
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true or false"
-    return {str: "a text", list: "a list", dict: "an object", int: "a number", float: "a number"}.get(
-        type(value), "this"
-    )
-
-
-def _slice(value: Any, start: int = 0, end: int | None = None) -> Any:
-    return value[int(start) : None if end is None else int(end)]
-
-
-def _reduce(value: list[Any], function: Callable[..., Any], *start: Any) -> Any:
-    items = list(value)
-    result = start[0] if start else items.pop(0)
-    for item in items:
-        result = function(result, item)
-    return result
-
-
-_TEXT: dict[str, Callable[..., Any]] = {
-    "toUpperCase": str.upper, "toLowerCase": str.lower, "trim": str.strip, "split": lambda s, by: s.split(by) if by else list(s),
-    "replace": lambda s, old, new: s.replace(old, new, 1), "replaceAll": lambda s, old, new: s.replace(old, new),
-    "slice": _slice, "substring": _slice, "includes": lambda s, part: part in s, "startsWith": lambda s, p: s.startswith(p),
-    "endsWith": lambda s, p: s.endswith(p), "indexOf": lambda s, p: s.find(p), "concat": lambda s, *more: s + "".join(map(_shown, more)),
-    "padStart": lambda s, n, fill=" ": s.rjust(int(n), fill[0]), "padEnd": lambda s, n, fill=" ": s.ljust(int(n), fill[0]),
-    "repeat": lambda s, n: s * min(int(n), 10_000), "toString": lambda s: s, "charAt": lambda s, at: s[int(at) : int(at) + 1],
-}  # fmt: skip
-_LIST: dict[str, Callable[..., Any]] = {
-    "map": lambda v, f: [f(each) for each in v], "filter": lambda v, f: [each for each in v if _truthy(f(each))],
-    "find": lambda v, f: next((each for each in v if _truthy(f(each))), None), "some": lambda v, f: any(_truthy(f(each)) for each in v),
-    "every": lambda v, f: all(_truthy(f(each)) for each in v), "join": lambda v, by=",": by.join(map(_shown, v)), "slice": _slice,
-    "includes": lambda v, each: each in v, "indexOf": lambda v, each: v.index(each) if each in v else -1,
-    "concat": lambda v, *more: [*v, *(i for m in more for i in (m if isinstance(m, list) else [m]))],
-    "reverse": lambda v: v[::-1], "sort": lambda v: sorted(v), "flat": lambda v: [i for m in v for i in (m if isinstance(m, list) else [m])],
-    "reduce": _reduce, "at": lambda v, at: v[int(at)],
-}  # fmt: skip
-_NUMBER: dict[str, Callable[..., Any]] = {
-    "toFixed": lambda n, digits=0: f"{_number(n):.{int(digits)}f}",
-    "toString": lambda n: _shown(n),
-}
-_GLOBALS: dict[str, Any] = {
-    "JSON": {"stringify": lambda value, *_: json.dumps(value, ensure_ascii=False), "parse": json.loads},
-    "Math": {
-        "round": round, "floor": math.floor, "ceil": math.ceil, "abs": abs, "min": lambda *v: min(v), "max": lambda *v: max(v),
-    },
-    "Object": {"keys": lambda v: list(v), "values": lambda v: list(v.values()), "entries": lambda v: [[k, i] for k, i in v.items()]},
-    "String": _shown, "Number": _number, "Boolean": _truthy, "parseInt": lambda v, *_: int(_number(v)), "parseFloat": _number,
-}  # fmt: skip

@@ -33,8 +33,10 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
     if key := os.environ.get("ANTHROPIC_API_KEY"):
         base = os.environ.get("ANTHROPIC_BASE_URL", "https://api.anthropic.com")
         body: dict[str, Any] = {
-            "model": wanted or "claude-sonnet-4-5", "max_tokens": limit, "messages": [{"role": "user", "content": prompt}],
-        }  # fmt: skip
+            "model": wanted or "claude-sonnet-4-5",
+            "max_tokens": limit,
+            "messages": [{"role": "user", "content": prompt}],
+        }
         if system:
             body["system"] = system
         answer = _post(f"{base}/v1/messages", body, {"x-api-key": key, "anthropic-version": "2023-06-01"})
@@ -43,8 +45,10 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
         base = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1").rstrip("/")
         messages = [{"role": "system", "content": system}] if system else []
         body = {
-            "model": wanted or "gpt-4o-mini", "max_tokens": limit, "messages": [*messages, {"role": "user", "content": prompt}],
-        }  # fmt: skip
+            "model": wanted or "gpt-4o-mini",
+            "max_tokens": limit,
+            "messages": [*messages, {"role": "user", "content": prompt}],
+        }
         answer = _post(f"{base}/chat/completions", body, {"authorization": f"Bearer {key}"})
         return str(answer["choices"][0]["message"]["content"])
     raise ModelTrouble("there is no language model to ask: set ANTHROPIC_API_KEY or OPENAI_API_KEY")

@@ -251,7 +251,11 @@ async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
 async def llm(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Asks a language model."""
     text = await asyncio.to_thread(
-        ask, str(data["prompt"]), model=data.get("model"), system=data.get("system"), limit=int(data.get("maxTokens", 2000))
+        ask,
+        str(data["prompt"]),
+        model=data.get("model"),
+        system=data.get("system"),
+        limit=int(data.get("maxTokens", 2000)),
     )
     return {"content": text}
 

@@ -136,7 +136,9 @@ class _Wiring:
         text = str(node.data["entity_id"])
         hole = _HOLE.fullmatch(text.strip())
         if hole is None:
-            raise NodeError(f"node {node.name!r}, field 'entity_id': {text!r} is not understood; write {{{{$.trigger.entity_id}}}}")
+            raise NodeError(
+                f"node {node.name!r}, field 'entity_id': {text!r} is not understood; write {{{{$.trigger.entity_id}}}}"
+            )
         wanted = self._hole(self._root(node) if hole[1] == "entity" else hole[1], hole[2], node, "entity_id")
         own = list(_VARIABLE.finditer(pattern))
         if len(own) != 1:
@@ -236,7 +238,11 @@ class _Wiring:
         if isinstance(value, str):
             told["content"] = value
         elif isinstance(value, list):
-            told["files"] = [{"path": file.path, "name": file.name, "content": file.text()} for file in value if isinstance(file, File)]
+            told["files"] = [
+                {"path": file.path, "name": file.name, "content": file.text()}
+                for file in value
+                if isinstance(file, File)
+            ]
             told["content"] = "\n".join(file["content"] for file in told["files"])
         return told
 

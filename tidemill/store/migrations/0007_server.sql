@@ -58,8 +58,30 @@ END $$;
 -- For small tables: that something of a kind has changed.
 CREATE FUNCTION tidemill.note_kind() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF tidemill.is_followed() THEN
+    IF tidemill.is_followed() AND EXISTS (SELECT FROM changed) THEN
         PERFORM tidemill.note_change(TG_ARGV[0], '{}');
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- For limits of queues: their tokens come and go with every claim, and are no change.
+CREATE FUNCTION tidemill.note_limits() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF tidemill.is_followed() THEN
+        PERFORM tidemill.note_change('limits', '{}');
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- For workers: a heartbeat alone is no change.
+CREATE FUNCTION tidemill.note_workers() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF tidemill.is_followed() AND EXISTS (
+        SELECT FROM changed JOIN before USING (id)
+        WHERE (changed.status, changed.running, changed.models, changed.flagged_at, changed.ended_at)
+              IS DISTINCT FROM (before.status, before.running, before.models, before.flagged_at, before.ended_at))
+    THEN
+        PERFORM tidemill.note_change('workers', '{}');
     END IF;
     RETURN NULL;
 END $$;
@@ -117,20 +139,28 @@ CREATE TRIGGER change_update AFTER UPDATE ON tidemill.run REFERENCING NEW TABLE 
     FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_runs();
 CREATE TRIGGER change_insert AFTER INSERT ON tidemill.published REFERENCING NEW TABLE AS changed
     FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_shown();
-CREATE TRIGGER change_kind AFTER INSERT OR UPDATE OR DELETE ON tidemill.run_input
-    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_kind('inputs');
-CREATE TRIGGER change_kind AFTER INSERT OR UPDATE OR DELETE ON tidemill.schedule
-    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_kind('schedules');
-CREATE TRIGGER change_kind AFTER INSERT OR UPDATE OR DELETE ON tidemill.worker
-    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_kind('workers');
-CREATE TRIGGER change_kind AFTER INSERT OR UPDATE OR DELETE ON tidemill.worker_control
-    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_kind('workers');
-CREATE TRIGGER change_kind AFTER INSERT OR DELETE OR UPDATE OF rate, burst, by ON tidemill.queue
-    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_kind('limits');
-CREATE TRIGGER change_kind AFTER INSERT OR UPDATE ON tidemill.host
-    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_kind('hosts');
-CREATE TRIGGER change_kind AFTER INSERT ON tidemill.audit
-    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_kind('audit');
+CREATE TRIGGER change_update AFTER UPDATE ON tidemill.worker REFERENCING OLD TABLE AS before NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_workers();
+CREATE TRIGGER change_limits AFTER INSERT OR DELETE OR UPDATE OF rate, burst, by ON tidemill.queue
+    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_limits();
+DO $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN SELECT * FROM (VALUES
+        ('run_input', 'inputs', 'INSERT'), ('run_input', 'inputs', 'UPDATE'), ('run_input', 'inputs', 'DELETE'),
+        ('schedule', 'schedules', 'INSERT'), ('schedule', 'schedules', 'UPDATE'), ('schedule', 'schedules', 'DELETE'),
+        ('worker', 'workers', 'INSERT'), ('worker', 'workers', 'DELETE'),
+        ('worker_control', 'workers', 'INSERT'), ('worker_control', 'workers', 'UPDATE'),
+        ('worker_control', 'workers', 'DELETE'), ('host', 'hosts', 'INSERT'), ('host', 'hosts', 'UPDATE'),
+        ('audit', 'audit', 'INSERT')) AS each (tab, kind, event)
+    LOOP
+        EXECUTE format(
+            'CREATE TRIGGER change_%s AFTER %s ON tidemill.%I REFERENCING %s TABLE AS changed '
+            'FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_kind(%L)',
+            lower(one.event), one.event, one.tab, CASE WHEN one.event = 'DELETE' THEN 'OLD' ELSE 'NEW' END, one.kind);
+    END LOOP;
+END $$;
 
 -- API tokens. Only a hash is kept; `hint` are the last characters, by which people recognise theirs.
 CREATE TABLE tidemill.token (

@@ -1,0 +1,1 @@
+"""Real applications on Tidemill's public API."""

@@ -1,0 +1,1 @@
+"""The auto-blog: daily logs become summaries, summaries become posts, posts become podcasts."""

@@ -1,0 +1,68 @@
+"""The auto-blog: daily logs → a summary of each day → a post; and from the post, a podcast.
+
+    python -m apps.autoblog.logs output --days 30      write a month of daily logs
+    tidemill up apps.autoblog.app                   keep everything that follows from them up to date
+    tidemill pipeline status apps.autoblog.app
+
+Two pipelines that know nothing of each other: `auto-blog` writes `blog/{date}.md`, and `daily-podcast` takes it. With
+ANTHROPIC_API_KEY or OPENAI_API_KEY set, a language model writes; otherwise an extractive summariser picks the sentences
+that say most, and says so in what it makes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from apps.autoblog.writing import compose, describe_writer, speak, summarise
+from tidemill import App
+from tidemill.pipelines import Pipeline
+
+ROOT = Path(os.environ.get("AUTOBLOG_ROOT", "output"))
+WRITER = describe_writer()
+
+app = App("autoblog")
+blog = Pipeline("auto-blog", root=ROOT)
+podcast = Pipeline("daily-podcast", root=ROOT)
+
+
+@blog.stage(
+    input="daily/{date:date}/*.txt", output="summary/{date}.txt", min_size=40, parallel=8, params={"writer": WRITER}
+)
+async def summary(entity, files, writer):
+    """What happened on a day, in a few sentences."""
+    entity.note(f"{len(files)} logs, written by {writer}")
+    return await summarise(entity.date, [file.text() for file in files], writer)
+
+
+@blog.stage(
+    input="summary/{date:date}.txt", output="blog/{date}.md", min_size=60, parallel=8, params={"writer": WRITER}
+)
+async def post(entity, text, writer):
+    """The day's post."""
+    return await compose(entity.date, text, writer)
+
+
+@blog.stage(input="blog/{date:date}.md", output="month/{date.month}.md", collect="date")
+def digest(entity, files):
+    """All posts of a month, the newest first."""
+    month = entity["date.month"]
+    posts = [file.text().strip() for file in reversed(files)]
+    return f"# {month}: {len(posts)} posts\n\n" + "\n\n---\n\n".join(posts) + "\n"
+
+
+@podcast.stage(input="blog/{date:date}.md", output="podcast/{date}.txt", min_size=40, params={"writer": WRITER})
+async def script(entity, text, writer):
+    """What a speaker reads aloud."""
+    return await speak(entity.date, text, writer)
+
+
+@podcast.stage(input="podcast/{date:date}.txt", output="audio/{date}.json")
+def audio(entity, text):
+    """What a voice needs: paragraphs with the seconds that they take to read at 150 words a minute."""
+    paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
+    return [{"text": part, "seconds": round(len(part.split()) * 60 / 150, 1)} for part in paragraphs]
+
+
+app.pipeline(blog)
+app.pipeline(podcast)

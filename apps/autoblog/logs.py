@@ -1,0 +1,62 @@
+"""A generator of daily logs: `python -m apps.autoblog.logs output --days 30`. The same seed gives the same logs."""
+
+from __future__ import annotations
+
+import argparse
+import random
+from datetime import date, timedelta
+from pathlib import Path
+
+PARTS = ("the importer", "the search index", "the tide gauge", "the billing report", "the mail gateway", "the archive")
+DEEDS = (
+    "was restarted after its memory had grown to {n} MB",
+    "took {n} seconds longer than last week",
+    "was moved to the new host without a pause",
+    "lost its connection {n} times and recovered by itself",
+    "finished all {n} records without a complaint",
+    "was changed to keep only {n} days of history",
+)
+PEOPLE = ("Ada", "Grace", "Edsger", "Barbara", "Leslie")
+NOTES = (
+    "{who} wants to look at {part} again tomorrow.",
+    "{who} asked whether {part} is still needed.",
+    "Nothing is left to do for {part}, says {who}.",
+)
+
+
+def write_day(root: Path, day: date, *, seed: int = 1, files: int = 3) -> list[Path]:
+    """Write the logs of one day; returns where they are."""
+    chance = random.Random(f"{seed}/{day}")
+    folder = root / "daily" / day.isoformat()
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for at in range(files):
+        lines, minute = [], 8 * 60 + chance.randrange(60)
+        for _ in range(chance.randrange(6, 14)):
+            minute += chance.randrange(1, 40)
+            part = chance.choice(PARTS)
+            if chance.random() < 0.25:
+                text = chance.choice(NOTES).format(who=chance.choice(PEOPLE), part=part)
+            else:
+                text = f"{part.capitalize()} {chance.choice(DEEDS).format(n=chance.randrange(2, 900))}."
+            lines.append(f"{minute // 60 % 24:02}:{minute % 60:02} INFO {text}")
+        path = folder / f"host-{at + 1}.txt"
+        path.write_text("\n".join(lines) + "\n")
+        written.append(path)
+    return written
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write daily logs for the auto-blog.")
+    parser.add_argument("root", nargs="?", default="output", help="the folder that the pipelines' root is")
+    parser.add_argument("--days", type=int, default=7, help="how many days, up to today")
+    parser.add_argument("--until", type=date.fromisoformat, default=date.today(), help="the last day")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    for back in range(arguments.days):
+        write_day(Path(arguments.root), arguments.until - timedelta(days=back), seed=arguments.seed)
+    print(f"{arguments.days} days of logs in {arguments.root}/daily")
+
+
+if __name__ == "__main__":
+    main()

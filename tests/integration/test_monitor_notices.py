@@ -1,0 +1,180 @@
+"""Who is told of alerts: every notice arrives, none twice, whatever happens to the sender."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support import eventually, running_orchestrator, running_worker, value
+from tests.support.receiver import Request, receiver
+from tests.support.watched import Pages, event, heat_monitor, watching
+from tidemill import App
+from tidemill.core.clock import VirtualClock
+from tidemill.monitors import Command, Email, Slack, Webhook
+from tidemill.monitors.channels import Channel
+from tidemill.monitors.notify import TASK
+from tidemill.store.alerts import ack_alerts, add_silence, list_alerts
+from tidemill.store.database import Database
+
+UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
+
+
+async def told(app: App, database: Database, source: Pages, *channels: Channel, ticks: int = 1) -> None:
+    """Tick, with the application's task for notices at hand."""
+    watch = app.monitor(heat_monitor(source, notify=channels))
+    async with watching(database, watch, VirtualClock(1000.0), task=app.tasks[TASK]) as watcher:
+        for _ in range(ticks):
+            await watcher.one_tick()
+
+
+async def test_a_webhook_gets_each_alert_once_and_can_prove_its_sender(app: App, database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, heat=95))
+    failing = [3]
+
+    def answer(request: Request) -> tuple[int, bytes]:
+        failing[0] -= 1
+        return (500, b"not yet") if failing[0] > 0 else (200, b"")
+
+    with receiver(answer) as server:
+        await told(app, database, source, Webhook(url=server.url, secret="s3cret"), ticks=3)
+        await database.fetch("UPDATE tidemill.job SET options = '{\"retry\": {\"max_attempts\": 9, \"backoff\": 0.01}}'")
+        async with running_orchestrator(app), running_worker(app):
+            await eventually(lambda: _none(database))
+    assert len(server.requests) == 3
+    assert len({request.headers["Idempotency-Key"] for request in server.requests}) == 1
+    request = server.requests[-1]
+    body = json.loads(request.body)
+    assert sorted(alert["trigger"] for alert in body["alerts"]) == ["hot", "peak"]
+    moment, _, proof = request.headers["Tidemill-Signature"].removeprefix("t=").partition(",v1=")
+    assert proof == hmac.new(b"s3cret", f"{moment}.".encode() + request.body, hashlib.sha256).hexdigest()
+
+
+async def test_a_message_that_was_sent_but_not_marked_is_sent_again_under_the_same_name(
+    app: App, database: Database
+) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, heat=60))
+    with receiver() as server:
+        await told(app, database, source, Slack(url=server.url))
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+        await database.fetch("UPDATE tidemill.alert_notice SET sent_at = NULL")  # as if its sender had died then
+        batch = await value(database, "SELECT batch FROM tidemill.alert_notice")
+        await app.enqueue(TASK, monitor="heat", channel="slack", batch=batch)
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    first, second = server.requests
+    assert first.headers["Idempotency-Key"] == second.headers["Idempotency-Key"]
+    assert first.body == second.body
+    assert "a: hot (warning) since" in json.loads(first.body)["text"]
+
+
+async def test_a_digest_gathers_what_comes_together(app: App, database: Database) -> None:
+    source = Pages()
+    source.add(*(event(i, 999.0, f"e{i}", heat=60) for i in range(5)))
+    with receiver() as server:
+        await told(app, database, source, Webhook(url=server.url, digest="10s", name="digest"))
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    assert len(server.requests) == 1
+    assert len(json.loads(server.requests[0].body)["alerts"]) == 5
+
+
+async def test_groups_get_messages_of_their_own_and_others_are_not_told(app: App, database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, "a", heat=95), event(2, 999.0, "b", heat=95))
+    with receiver() as server:
+        grouped = Webhook(url=f"{server.url}/grouped", group_by=("entity",), name="grouped")
+        only = Webhook(url=f"{server.url}/critical", severities=("critical",), name="only")
+        await told(app, database, source, grouped, only)
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    paths = sorted(request.path for request in server.requests)
+    assert paths == ["/critical", "/grouped", "/grouped"]
+    critical = next(json.loads(r.body) for r in server.requests if r.path == "/critical")
+    assert {alert["trigger"] for alert in critical["alerts"]} == {"peak"}
+
+
+async def test_of_a_silenced_alert_nobody_is_told_before_the_silence_ends_and_then_only_if_it_is_open(
+    app: App, database: Database
+) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, "a", heat=60), event(2, 999.0, "b", heat=60))
+    with receiver() as server:
+        watch = app.monitor(heat_monitor(source, notify=[Webhook(url=server.url)]))
+        async with watching(database, watch, VirtualClock(1000.0), task=app.tasks[TASK]) as watcher:
+            await add_silence(database, "heat", {"trigger": "*"}, starts_at=0.0, ends_at=2000.0, by="me")
+            await watcher.one_tick()
+            alerts = {row["entity"]: row["id"] for row in await list_alerts(database)}
+            await ack_alerts(database, [alerts["a"]], by="me", at=1001.0)
+        assert await value(database, "SELECT extract(epoch FROM due_at)::int FROM tidemill.job") == 2000
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    assert [alert["entity"] for r in server.requests for alert in json.loads(r.body)["alerts"]] == ["b"]
+
+
+async def test_a_command_gets_the_message_on_its_standard_input(app: App, database: Database, tmp_path: Path) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, heat=60))
+    program = "import os, sys; open(sys.argv[1], 'a').write(sys.stdin.read() + os.environ['TIDEMILL_MESSAGE_ID'] + '\\n')"
+    file = tmp_path / "told"
+    await told(app, database, source, Command(argv=[sys.executable, "-c", program, str(file), "{title}"]))
+    async with running_worker(app):
+        await eventually(lambda: _none(database))
+    message, _, id = file.read_text().strip().rpartition("}")
+    assert json.loads(message + "}")["id"] == id
+
+
+async def test_mail_is_sent_through_an_smtp_server(app: App, database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, heat=60))
+    mails: list[str] = []
+    server = await asyncio.start_server(lambda r, w: _smtp(r, w, mails), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    await told(app, database, source, Email(to=["o@x.org"], sender="t@x.org", server="127.0.0.1", port=port))
+    async with running_worker(app):
+        await eventually(lambda: _none(database))
+    server.close()
+    assert len(mails) == 1
+    assert "Subject: a: hot (warning)" in mails[0]
+    assert "@tidemill>" in mails[0]
+
+
+async def test_the_end_of_an_alert_is_told_where_that_is_wanted(app: App, database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0, heat=60))
+    with receiver() as server:
+        watch = app.monitor(heat_monitor(source, notify=[Webhook(url=server.url, resolved=True)]))
+        async with watching(database, watch, clock, task=app.tasks[TASK]) as watcher:
+            await watcher.one_tick()
+            source.add(event(2, 1000.0, heat=0))
+            clock.advance(1.0)
+            await watcher.one_tick()
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    assert sorted(a["what"] for r in server.requests for a in json.loads(r.body)["alerts"]) == ["opened", "resolved"]
+
+
+async def _none(database: Database) -> bool:
+    sent = await value(database, "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NOT NULL")
+    return bool(sent) and not await value(database, UNSENT)
+
+
+async def _smtp(reader: Any, writer: Any, mails: list[str]) -> None:
+    """The least that a mail server has to say."""
+    writer.write(b"220 test\r\n")
+    while line := (await reader.readline()).decode().strip():
+        word = line.split(":")[0].split()[0].upper()
+        if word == "DATA":
+            writer.write(b"354 go on\r\n")
+            mails.append((await reader.readuntil(b"\r\n.\r\n")).decode())
+        writer.write(b"221 bye\r\n" if word == "QUIT" else b"250 ok\r\n")
+        if word == "QUIT":
+            break
+    writer.close()

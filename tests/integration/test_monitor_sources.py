@@ -1,0 +1,187 @@
+"""Where events come from: an HTTP API with all its moods, a file, a table; and what a monitor makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.support.receiver import Request, receiver
+from tests.support.watched import heat_monitor, watching
+from tidemill.core.errors import ConfigError
+from tidemill.monitors import HttpCursorSource, JsonlSource, Page, PostgresSource, SourceError
+from tidemill.monitors.sources.base import read_time
+from tidemill.store.database import Database
+from tidemill.store.monitors import list_problems, read_monitor
+
+
+async def all_of(pages: AsyncIterator[Page]) -> list[Page]:
+    return [page async for page in pages]
+
+
+class Api:
+    """An API that gives the newest events first, and wants a token."""
+
+    def __init__(self, count: int) -> None:
+        self.events = [{"id": i, "at": 900.0 + i, "who": "a", "heat": 1} for i in range(count)]
+        self.token = "one"
+        self.moods: list[tuple[int, bytes]] = []
+        self.log_ins = 0
+
+    def __call__(self, request: Request) -> tuple[int, bytes]:
+        parts = urlsplit(request.path)
+        if parts.path == "/token":
+            self.log_ins += 1
+            right = json.loads(request.body) == {"username": "u", "password": "p"}
+            return (200, json.dumps({"token": self.token}).encode()) if right else (400, b"{}")
+        if request.headers.get("Authorization") != f"Token {self.token}":
+            return 401, b"{}"
+        if self.moods:
+            return self.moods.pop(0)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        found = [e for e in self.events if "dateFrom" not in query or e["at"] >= read_time(query["dateFrom"])]
+        found = [e for e in found if "who" not in query or e["who"] == query["who"]]
+        found.sort(key=lambda e: (-e["at"], -e["id"]))
+        begin = int(query["offset"])
+        return 200, json.dumps({"results": found[begin : begin + int(query["limit"])]}).encode()
+
+
+def source_of(url: str, **options: Any) -> HttpCursorSource:
+    wanted = {"token_url": f"{url}/token", "username": "u", "password": "p", "page": 4, "of": "who", **options}
+    return HttpCursorSource(f"{url}/logs", **wanted)
+
+
+async def test_all_pages_are_read_over_one_connection_and_only_the_last_settles() -> None:
+    api = Api(10)
+    with receiver(api) as server:
+        source = source_of(server.url)
+        pages = await all_of(source.pages(903.0, None, 1000.0))
+        await source.close()
+    assert [[e.id for e in page.events] for page in pages] == [["6", "7", "8", "9"], ["3", "4", "5"]]
+    assert [page.settled for page in pages] == [False, True]
+    assert api.log_ins == 1
+    assert len({request.connection for request in server.requests}) == 1
+
+
+async def test_a_token_that_is_no_longer_taken_is_replaced_once() -> None:
+    api = Api(3)
+    with receiver(api) as server:
+        source = source_of(server.url)
+        await all_of(source.pages(None, None, 1000.0))
+        api.token = "two"
+        assert len((await all_of(source.pages(None, None, 1000.0)))[0].events) == 3
+        assert api.log_ins == 2
+        wrong = source_of(server.url, password="wrong")
+        with pytest.raises(SourceError, match="gave no token"):
+            await all_of(wrong.pages(None, None, 1000.0))
+        await source.close()
+        await wrong.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ((500, b"oops"), "answered 500: oops"),
+        ((200, b"<html>"), "not the JSON"),
+        ((200, b'{"detail": 1}'), "has no 'results'"),
+        ((200, b'{"results": 7}'), "not the JSON"),
+    ],
+)
+async def test_an_answer_that_makes_no_sense_is_an_error_that_says_so(answer: tuple[int, bytes], why: str) -> None:
+    api = Api(3)
+    api.moods = [answer]
+    with receiver(api) as server:
+        source = source_of(server.url)
+        with pytest.raises(SourceError, match=why):
+            await all_of(source.pages(None, None, 1000.0))
+        assert len((await all_of(source.pages(None, None, 1000.0)))[0].events) == 3
+        await source.close()
+
+
+async def test_a_server_that_is_not_there_is_an_error_that_says_so() -> None:
+    with receiver() as server:
+        url = server.url
+    with pytest.raises(SourceError, match="does not answer"):
+        await all_of(HttpCursorSource(url).pages(None, None, 1000.0))
+
+
+async def test_one_unreadable_event_does_not_cost_its_page(database: Database) -> None:
+    rows = [{"id": 1, "at": 990.0, "who": "a", "heat": 1}, {"at": 991.0}, {"id": 3, "at": "yesterday"}, 7]
+    with receiver(lambda request: (200, json.dumps({"results": rows}).encode())) as server:
+        async with watching(database, heat_monitor(HttpCursorSource(server.url))) as watcher:
+            await watcher.one_tick()
+            await watcher.watch.source.close()
+    assert (await read_monitor(database, "heat"))["events"] == 1
+    problems = await list_problems(database, "heat")
+    assert [(p["place"], p["count"]) for p in problems] == [("source", 3)]
+
+
+async def test_a_monitor_lives_through_every_mood_of_an_api(database: Database) -> None:
+    api = Api(30)
+    with receiver(api) as server:
+        async with watching(database, heat_monitor(source_of(server.url))) as watcher:
+            api.moods = [(200, json.dumps({"results": api.events[10:14]}).encode()), (500, b""), (200, b"garbage")]
+            api.moods += [(401, b""), (503, b"")]
+            for _ in range(8):
+                await watcher.one_tick()
+            await watcher.watch.source.close()
+    assert (await read_monitor(database, "heat"))["events"] == 30
+
+
+async def test_the_past_of_one_entity_is_read_from_where_it_stopped() -> None:
+    api = Api(10)
+    with receiver(api) as server:
+        source = source_of(server.url)
+        first = await anext(source.history("a", 0.0, None))
+        rest = await all_of(source.history("a", 0.0, first.token))
+        await source.close()
+    assert [e.id for e in first.events] == ["6", "7", "8", "9"]
+    assert [e.id for page in rest for e in page.events] == ["2", "3", "4", "5", "0", "1"]
+
+
+async def test_a_file_is_read_from_where_it_stopped_and_half_a_line_waits(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    source = JsonlSource(file, page=2)
+    with pytest.raises(SourceError, match="no such file"):
+        await all_of(source.pages(None, None, 0.0))
+    file.write_text('{"id": 1, "at": 1}\n{"id": 2, "at": "2026-01-05T08:00:00Z"}\nrubbish\n\n{"id": 3, "at"')
+    pages = await all_of(source.pages(None, None, 0.0))
+    assert [[e.id for e in page.events] for page in pages] == [["1", "2"], []]
+    assert len(pages[1].unreadable) == 1
+    with file.open("a") as more:
+        more.write(": 3}\n")
+    pages = await all_of(source.pages(None, pages[1].token, 0.0))
+    assert [[e.id for e in page.events] for page in pages] == [["3"]]
+
+
+async def test_a_table_is_read_by_time_and_id(database: Database, database_url: str) -> None:
+    await database.fetch("CREATE TABLE reading (id int PRIMARY KEY, at timestamptz, who text, heat float8)")
+    await database.fetch(
+        "INSERT INTO reading SELECT i, to_timestamp(900 + i / 4), 'a', 1 FROM generate_series(0, 19) AS i"
+    )
+    source = PostgresSource("reading", url=database_url, page=3, of="who")
+    pages = await all_of(source.pages(902.0, None, 1000.0))
+    assert [e.id for page in pages for e in page.events] == [str(i) for i in range(8, 20)]
+    async with watching(database, heat_monitor(source)) as watcher:
+        await watcher.one_tick()
+        await database.fetch("INSERT INTO reading VALUES (20, to_timestamp(904), 'a', 1), (21, to_timestamp(906), 'b', 1)")
+        await watcher.one_tick()
+        await source.close()
+    assert (await read_monitor(database, "heat"))["events"] == 22
+    broken = PostgresSource("no_such_table", url=database_url)
+    with pytest.raises(SourceError, match="cannot be read"):
+        await all_of(broken.pages(None, None, 0.0))
+    await broken.close()
+    with pytest.raises(ConfigError, match="not the name of a table"):
+        PostgresSource("reading; DROP TABLE x", url=database_url)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2026-01-05T08:00:00Z", 1767600000.0), (12.5, 12.5), ("2026-01-05T08:00:00.25", 1767600000.25)]
+)
+def test_times_are_read_as_they_are_written(text: Any, seconds: float) -> None:
+    assert read_time(text) == seconds

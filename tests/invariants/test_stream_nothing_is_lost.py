@@ -1,0 +1,142 @@
+"""Whatever dies, every message is worked on, none is acked before its work is done, and the poisonous end up dead."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+
+import psutil
+import pytest
+
+from tests.support import eventually, value
+from tests.support.stream_app import TABLES
+from tests.support.streams import StreamProcess, all_read, publish, stream_process, worked_on
+from tidemill.store import streams as store
+from tidemill.store.database import Database
+
+MANY = 3000
+
+
+@pytest.fixture
+async def tables(database: Database) -> Database:
+    await database.run(lambda connection: connection.execute(TABLES))
+    return database
+
+
+async def test_nothing_is_dispatched_before_the_models_are_loaded(tables: Database, database_url: str) -> None:
+    await publish(tables, "posts", [{"number": number} for number in range(50)])
+    async with stream_process(database_url, stream_loads_for=0.5):
+        await all_read(tables, "posts")
+    early = await value(
+        tables, "SELECT count(*) FROM work WHERE at < (SELECT min(at) FROM loaded WHERE loaded.pid = work.pid)"
+    )
+    assert early == 0
+    assert await worked_on(tables) == list(range(50))
+
+
+async def test_a_crashed_engines_messages_go_to_another(tables: Database, database_url: str) -> None:
+    """Its slots are free again: otherwise the stream would stand still after a few crashes."""
+    async with stream_process(database_url) as stream:
+        for lap in range(3):
+            first = lap * 100
+            await publish(tables, "posts", [{"number": first + number, "seconds": 0.3} for number in range(100)])
+            await eventually(lambda: value(tables, "SELECT count(*) FROM tidemill.log_range"))
+            await eventually(lambda: stream.engines())
+            await asyncio.sleep(0.1)
+            stream.engines()[0].kill()
+            await all_read(tables, "posts")
+        assert stream.process.poll() is None, "the dispatcher survives any engine"
+        assert "ENGINE DIED" in stream.said
+    assert sorted(set(await worked_on(tables))) == list(range(300))
+
+
+async def test_a_message_that_kills_engines_is_given_up_and_the_others_are_not(
+    tables: Database, database_url: str
+) -> None:
+    await publish(tables, "posts", [{"number": number, "deadly": number == 20} for number in range(60)])
+    async with stream_process(database_url):
+        await all_read(tables, "posts")
+    assert sorted(set(await worked_on(tables))) == [number for number in range(60) if number != 20]
+    (dead,) = await store.list_dead(tables, store.DeadFilter())
+    assert dead["why"] == "lost"
+    assert "its engine died 3 times while running it; the last time: it failed (exit 13)" in dead["error"]
+
+
+async def test_a_dead_dispatcher_is_started_again_and_loses_nothing(tables: Database, database_url: str) -> None:
+    await publish(tables, "posts", [{"number": number, "seconds": 0.02} for number in range(600)])
+    async with stream_process(database_url, supervised=True) as stream:
+        for _ in range(2):
+            dispatcher = (await eventually(stream.children))[0]
+            engines = await eventually(lambda: len(stream.engines()) == 2 and stream.engines())
+            dispatcher.kill()
+            gone, alive = psutil.wait_procs(engines, 10)
+            assert not alive, "engines end with their dispatcher"
+            assert len(gone) == 2
+        await all_read(tables, "posts")
+    assert sorted(set(await worked_on(tables))) == list(range(600))
+
+
+async def test_two_dispatchers_share_the_work_and_one_takes_over_from_the_other(
+    tables: Database, database_url: str
+) -> None:
+    async with stream_process(database_url) as left, stream_process(database_url) as right:
+        numbers = iter(range(100_000))
+        for _ in range(40):
+            await publish(tables, "posts", [{"number": next(numbers), "seconds": 0.02} for _ in range(25)])
+            await asyncio.sleep(0.01)
+        await eventually(lambda: value(tables, "SELECT count(DISTINCT pid) > 2 FROM work"), what="both have worked")
+        left.process.kill()
+        await all_read(tables, "posts")
+        assert right.process.poll() is None
+    assert sorted(set(await worked_on(tables))) == list(range(1000))
+
+
+async def test_a_terminated_stream_finishes_what_is_under_way_and_nothing_runs_twice(
+    tables: Database, database_url: str
+) -> None:
+    await publish(tables, "posts", [{"number": number, "seconds": 0.3} for number in range(200)])
+    async with stream_process(database_url, supervised=True) as stream:
+        await eventually(lambda: len(stream.engines()) == 2)
+        await eventually(lambda: value(tables, "SELECT count(*) FROM work"))
+        os.killpg(stream.process.pid, signal.SIGTERM)
+        assert await stream.ends() == 0
+        assert "drained" in stream.said
+    done = await worked_on(tables)
+    assert 0 < len(done) < 200
+    async with stream_process(database_url):
+        await all_read(tables, "posts")
+    assert await worked_on(tables) == list(range(200)), "each exactly once"
+
+
+async def test_everything_is_worked_on_while_everything_is_killed(tables: Database, database_url: str) -> None:
+    seconds = float(os.environ.get("TIDEMILL_CHAOS_SECONDS", "10"))
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    await publish(tables, "posts", [{"number": number, "seconds": 0.01} for number in range(MANY)])
+    await publish(tables, "posts", [{"number": -1, "bad": True}])
+    stream = StreamProcess(database_url, supervised=True, stream_chaos=1)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    kills = 0
+    try:
+        await stream.wait_ready()
+        while loop.time() < until:
+            await asyncio.sleep(chance.uniform(0.1, 0.6))
+            victims = [*stream.engines(), *stream.engines(), *stream.children()]
+            if victims:
+                chance.choice(victims).kill()
+                kills += 1
+            if chance.random() < 0.2:
+                await tables.fetch(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+                    " AND pid <> pg_backend_pid() AND application_name LIKE 'tidemill stream%'"
+                )
+        await all_read(tables, "posts")
+        assert await eventually(lambda: value(tables, "SELECT count(*) FROM tidemill.dead_letter")) == 1
+    finally:
+        stream.close()
+    assert kills > 3, f"seed {seed}: nothing was tried"
+    missing = set(range(MANY)) - set(await worked_on(tables))
+    assert not missing, f"seed {seed}: {len(missing)} messages were lost, such as {sorted(missing)[:5]}"

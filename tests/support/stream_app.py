@@ -1,0 +1,76 @@
+"""The application whose streams the processes of tests run. Its plan notes every message in the table `work`.
+
+STREAM_SOURCE says where messages come from, as a line of configuration; the PostgreSQL log if not given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import asyncpg
+import yaml
+
+from tidemill import App
+from tidemill.core.retry import retry
+from tidemill.streams import Plan, PostgresSource, Stream, task
+from tidemill.streams.config import _source
+
+TABLES = """
+CREATE TABLE work (number integer NOT NULL, pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE loaded (pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
+"""
+
+
+class Noting(Plan, eligibility="note"):
+    """Notes messages; "deadly" ones end the engine, slow ones take their time."""
+
+    async def start(self) -> None:
+        self._pool = await asyncpg.create_pool(os.environ["TIDEMILL_DATABASE_URL"], min_size=0, max_size=3)
+        await asyncio.sleep(float(os.environ.get("STREAM_LOADS_FOR", "0")))
+        await self._insist("INSERT INTO loaded (pid) VALUES ($1)", os.getpid())
+
+    @task
+    async def note(self, ctx: Any) -> None:
+        said = ctx.value
+        if said.get("deadly"):
+            os._exit(13)
+        if said.get("bad"):
+            raise ValueError("bad news")
+        if said.get("seconds"):
+            await asyncio.sleep(said["seconds"])
+        await self._insist("INSERT INTO work (number, pid) VALUES ($1, $2)", said["number"], os.getpid())
+
+    async def _insist(self, statement: str, *args: Any) -> None:
+        """Do it until the database has answered: it may be restarted under us."""
+        while True:
+            try:
+                await self._pool.execute(statement, *args)
+                return
+            except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.AdminShutdownError):
+                await asyncio.sleep(0.05)
+
+
+def sources() -> list[Any]:
+    given = os.environ.get("STREAM_SOURCE")
+    if given:
+        return [_source({"eligibilities": ["note"], **options}, "STREAM_SOURCE") for options in yaml.safe_load(given)]
+    return [PostgresSource("posts", eligibilities=frozenset({"note"}), lease=2.0)]
+
+
+app = App("streaming")
+app.stream(
+    Stream(
+        "posts",
+        plans=[Noting],
+        sources=sources(),
+        engines=2,
+        max_in_flight=64,
+        retry=retry(3, backoff=0.05, jitter=0.0),
+        max_losses=100 if os.environ.get("STREAM_CHAOS") else 3,
+        drain="20s",
+        grpc=os.environ.get("STREAM_GRPC"),
+        http=os.environ.get("STREAM_HTTP"),
+    )
+)

@@ -1,0 +1,253 @@
+"""`tidemill pipeline` for those who act: invalidate, retry, approve, pause, backfill, clean."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rich.progress import Progress
+
+from tidemill.cli.confirm import agreed
+from tidemill.cli.pipelinelook import APPROVAL_LASTS, looks, opened, owner_of
+from tidemill.cli.place import HERE, Place, operator
+from tidemill.cli.render import out
+from tidemill.core.duration import parse_rate
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines import operate
+from tidemill.pipelines.target import load_target
+from tidemill.store import states as rows
+
+
+def invalidate(app: str, target: str, /, *, downstream: bool = False, yes: bool = False, place: Place = HERE) -> None:
+    """Have states built again, whatever they look like.
+
+    Parameters
+    ----------
+    app
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+    target
+        A state (its path, or STAGE/ENTITY), all states of an ENTITY or of a STAGE, or a PIPELINE.
+    downstream
+        Also all states that are made from them.
+    yes
+        Do not ask, however many there are.
+    """
+
+    async def act() -> None:
+        where = load_target(app)
+        owner = owner_of(where, target)
+        async for driver, _ in looks(where, owner.name, place):
+            chosen = operate.select(driver, target)
+            if downstream:
+                chosen = operate.consumers(driver, chosen)
+            if len(chosen) > 10 and not yes and not agreed(f"have {len(chosen)} states built again"):
+                return
+            done = await operate.invalidate(driver, chosen, by=operator())
+            out().print(f"{done} states are built again by whoever keeps pipeline {owner.name} up to date")
+
+    asyncio.run(act())
+
+
+def retry(app: str, target: str | None = None, /, *, place: Place = HERE) -> None:
+    """Try failed and parked states again at once.
+
+    Parameters
+    ----------
+    app
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+    target
+        A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all that failed, if not given.
+    """
+
+    async def act() -> None:
+        where = load_target(app)
+        owners = where.pipelines if target is None else [owner_of(where, target)]
+        for owner in owners:
+            async for driver, _ in looks(where, owner.name, place):
+                stage, entities = None, None
+                if target is not None and target.removeprefix(f"{owner.name}/") in owner.stages:
+                    stage = target.removeprefix(f"{owner.name}/")
+                elif target is not None and target != owner.name:
+                    known, entity = operate.find_state(owner, target)
+                    stage, entities = known.name, [entity]
+                done = await rows.retry_failures(driver.database, owner.name, stage, entities, by=operator())
+                out().print(f"{owner.name}: {done} failed states are tried again")
+
+    asyncio.run(act())
+
+
+def accept(app: str, stage: str, /, *, yes: bool = False, place: Place = HERE) -> None:
+    """Take a change of a stage's code as one that changes no result: its states count as built by the new code.
+
+    Parameters
+    ----------
+    app
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+    stage
+        The stage: STAGE or PIPELINE/STAGE.
+    yes
+        Do not ask.
+    """
+
+    async def act() -> None:
+        where = load_target(app)
+        owner = owner_of(where, stage)
+        known = owner.require(stage.removeprefix(f"{owner.name}/"))
+        if not yes and not agreed(f"take all states of {known.name} as built by its code of now"):
+            return
+        async for driver, _ in looks(where, owner.name, place):
+            done = await rows.accept_code(
+                driver.database, owner.name, known.name, known.code.total, None, by=operator()
+            )
+            out().print(f"{done} states of {known.name} count as built by the code of now")
+
+    asyncio.run(act())
+
+
+def approve(app: str, stage: str, /, *, place: Place = HERE) -> None:
+    """Approve that many states of a stage are built again: what `plan` shows as needing approval.
+
+    Parameters
+    ----------
+    app
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+    stage
+        The stage: STAGE or PIPELINE/STAGE.
+    """
+
+    async def act() -> None:
+        where = load_target(app)
+        owner = owner_of(where, stage)
+        known = owner.require(stage.removeprefix(f"{owner.name}/"))
+        async for driver, _ in looks(where, owner.name, place):
+            await rows.set_approved(
+                driver.database, owner.name, known.name, known.code.total, by=operator(), seconds=APPROVAL_LASTS
+            )
+        out().print(f"approved for a day: states of {known.name} are built again by its code of now")
+
+    asyncio.run(act())
+
+
+def pause(app: str, target: str, /, *, place: Place = HERE) -> None:
+    """Let a pipeline or a stage build nothing more; what is being built is finished.
+
+    Parameters
+    ----------
+    app
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+    target
+        PIPELINE, STAGE or PIPELINE/STAGE.
+    """
+    asyncio.run(_set_paused(app, target, place, paused=True))
+
+
+def resume(app: str, target: str, /, *, place: Place = HERE) -> None:
+    """Let a paused pipeline or stage go on.
+
+    Parameters
+    ----------
+    app
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+    target
+        PIPELINE, STAGE or PIPELINE/STAGE.
+    """
+    asyncio.run(_set_paused(app, target, place, paused=False))
+
+
+def backfill(
+    app: str,
+    stage: str,
+    /,
+    *,
+    first: str | None = None,
+    last: str | None = None,
+    rate: str | None = None,
+    downstream: bool = False,
+    place: Place = HERE,
+) -> None:
+    """Have a range of a stage's states built again, some at a time.
+
+    Parameters
+    ----------
+    app
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+    stage
+        The stage: STAGE or PIPELINE/STAGE.
+    first
+        The first entity, such as 2026-01-01; from the beginning, if not given.
+    last
+        The last entity; to the end, if not given.
+    rate
+        How fast: 10/s, 100/m. At once, if not given.
+    downstream
+        Also all states that are made from them.
+    """
+
+    async def act() -> None:
+        where = load_target(app)
+        owner = owner_of(where, stage)
+        known = owner.require(stage.removeprefix(f"{owner.name}/"))
+        async for driver, _ in looks(where, owner.name, place):
+            entities = operate.in_range(known, driver.world.records[known.name], first, last)
+            per_second = None if rate is None else parse_rate(rate, what="rate")
+            size = len(entities) if per_second is None else max(1, round(per_second / 4))
+            with Progress(console=out()) as progress:
+                bar = progress.add_task(f"{owner.name}/{known.name}", total=len(entities))
+                for start in range(0, len(entities), size or 1):
+                    chosen = [(known, entity) for entity in entities[start : start + size]]
+                    if downstream:
+                        chosen = operate.consumers(driver, chosen)
+                    await operate.invalidate(driver, chosen, by=operator())
+                    progress.advance(bar, min(size, len(entities) - start))
+                    if per_second is not None and start + size < len(entities):
+                        await asyncio.sleep(size / per_second)
+            out().print(f"{len(entities)} states of {known.name} are built again")
+
+    asyncio.run(act())
+
+
+def clean(
+    app: str, pipeline: str | None = None, /, *, how: str | None = None, yes: bool = False, place: Place = HERE
+) -> None:
+    """List outputs whose inputs are gone, and archive or delete them as their stages want.
+
+    Parameters
+    ----------
+    app
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+    pipeline
+        Only this one.
+    how
+        Whatever the stages want: keep, archive or delete.
+    yes
+        Do it; without, they are only listed.
+    """
+    if how not in (None, "keep", "archive", "delete"):
+        raise ConfigError(f"--how {how} is not one of keep, archive, delete")
+
+    async def act() -> None:
+        async for driver, found in looks(load_target(app), pipeline, place):
+            for stage, entity in found.orphans:
+                for path in operate.output_paths(driver, stage, entity):
+                    out().print(f"{how or stage.options.on_orphan:<8} {path}")
+            if not found.orphans:
+                out().print(f"{driver.pipeline.name}: no orphans", style="dim")
+            elif yes:
+                done = await operate.clean(driver, found, how=how)
+                told = ", ".join(f"{len(paths)} {word}" for word, paths in done.items() if paths)
+                out().print(f"{driver.pipeline.name}: done ({told})")
+            else:
+                out().print("nothing was done: add --yes", style="dim")
+
+    asyncio.run(act())
+
+
+async def _set_paused(app: str, target: str, place: Place, *, paused: bool) -> None:
+    where = load_target(app)
+    owner = owner_of(where, target)
+    stage = "" if target == owner.name else owner.require(target.removeprefix(f"{owner.name}/")).name
+    async with opened(where, place) as database:
+        await rows.set_paused(database, owner.name, stage, paused=paused, by=operator())
+    out().print(f"{target} {'is paused' if paused else 'goes on'}")
+
+
+COMMANDS = (invalidate, retry, accept, approve, pause, resume, backfill, clean)
