@@ -12,7 +12,7 @@ import pytest
 from tests.support import eventually
 from tidemill import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.errors import WorkflowRuntimeError
+from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
 from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.store.database import Database
 
@@ -317,6 +317,24 @@ async def test_children_end_with_their_parent(app: App) -> None:
             return await child.state() == "cancelled"
 
         await eventually(child_is_over)
+
+
+async def test_a_child_that_is_stored_after_its_parents_end_ends_too(app: App, database: Database) -> None:
+    @app.workflow(timeout=None)
+    class Waiting(Workflow):
+        @step
+        async def only(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            await ctx.wait_for_event(Word)
+            return StopEvent()
+
+    async with app.running():
+        parent = await app.start(Waiting)
+        await parent.cancel()
+        with pytest.raises(WorkflowCancelledByUser):
+            await parent.result(timeout=20)
+        late = await app.runs.start("Waiting", None, "late", {}, (parent.id, 1))
+        with pytest.raises(WorkflowCancelledByUser):
+            await late.result(timeout=20)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -126,8 +127,9 @@ async def test_everything_is_worked_on_while_everything_is_killed(tables: Databa
             await asyncio.sleep(chance.uniform(0.1, 0.6))
             victims = [*stream.engines(), *stream.engines(), *stream.children()]
             if victims:
-                chance.choice(victims).kill()
-                kills += 1
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    chance.choice(victims).kill()
+                    kills += 1
             if chance.random() < 0.2:
                 await tables.fetch(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -109,8 +110,12 @@ class StreamProcess:
         return psutil.Process(self.process.pid).children()
 
     def engines(self) -> list[psutil.Process]:
-        found = psutil.Process(self.process.pid).children(recursive=True)
-        return [each for each in found if "tidemill.streams.child" in each.cmdline()]
+        found: list[psutil.Process] = []
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # It may end while we look.
+                if "tidemill.streams.child" in each.cmdline():
+                    found.append(each)
+        return found
 
     async def ends(self) -> int:
         await eventually(lambda: self.process.poll() is not None, timeout=PATIENCE * 2, what="the process has ended")

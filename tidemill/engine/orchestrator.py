@@ -112,6 +112,7 @@ class Orchestrator:
             log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
         await sweeps.route_jobs(self._database)
         await cancel_unwanted(self._database)
+        await sweeps.cancel_orphans(self._database)
         if freed := await sweeps.free_runs(self._database):
             log.warning("runs of owners that have ended wait for another", runs=freed)
 

@@ -8,12 +8,19 @@ blog = Pipeline("auto-blog", root="output/")
 async def summary(entity, files): ...
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tidemill.pipelines.build import BuildError, File
 from tidemill.pipelines.model import Entity, Pipeline, Stage
-from tidemill.pipelines.objects import ObjectStates
 from tidemill.pipelines.pattern import Pattern, PatternError
-from tidemill.pipelines.tables import DatabaseStates
-from tidemill.pipelines.workflows import load_workflow, node_type, transform
+
+if TYPE_CHECKING:
+    from tidemill.pipelines.objects import ObjectStates
+    from tidemill.pipelines.tables import DatabaseStates
+    from tidemill.pipelines.workflows import load_workflow, node_type, transform
 
 __all__ = [
     "BuildError",
@@ -29,3 +36,18 @@ __all__ = [
     "node_type",
     "transform",
 ]
+
+# Loaded when first asked for: most programs use none of them, and a check of everything must begin at once.
+_LATER = {
+    "ObjectStates": "tidemill.pipelines.objects",
+    "DatabaseStates": "tidemill.pipelines.tables",
+    "load_workflow": "tidemill.pipelines.workflows",
+    "node_type": "tidemill.pipelines.workflows",
+    "transform": "tidemill.pipelines.workflows",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

@@ -137,6 +137,19 @@ WITH freed AS (
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END FROM freed
 """
 
+#: Children whose start was stored only after their parent had ended are asked to end.
+CANCEL_ORPHANS = """
+WITH asked AS (
+    INSERT INTO tidemill.inbox (run_id, data)
+    SELECT c.id, json_build_object('kind', 'cancel_asked', 'at', extract(epoch FROM now()),
+                                   'reason', 'the run that started it, r' || c.parent || ', has ended')
+    FROM tidemill.run AS c JOIN tidemill.run AS p ON p.id = c.parent
+    WHERE c.parent IS NOT NULL AND c.ended_at IS NULL AND p.ended_at IS NOT NULL AND NOT EXISTS (
+        SELECT FROM tidemill.inbox AS i WHERE i.run_id = c.id AND i.data ->> 'kind' = 'cancel_asked')
+    RETURNING run_id)
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', 'wake') END FROM asked
+"""
+
 #: Runs that ended long ago, with everything that was kept of them; some at a time.
 FORGET_RUNS = """
 WITH old AS MATERIALIZED (

@@ -11,7 +11,7 @@ from tidemill.store.claims import finish_jobs, requeue_jobs
 from tidemill.store.database import Database, Executor
 from tidemill.store.history import TOLD, archive_sql
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
-from tidemill.store.runs import FREE_RUNS
+from tidemill.store.runs import CANCEL_ORPHANS, FREE_RUNS
 from tidemill.store.workers import (
     END_LAPSED,
     FIND_LAPSED,
@@ -107,6 +107,12 @@ async def admit_due(database: Database) -> None:
 async def free_runs(database: Database) -> int:
     """Let others take up the runs of owners that have ended; returns how many."""
     row = await database.fetchrow(FREE_RUNS, patience=None)
+    return row["n"] if row else 0
+
+
+async def cancel_orphans(database: Database) -> int:
+    """Ask runs to end whose parent had ended before they were stored; returns how many."""
+    row = await database.fetchrow(CANCEL_ORPHANS, patience=None)
     return row["n"] if row else 0
 
 

@@ -56,7 +56,7 @@ orphans AS (
     INSERT INTO tidemill.inbox (run_id, data)
     SELECT id, json_build_object('kind', 'cancel_asked', 'at', extract(epoch FROM now()),
                                  'reason', 'the run that started it, r' || parent || ', has ended')
-    FROM tidemill.run WHERE parent = ANY (ARRAY(SELECT id FROM over)) AND state IN ('running', 'parked')
+    FROM tidemill.run WHERE parent = ANY (ARRAY(SELECT id FROM over)) AND ended_at IS NULL
     RETURNING run_id)"""
 
 

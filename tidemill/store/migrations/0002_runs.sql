@@ -29,7 +29,7 @@ CREATE INDEX run_unowned ON tidemill.run (kind, id) WHERE state = 'running' AND 
 CREATE INDEX run_parked ON tidemill.run (kind) WHERE state = 'parked';
 CREATE INDEX run_owned ON tidemill.run (owner) WHERE owner IS NOT NULL;
 CREATE INDEX run_ended ON tidemill.run (ended_at) WHERE ended_at IS NOT NULL;
-CREATE INDEX run_parent ON tidemill.run (parent) WHERE parent IS NOT NULL;
+CREATE INDEX run_parent ON tidemill.run (parent) WHERE parent IS NOT NULL AND ended_at IS NULL;
 CREATE UNIQUE INDEX run_key ON tidemill.run (workflow, key) WHERE key IS NOT NULL;
 
 -- Everything that happened to a run, in order. Two owners cannot both write tick n.

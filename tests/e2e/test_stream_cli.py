@@ -1,0 +1,144 @@
+"""`tidemill stream` as a user has it: run, look, change, replay, stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cli_support import PATIENCE, Process, listing, make_folder, ok, run
+
+APP = """
+from tidemill import App
+from tidemill.streams import Plan, PostgresSource, Stream, task
+
+app = App("shop")
+
+
+class Check(Plan, eligibility="check"):
+    @task
+    async def check(self, ctx):
+        if ctx.value["n"] < 0:
+            raise ValueError("a negative number")
+
+
+app.stream(Stream("orders", plans=[Check], engines=1, max_attempts=1,
+    sources=[PostgresSource("orders", eligibilities={"check"}), PostgresSource("late", eligibilities={"check"})]))
+"""
+
+CONFIG = """
+streams:
+  configured:
+    plans: [app:Check]
+    sources: [{type: postgres, topic: things, eligibilities: [check]}]
+"""
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    folder = make_folder(tmp_path_factory.mktemp("streams"), APP)
+    (folder / "streams.yaml").write_text(CONFIG)
+    process = Process(folder, "up", "app.py")
+    try:
+        process.line("stream is running")
+        yield process
+    finally:
+        process.close()
+
+
+def status(folder: Path, fits: Any) -> dict[str, Any]:
+    """The status of the stream, once it is as it should be."""
+    give_up = time.monotonic() + PATIENCE
+    while True:
+        found = listing(folder, "stream", "status", "orders")
+        if found["dispatchers"] and fits(found["dispatchers"][0]):
+            return found["dispatchers"][0]
+        assert time.monotonic() < give_up, found
+
+
+def test_messages_are_published_run_and_counted(up: Process) -> None:
+    assert "3 messages are in orders" in ok(up.folder, "stream", "publish", "orders", *['{"n": 1}'] * 3)
+    found = status(up.folder, lambda it: it["sources"][0]["done"] == 3)
+    assert found["plans"]["Check"]["done"] == 3
+    shown = ok(up.folder, "stream", "status")
+    assert "orders" in shown
+    assert "Check" in shown
+
+
+def test_a_dead_letter_is_listed_shown_and_replayed(up: Process) -> None:
+    ok(up.folder, "stream", "publish", "orders", '{"n": -5}')
+    status(up.folder, lambda it: it["sources"][0]["dead"] == 1)
+    assert "a negative number" in ok(up.folder, "stream", "dead-letters", "orders")
+    (letter,) = listing(up.folder, "stream", "dead-letters")
+    assert (letter["payload"], letter["attempts"], letter["plans"]) == ('{"n": -5}', 1, ["Check"])
+    page = ok(up.folder, "stream", "dead-letters", "--id", str(letter["id"]))
+    assert "Check: ValueError: a negative number" in page
+    assert '{"n": -5}' in page
+    assert "0 dead letters" in ok(up.folder, "stream", "replay", "orders", "--error", "something else")
+    assert "1 dead letters are tried again" in ok(up.folder, "stream", "replay", "orders", "--plan", "Check")
+    status(up.folder, lambda it: it["sources"][0]["dead"] == 2)
+    asked = run(up.folder, "stream", "replay")
+    assert asked.returncode == 1
+    assert "add --yes" in asked.stderr
+
+
+def test_weights_limits_and_switches_are_changed_while_it_runs(up: Process) -> None:
+    ok(up.folder, "stream", "set-weight", "orders", "late", "4")
+    ok(up.folder, "stream", "set-limit", "orders", "late", "9")
+    ok(up.folder, "stream", "disable", "orders", "late")
+    late = status(up.folder, lambda it: not it["sources"][1]["enabled"])["sources"][1]
+    assert (late["weight"], late["max_qps"]) == (4, 9)
+    ok(up.folder, "stream", "enable", "orders", "late")
+    status(up.folder, lambda it: it["sources"][1]["enabled"])
+    wrong = run(up.folder, "stream", "set-weight", "orders", "lat", "4")
+    assert (wrong.returncode, "its sources are orders, late" in wrong.stderr) == (1, True)
+    assert "would never let a message through" in run(up.folder, "stream", "set-weight", "orders", "late", "0").stderr
+    assert "no stream 'ordres' is running" in run(up.folder, "stream", "drain", "ordres").stderr
+
+
+def test_a_stream_is_drained_and_resumed(up: Process) -> None:
+    assert "is drained" in ok(up.folder, "stream", "drain", "orders")
+    before = status(up.folder, lambda it: it["mode"] == "drain")["sources"][0]["done"]
+    ok(up.folder, "stream", "publish", "orders", '{"n": 2}')
+    assert status(up.folder, lambda it: it["mode"] == "drain")["sources"][0]["done"] == before
+    ok(up.folder, "stream", "resume", "orders")
+    status(up.folder, lambda it: it["sources"][0]["done"] == before + 1)
+
+
+def test_a_stream_from_configuration_runs_beside(up: Process) -> None:
+    process = Process(up.folder, "stream", "run", "streams.yaml")
+    try:
+        process.line("stream is running")
+        ok(up.folder, "stream", "publish", "things", '{"n": 1}')
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            found = json.loads(ok(up.folder, "stream", "status", "configured", "--json"))["dispatchers"]
+            if found and found[0]["sources"][0]["done"] == 1:
+                break
+            assert time.monotonic() < give_up, found
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        assert "drained" in process.output
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("stream", "run", "none.yaml"), "there is no file none.yaml"),
+        (("stream", "run", "app.py", "ordres"), "declares no stream 'ordres'; it declares orders"),
+        (("stream", "dead-letters", "--why", "bad"), "it is one of failed, undecodable, lost"),
+        (("stream", "status", "--watch"), "needs a terminal"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_in_one_line(up: Process, arguments: tuple[str, ...], complaint: str) -> None:
+    done = run(up.folder, *arguments)
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert len(done.stderr.splitlines()) == 1
