@@ -24,18 +24,22 @@ PREFECT = Entrant("prefect", "benchmarks.peers.prefect_bench", venv.PYTHON, 0, R
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How many nodes the wide dag and the chain have, how often ours is measured, and how much of it Prefect gets."""
+    """How many nodes the wide dag and the chain have, how often ours is measured, and how much of it Prefect gets.
+
+    `model_jobs` are those that need a model.
+    """
 
     nodes: int
     rounds: int
     peer_nodes: int
     peer_runs: int
+    model_jobs: int
     timeout_s: float
     budget_s: float
 
 
-QUICK = Plan(nodes=1_000, rounds=3, peer_nodes=150, peer_runs=5, timeout_s=45.0, budget_s=75.0)
-FULL = Plan(nodes=1_000, rounds=9, peer_nodes=1_000, peer_runs=20, timeout_s=240.0, budget_s=600.0)
+QUICK = Plan(nodes=1_000, rounds=3, peer_nodes=100, peer_runs=5, model_jobs=90, timeout_s=45.0, budget_s=80.0)
+FULL = Plan(nodes=1_000, rounds=9, peer_nodes=1_000, peer_runs=20, model_jobs=300, timeout_s=240.0, budget_s=600.0)
 
 
 class Run:
@@ -49,8 +53,8 @@ class Run:
     def rows(self) -> list[report.Row]:
         """Measure everybody, then compare ours with each."""
         ours = self._measure(OURS, jobs=self._plan.nodes, starts=self._plan.rounds)
-        models = dags_models.rows(self._server)
         prefect = self._measure(PREFECT, jobs=self._plan.peer_nodes, starts=self._plan.peer_runs)
+        models = dags_models.rows(self._server, dags_models.Plan(jobs=self._plan.model_jobs))
         rows: list[report.Row] = []
         for name in ROWS:
             mine, jobs = ours.get(name), ours.get(name.replace("nodes", "jobs"))

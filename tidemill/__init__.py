@@ -4,15 +4,47 @@ from tidemill import App
 app = App("shop")
 """
 
-from tidemill.app import App
-from tidemill.core.errors import TidemillError
-from tidemill.core.job import JobRef
-from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
-from tidemill.engine.context import JobCancelled, current_job
-from tidemill.engine.jobview import JobView
-from tidemill.engine.modelspec import ModelError, ModelSpec
-from tidemill.engine.task import Task
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tidemill.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from tidemill.app import App
+    from tidemill.core.errors import TidemillError
+    from tidemill.core.job import JobRef
+    from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
+    from tidemill.engine.context import JobCancelled, current_job
+    from tidemill.engine.jobview import JobView
+    from tidemill.engine.modelspec import ModelError, ModelSpec
+    from tidemill.engine.task import Task
+
+# Each is loaded when it is first asked for: what uses only a part of Tidemill starts at once.
+_HOMES = {
+    "App": "app",
+    "Discard": "core.retry",
+    "JobCancelled": "engine.context",
+    "JobRef": "core.job",
+    "JobView": "engine.jobview",
+    "ModelError": "engine.modelspec",
+    "ModelSpec": "engine.modelspec",
+    "RetryAfter": "core.retry",
+    "RetryPolicy": "core.retry",
+    "Snooze": "core.retry",
+    "Task": "engine.task",
+    "TidemillError": "core.errors",
+    "current_job": "engine.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tidemill' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"tidemill.{_HOMES[name]}"), name)
+    return found
+
 
 __all__ = [
     "App",

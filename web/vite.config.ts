@@ -5,7 +5,7 @@ import { defineConfig } from "vite";
 export default defineConfig({
   plugins: [react()],
   build: {
-    outDir: process.env.TIDEMILL_CONSOLE_OUT ?? "../tidemill/server/static",
+    outDir: "../tidemill/server/static",
     emptyOutDir: true,
     target: "es2022",
     assetsInlineLimit: 0,

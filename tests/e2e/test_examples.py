@@ -44,7 +44,18 @@ PRINTED = {
         "words: 5",
         "40 jobs of two models in turn, memory for one: 2 loads",
     ],
+    "pipeline": [
+        "reads 2026-01-15",
+        "reads 2026-01-16",
+        "2026-01-15: Spring Tide",
+        "2026-01-16: Neap Tide",
+        "nothing has changed, and then a note has, but not its title:",
+        "reads 2026-01-16",
+        "title 2026-01-15: its output was deleted",
+        "index 2026-01: it waits for titles/2026-01-15.txt",
+    ],
     "placement": ["5 pages: 1530 cents", "in the ledger: [1530]", "jobs of the run: 5 x Invoice.count"],
+    "monitor": ["oven: hot", "oven: peak", "oven: no longer hot", "silent: oven, press"],
     "progress_and_cancel": ["progress was seen: True; 20 rows exported", "cancelled", "cancelled", "cancelled"],
     "schedules": [
         "heartbeat: every 0.2 seconds",

@@ -43,7 +43,8 @@ async def test_a_webhook_gets_each_alert_once_and_can_prove_its_sender(app: App,
 
     with receiver(answer) as server:
         await told(app, database, source, Webhook(url=server.url, secret="s3cret"), ticks=3)
-        await database.fetch("UPDATE tidemill.job SET options = '{\"retry\": {\"max_attempts\": 9, \"backoff\": 0.01}}'")
+        soon = '{"retry": {"max_attempts": 9, "backoff": 0.01}}'
+        await database.fetch("UPDATE tidemill.job SET options = $1::text::json", soon)
         async with running_orchestrator(app), running_worker(app):
             await eventually(lambda: _none(database))
     assert len(server.requests) == 3
@@ -122,7 +123,7 @@ async def test_of_a_silenced_alert_nobody_is_told_before_the_silence_ends_and_th
 async def test_a_command_gets_the_message_on_its_standard_input(app: App, database: Database, tmp_path: Path) -> None:
     source = Pages()
     source.add(event(1, 999.0, heat=60))
-    program = "import os, sys; open(sys.argv[1], 'a').write(sys.stdin.read() + os.environ['TIDEMILL_MESSAGE_ID'] + '\\n')"
+    program = "import os, sys; open(sys.argv[1], 'a').write(sys.stdin.read() + os.environ['TIDEMILL_MESSAGE_ID'])"
     file = tmp_path / "told"
     await told(app, database, source, Command(argv=[sys.executable, "-c", program, str(file), "{title}"]))
     async with running_worker(app):

@@ -168,7 +168,8 @@ async def test_a_table_is_read_by_time_and_id(database: Database, database_url: 
     assert [e.id for page in pages for e in page.events] == [str(i) for i in range(8, 20)]
     async with watching(database, heat_monitor(source)) as watcher:
         await watcher.one_tick()
-        await database.fetch("INSERT INTO reading VALUES (20, to_timestamp(904), 'a', 1), (21, to_timestamp(906), 'b', 1)")
+        more = "INSERT INTO reading VALUES (20, to_timestamp(904), 'a', 1), (21, to_timestamp(906), 'b', 1)"
+        await database.fetch(more)
         await watcher.one_tick()
         await source.close()
     assert (await read_monitor(database, "heat"))["events"] == 22
@@ -181,7 +182,8 @@ async def test_a_table_is_read_by_time_and_id(database: Database, database_url: 
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("2026-01-05T08:00:00Z", 1767600000.0), (12.5, 12.5), ("2026-01-05T08:00:00.25", 1767600000.25)]
+    ("text", "seconds"),
+    [("2026-01-05T08:00:00Z", 1767600000.0), (12.5, 12.5), ("2026-01-05T08:00:00.25", 1767600000.25)],
 )
 def test_times_are_read_as_they_are_written(text: Any, seconds: float) -> None:
     assert read_time(text) == seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from tests.support import eventually
 from tests.support.pipelines import put, tree
 from tidemill import App
+from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.pipelines import Pipeline
-from tidemill.pipelines.driver import Driver
+from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
 from tidemill.store.states import invalidate_states, list_builds, retry_failures
 
@@ -243,3 +246,103 @@ async def test_of_two_that_drive_a_pipeline_one_stands_by_and_takes_over(tmp_pat
             put(tmp_path, {"in/a.txt": "3"})
             await eventually(lambda: tree(tmp_path).get("out/a.txt") == "3")
             assert calls[-1] == "two"
+
+
+class Skewed:
+    """A host whose clock is wrong by hours."""
+
+    def __init__(self, hours: float) -> None:
+        self._by = hours * 3600
+
+    def now(self) -> float:
+        return SYSTEM_CLOCK.now() + self._by
+
+    def monotonic(self) -> float:
+        return SYSTEM_CLOCK.monotonic()
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+async def test_hosts_whose_clocks_differ_agree_on_when_to_try_again(
+    tmp_path: Path, database: Database, hours: float
+) -> None:
+    pipeline = copies(tmp_path, in_process=True, backoff=(60,))
+    put(tmp_path, {"in/a.txt": "bad"})
+    await run_once(Driver(database, pipeline))
+    driver = Driver(database, pipeline, clock=Skewed(hours))
+    plan = await driver.begin()
+    assert [type(step.reason).__name__ for step in plan.holds] == ["BackingOff", "Blocked"]
+    await database.fetch("UPDATE tidemill.state_failure SET retry_at = now() - interval '1 second'")
+    driver = Driver(database, pipeline, clock=Skewed(hours))
+    plan = await driver.begin()
+    assert [type(step.reason).__name__ for step in plan.builds] == ["RetryDue"]
+
+
+async def test_one_state_may_become_many_and_many_one(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("books", root=tmp_path)
+
+    @pipeline.stage(input="book/{id}.txt", output="page/{id}/{n:int}.txt", scatter=True, in_process=True)
+    def pages(entity, text):
+        return dict(enumerate(text.split("|"), 1))
+
+    @pipeline.stage(input="page/{id}/{n:int}.txt", output="count/{id}.txt", collect="n", in_process=True)
+    def count(entity, files):
+        return str(len(files))
+
+    put(tmp_path, {"book/a.txt": "x|y", "book/b.txt": "z"})
+    assert (await run_once(Driver(database, pipeline))).steps == []
+    assert tree(tmp_path)["page/a/2.txt"] == "y"
+    assert tree(tmp_path)["count/a.txt"] == "2"
+    assert (await run_once(Driver(database, pipeline))).steps == []
+    put(tmp_path, {"book/a.txt": "x|y|z"})
+    (tmp_path / "page/b/1.txt").unlink()
+    driver = Driver(database, pipeline)
+    assert sorted(step.entity for step in (await driver.begin()).builds) == ["a", "b"]
+    assert (await run_once(Driver(database, pipeline))).steps == []
+    assert tree(tmp_path)["count/a.txt"] == "3"
+    assert tree(tmp_path)["page/b/1.txt"] == "z"
+
+
+async def test_files_edited_and_renamed_while_they_are_built_from_end_up_right(app: App, tmp_path: Path) -> None:
+    app.pipeline(copies(tmp_path, in_process=True))
+    put(tmp_path, {f"in/{n}.txt": "start" for n in range(50)})
+    async with app.running():
+        for turn in range(5):
+            for n in range(0, 50, 7):
+                put(tmp_path, {f"in/{n}.txt": f"turn {turn}"})
+            (tmp_path / f"in/{turn + 1}.txt").rename(tmp_path / f"in/moved-{turn}.txt")
+            await asyncio.sleep(0)
+        expected = {
+            path.replace("in/", "out/"): f"{text.upper()}!" for path, text in tree(tmp_path).items() if "in/" in path
+        }
+        await eventually(lambda: expected.items() <= tree(tmp_path).items())
+
+
+async def test_a_folder_of_workflow_files_is_read_anew_when_one_changes(tmp_path: Path, database: Database) -> None:
+    def flow(ending: str) -> str:
+        return json.dumps(
+            {
+                "mode": "pipeline",
+                "stateRoot": str(tmp_path / "states"),
+                "nodes": [
+                    {"id": "s", "typeId": "state_scan", "name": "s", "data": {"pattern": "in/{id}.txt"}},
+                    {"id": "w", "typeId": "state_write", "name": "w",
+                     "data": {"pattern": "out/{{$.s.id}}.txt", "content": "{{$.s.content}}" + ending}},
+                ],
+                "connections": [{"sourceNodeId": "s", "targetNodeId": "w"}],
+            }
+        )  # fmt: skip
+
+    put(tmp_path, {"states/in/a.txt": "apple", "w/flow.json": flow("!")})
+    runner = WorkflowRunner(database, tmp_path / "w")
+    running = asyncio.create_task(runner.run())
+    try:
+        await eventually(lambda: tree(tmp_path / "states").get("out/a.txt") == "apple!")
+        put(tmp_path, {"w/flow.json": "{"})
+        put(tmp_path, {"states/in/b.txt": "pear"})
+        await eventually(lambda: tree(tmp_path / "states").get("out/b.txt") == "pear!")
+        put(tmp_path, {"w/flow.json": flow("?")})
+        await eventually(lambda: tree(tmp_path / "states").get("out/a.txt") == "apple?")
+    finally:
+        runner.stop()
+        await running
+    assert runner.reloads == 1

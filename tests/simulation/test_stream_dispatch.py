@@ -16,7 +16,7 @@ from tidemill.streams.offsets import Offsets
 from tidemill.streams.policy import Dispatch, Outcome
 from tidemill.streams.sources.jsonl import JsonlSource
 
-SOURCES = (
+SOURCES: tuple[dict[str, Any], ...] = (
     {"weight": 5.0},
     {"weight": 1.0, "max_qps": 20.0, "name": "slow"},
     {"weight": 2.0, "ordered": True, "name": "keyed"},

@@ -75,7 +75,8 @@ class Pages:
         self.asked.append(since)
         if self.failures:
             raise self.failures.pop(0)
-        found = sorted((e for e in self.events if since is None or e.at >= since), key=lambda e: (e.at, len(e.id), e.id))
+        found = [event for event in self.events if since is None or event.at >= since]
+        found.sort(key=lambda event: (event.at, len(event.id), event.id))
         if self._newest_first:
             found.reverse()
         for start in range(0, max(1, len(found)), self._page):
@@ -135,7 +136,8 @@ FROM tidemill.alert_history AS h JOIN tidemill.alert AS a ON a.id = h.alert ORDE
 
 async def everything(database: Database) -> str:
     """All that a monitor has written and that must not depend on when it was killed."""
-    parts = [[list(row) for row in await database.fetch(statement)] for statement in (ALERTS, ENTITIES, EVENTS, HISTORY)]
+    statements = (ALERTS, ENTITIES, EVENTS, HISTORY)
+    parts = [[list(row) for row in await database.fetch(statement)] for statement in statements]
     return json.dumps(parts, default=str, indent=1)
 
 

@@ -70,7 +70,7 @@ def test_an_alert_is_resolved_when_its_condition_is_gone() -> None:
     world.tick(100.0, (1, 99.0, 60))
     outcome = world.tick(110.0, (2, 109.0, 10))
     assert world.open == {}
-    assert [(alert.resolved_at, alert.resolution) for alert in outcome.resolved + outcome.opened] == [(110.0, "cleared")]
+    assert [(alert.resolved_at, alert.resolution) for alert in outcome.resolved] == [(110.0, "cleared")]
 
 
 def test_a_beginning_once_shown_stays_though_later_events_tell_another_story() -> None:

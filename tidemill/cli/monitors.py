@@ -12,6 +12,7 @@ import msgspec
 from cyclopts import App
 from rich.text import Text
 
+from tidemill.cli.backtests import backtest
 from tidemill.cli.monitorview import alerts_table, print_alert, print_status, roster_table
 from tidemill.cli.place import HERE, Place, opened, operator, require_database
 from tidemill.cli.render import local, out, plain, print_json, read_json
@@ -31,6 +32,7 @@ T = TypeVar("T")
 commands = App(name="monitor", help="Follow entities, and act on what monitors tell.")
 roster = App(name="roster", help="Whom a monitor follows.")
 commands.command(roster)
+commands.command(backtest)
 
 
 @commands.command

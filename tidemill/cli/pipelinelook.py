@@ -47,8 +47,7 @@ async def looks(target: Target, name: str | None, place: Place) -> AsyncIterator
     async with opened(target, place, create=target.app is None) as database:
         for pipeline in target.choose(name):
             driver = Driver(database, pipeline)
-            await driver.load()
-            await driver.survey()
+            await driver.look_around()
             await driver.settle()
             yield driver, driver.plan()
 

@@ -17,6 +17,7 @@ from tidemill.cli.render import ago, cut, out, plain, print_json, short, table
 from tidemill.cli.roles import Part, play
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.engine.logs import configure_logs
 from tidemill.pipelines import operate
 from tidemill.pipelines.drawing import draw_pipeline, draw_pipeline_svg
 from tidemill.pipelines.driver import Driver, run_once
@@ -305,6 +306,7 @@ def draw(
 
 async def _run_once(target: Target, name: str | None, approve: bool, place: Place) -> int:
     left = 0
+    configure_logs("warning", settings_of(target, place).log_format)
     async with opened(target, place, create=True) as database:
         for pipeline in _in_order(target.choose(name)):
             began = time.monotonic()

@@ -33,6 +33,7 @@ log = structlog.get_logger("tidemill.runs")
 CLAIM_AT_ONCE = 200
 SAFETY_POLL = 1.0
 MOST_RUNS = 20_000
+MOST_AT_REST = 500
 MOST_INBOX = 5000
 WAKE_AT_MOST_EVERY = 0.05
 LOOK_FOR_OWN = 5.0
@@ -101,6 +102,8 @@ class RunKeeper:
             self._idle_since.pop(run.number, None)
         elif self.runs.get(run.number) is run:
             self._idle_since.setdefault(run.number, asyncio.get_running_loop().time())
+            if len(self._idle_since) == MOST_AT_REST + 1:
+                self._news.set()
 
     def expect(self, due: float) -> None:
         """Look into the inbox at this time."""
@@ -445,14 +448,19 @@ class RunKeeper:
             run.give_up(error)
 
     def _release_idle(self) -> float:
-        """Let runs go that have rested long enough; returns how long until the next has."""
+        """Let runs go that have rested long enough; returns how long until the next has.
+
+        Of very many, those that would leave soon anyway leave at once: what they take is not given back to the system.
+        """
         now, soonest = asyncio.get_running_loop().time(), SAFETY_POLL
+        too_many = len(self._idle_since) - MOST_AT_REST
         for number, since in list(self._idle_since.items()):
             run = self.runs.get(number)
             if run is None or run in self._dirty:
                 continue
             left = since + run.patience - now
-            if left <= 0:
+            if left <= 0 or (too_many > 0 and left < SAFETY_POLL):
+                too_many -= 1
                 run.turn().release = True
                 del self._idle_since[number]
             else:

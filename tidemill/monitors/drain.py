@@ -133,19 +133,18 @@ class Drain:
         count = 0
         for row in rows:
             plan = decode(row["backfill"], Backfill)
-            if not isinstance(self._watch.source, Backfilling):
+            source = self._watch.source
+            if not isinstance(source, Backfilling):
                 async with self._database.acquire() as connection:
                     await move_backfill(self._database, connection, self._watch.name, row["entity"], None)
                 continue
-            count += await self._fill_one(row["entity"], plan)
+            count += await self._fill_one(source, row["entity"], plan)
             self._next_backfill = now + 1 / self._watch.backfill_rate
             self._reached("backfill")
         return count
 
-    async def _fill_one(self, entity: str, plan: Backfill) -> int:
+    async def _fill_one(self, source: Backfilling, entity: str, plan: Backfill) -> int:
         """One page of one entity's past, stored together with how far that is."""
-        source = self._watch.source
-        assert isinstance(source, Backfilling)
         pages = source.history(entity, plan.since, plan.token)
         page = await anext(pages, None)
         follows = page is not None and await anext(pages, None) is not None

@@ -32,6 +32,8 @@ class Rules(msgspec.Struct, frozen=True):
     monitor: str
     fold: Fold
     triggers: tuple[Trigger, ...]
+    acks: Mapping[tuple[str, str, int], float] = {}
+    """For a replay: when the alert of an entity and trigger that a tick opened was acknowledged."""
 
 
 class Ticks:
@@ -132,7 +134,7 @@ def settle(rules: Rules, standing: Standing, tick: Tick, outcome: Outcome, *, fo
         try:
             if isinstance(trigger, Momentary):
                 _raise_occurrences(rules, standing, trigger, tick, outcome)
-            else:
+            elif isinstance(trigger, Sustained | Absent):
                 dues.append(_follow(rules, standing, trigger, tick, outcome, folded=folded))
         except Exception as error:  # noqa: BLE001 - a trigger's own code is only that trigger's trouble
             outcome.problems.append(Problem(f"trigger {trigger.name}", standing.entity, describe(error)))
@@ -166,10 +168,9 @@ def _raise_occurrences(rules: Rules, standing: Standing, trigger: Momentary, tic
 
 
 def _follow(
-    rules: Rules, standing: Standing, trigger: Trigger, tick: Tick, outcome: Outcome, *, folded: bool
+    rules: Rules, standing: Standing, trigger: Sustained | Absent, tick: Tick, outcome: Outcome, *, folded: bool
 ) -> float | None:
     """Open, keep or resolve the alert of a lasting condition; returns when to look again."""
-    assert isinstance(trigger, Sustained | Absent)
     now = tick.at
     verdict = judge(trigger, standing, now, folded=folded)
     mark = standing.marks.triggers.setdefault(trigger.name, Mark())
@@ -238,7 +239,7 @@ def _judge_absence(trigger: Absent, standing: Standing, now: float) -> Verdict:
 def _alert(
     rules: Rules, standing: Standing, trigger: Trigger, tick: Tick, began: float, *, about: Any = None
 ) -> AlertRecord:
-    return AlertRecord(
+    alert = AlertRecord(
         monitor=rules.monitor,
         trigger=trigger.name,
         entity=standing.entity,
@@ -252,6 +253,10 @@ def _alert(
         owner=trigger.owner,
         explain=_explain(rules, standing, trigger, tick, about),
     )
+    acked = rules.acks.get((standing.entity, trigger.name, tick.number))
+    if acked is not None:
+        alert.acknowledge(acked)
+    return alert
 
 
 def _resolve(standing: Standing, alert: AlertRecord, now: float, why: str, outcome: Outcome) -> None:

@@ -309,7 +309,8 @@ class MonitorRunner:
                 ticking = [group.create_task(watcher.run()) for watcher in self.watchers.values()]
                 self._ready.set()
                 log.info("monitors started", monitors=list(self.watchers), worker=self.worker_id)
-                await asyncio.gather(*ticking, self._stop.wait())
+                await asyncio.gather(*ticking)
+                await self._stop.wait()
                 hearing.cancel()
         finally:
             self._ready.set()

@@ -29,12 +29,9 @@ def stages(facts: Facts) -> tuple[Stage, ...]:
     """What to do in this tick, in this order."""
     if facts.paused or not facts.current:
         return ("reset", "sleep")
-    wanted: list[Stage] = ["reset"]
-    if facts.leads:
-        wanted += ["roster", "drain"]
-    if facts.shares:
-        wanted += ["recompute", "triggers"]
-    return (*wanted, "sleep")
+    asking: tuple[Stage, ...] = ("roster", "drain") if facts.leads else ()
+    judging: tuple[Stage, ...] = ("recompute", "triggers") if facts.shares else ()
+    return ("reset", *asking, *judging, "sleep")
 
 
 def wanted_shares(members: list[int], me: int, shares: int) -> list[int]:

@@ -19,6 +19,7 @@ from tidemill.pipelines.pattern import Pattern, PatternError
 
 if TYPE_CHECKING:
     from tidemill.pipelines.objects import ObjectStates
+    from tidemill.pipelines.once import plan_pipeline, update_pipeline
     from tidemill.pipelines.tables import DatabaseStates
     from tidemill.pipelines.workflows import load_workflow, node_type, transform
 
@@ -34,7 +35,9 @@ __all__ = [
     "Stage",
     "load_workflow",
     "node_type",
+    "plan_pipeline",
     "transform",
+    "update_pipeline",
 ]
 
 # Loaded when first asked for: most programs use none of them, and a check of everything must begin at once.
@@ -44,6 +47,8 @@ _LATER = {
     "load_workflow": "tidemill.pipelines.workflows",
     "node_type": "tidemill.pipelines.workflows",
     "transform": "tidemill.pipelines.workflows",
+    "plan_pipeline": "tidemill.pipelines.once",
+    "update_pipeline": "tidemill.pipelines.once",
 }
 
 

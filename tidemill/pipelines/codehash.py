@@ -23,7 +23,6 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
-from importlib import metadata
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -353,6 +352,8 @@ def _version(top: str) -> str | None:
     found = getattr(sys.modules.get(top), "__version__", None)
     if isinstance(found, str):
         return found
+    from importlib import metadata  # seldom needed, and slow to load
+
     try:
         return metadata.version(top)
     except metadata.PackageNotFoundError:

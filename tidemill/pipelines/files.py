@@ -18,14 +18,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-import structlog
-
+from tidemill.pipelines.log import log
 from tidemill.pipelines.manifest import change_manifest, read_manifest
 from tidemill.pipelines.pattern import Pattern
 from tidemill.pipelines.states import Draft, ManifestEntry, Prepared, Seen, StoreTrouble, Survey, hash_content
 from tidemill.pipelines.walk import Walk, signature
-
-log = structlog.get_logger("tidemill.pipelines")
 
 CHUNK = 1 << 20
 TEMPORARY = ".tidemill-"  # how hidden names begin

@@ -5,20 +5,19 @@ A directory's manifest is written when a good part of it is new, and when the pi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
-
 from tidemill.pipelines import reasons
+from tidemill.pipelines.log import log
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.plan import Adoption, Plan
 from tidemill.pipelines.staleness import input_key, input_pairs
 from tidemill.pipelines.states import ManifestEntry, States, StoreTrouble
 from tidemill.pipelines.world import World
-
-log = structlog.get_logger("tidemill.pipelines")
+from tidemill.store.database import Database
+from tidemill.store.states import BUILT_AT
 
 AT_LEAST = 2000  # new states of a directory that are worth a manifest while others are being built
 
@@ -32,14 +31,14 @@ class Manifests:
         self._world = world
         self._due: dict[str, dict[str, ManifestEntry | None]] = {}
 
-    def note(self, stage: Stage, entities: Iterable[str]) -> None:
-        """These states are new: their manifests are due."""
+    def note(self, stage: Stage, entities: Iterable[str], times: Mapping[str, datetime] | None = None) -> None:
+        """These states are new, built now or at these times: their manifests are due."""
         records = self._world.records[stage.name]
         by = f"{self._pipeline.name}#{stage.name}"
         for entity in entities:
             record = records[entity]
-            at = datetime.fromtimestamp(record.built_at, UTC) if record.built_at else datetime.now(UTC)
-            stamp = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+            at = (times or {}).get(entity) or datetime.now(UTC)
+            stamp = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             outputs = input_pairs(record.content) if stage.scatter else {stage.quick_path(entity): record.content}
             for path, content in outputs.items():
                 directory, _, name = path.rpartition("/")
@@ -51,7 +50,7 @@ class Manifests:
         """Whether something is to be written."""
         return bool(self._due)
 
-    async def catch_up(self) -> None:
+    async def catch_up(self, database: Database) -> None:
         """States that were built while nobody kept the manifests are put into them."""
         known: dict[str, dict[str, ManifestEntry]] = {}
         for stage in self._pipeline.stages.values():
@@ -69,7 +68,9 @@ class Manifests:
                 entry = known[directory].get(name)
                 if path in self._world.files and (entry is None or entry.content_hash != record.content):
                     missing.append(entity)
-            self.note(stage, missing)
+            if missing:
+                found = await database.fetch(BUILT_AT, self._pipeline.name, stage.name, missing)
+                self.note(stage, missing, {row["entity"]: row["built_at"] for row in found})
 
     async def flush(self) -> None:
         """Write what is due."""

@@ -108,6 +108,7 @@ class Stage:
         self.code_of: Any = None
         self._code: CodeHash | None = None
         self._quick = _around(output) if variables == output.variables else None
+        self.ends = self._find_ends()
 
     def __repr__(self) -> str:
         inputs = ", ".join(one.pattern.text for one in self.inputs)
@@ -136,6 +137,19 @@ class Stage:
             raise ConfigError(f"{id!r} is not an entity of stage {self.name}: it needs {', '.join(self.variables)}")
         variables = dict(zip(self.variables, values, strict=True))
         return Entity(id, variables, "" if self.scatter else self.output_path(variables))
+
+    def _find_ends(self) -> tuple[int, int | None, str, str] | None:
+        """Where an entity stands in its input's path, and what stands around it in its output's.
+
+        Only where both are one variable and the rest is text, and any value of the one will do for the other.
+        """
+        around = None if self.named or self._quick is None else _around(self.inputs[0].pattern)
+        if around is None or self._quick is None:
+            return None
+        hidden = self._quick[0] == "" or self._quick[0].endswith("/")
+        if hidden and not (around[0] == "" or around[0].endswith("/")):
+            return None  # A name that begins with a dot could come out of the middle of another.
+        return len(around[0]), -len(around[1]) or None, *self._quick
 
     def quick_path(self, id: str) -> str:
         """Where an entity's output is: `entity(id).path`, without a detour where one variable is all there is."""

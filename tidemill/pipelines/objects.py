@@ -17,7 +17,6 @@ from hashlib import blake2b
 from typing import Any
 
 import msgspec
-import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.pattern import Pattern
@@ -32,8 +31,6 @@ from tidemill.pipelines.states import (
     Survey,
     hash_content,
 )
-
-log = structlog.get_logger("tidemill.pipelines")
 
 AT_ONCE = 32
 _TRIES = 20

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
 import watchfiles
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
@@ -21,6 +20,7 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
 from tidemill.pipelines.driver import Driver
 from tidemill.pipelines.files import FileStates
+from tidemill.pipelines.log import log
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.plan import Step
 from tidemill.pipelines.work import enqueue_builds, task_name
@@ -28,8 +28,6 @@ from tidemill.store import states as rows
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.migrate import migrate, wait_for_schema
 from tidemill.store.wake import ANYTHING, Listener
-
-log = structlog.get_logger("tidemill.pipelines")
 
 STAND_BY = 2.0
 CHECK_FLIGHTS = 5.0
@@ -331,7 +329,7 @@ class PipelineRunner:
         await rows.forget_builds(self._database, keep_days=self._keep_days)
         if isinstance(driver.states, FileStates):
             await asyncio.to_thread(driver.states.sweep_temporaries, list(driver.folders))
-        await driver.manifests.catch_up()
+        await driver.manifests.catch_up(self._database)
 
 
 def watched_folders(driver: Driver, root: Path) -> list[Path]:

@@ -27,7 +27,6 @@ class Record(msgspec.Struct, gc=False):
     inputs: str  # what it was built from, as `input_text` writes it
     size: int = 0
     version: int = 0
-    built_at: float = 0.0
     invalid_by: str | None = None
 
 

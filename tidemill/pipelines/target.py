@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from tidemill.core.errors import ConfigError
 from tidemill.engine.load import is_app, load_app, load_module
 from tidemill.pipelines.model import Pipeline, check_order
-from tidemill.pipelines.workflows import load_workflows
 
 
 class Target(NamedTuple):
@@ -36,6 +35,8 @@ def is_workflow(target: str) -> bool:
 def load_target(target: str) -> Target:
     """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
     if is_workflow(target):
+        from tidemill.pipelines.workflows import load_workflows  # slow to load, and seldom asked for
+
         return Target(load_workflows(target))
     module = load_module(target.partition(":")[0])
     app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None

@@ -17,8 +17,8 @@ from tidemill.engine.task import Task, TaskOptions
 from tidemill.pipelines import reasons
 from tidemill.pipelines.build import Caller, Result, files_of
 from tidemill.pipelines.commit import Committer
-from tidemill.pipelines.driver import open_states
 from tidemill.pipelines.files import FileStates
+from tidemill.pipelines.looker import open_states
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.plan import Step
 from tidemill.pipelines.staleness import input_text

@@ -107,7 +107,7 @@ def csrf_token(session: str) -> str:
     return hmac.new(session.encode(), b"tidemill csrf", hashlib.sha256).hexdigest()
 
 
-def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """The guard of every route: its `scope` says who may ask. A route that says nothing is for admins."""
     needed = handler.opt.get("scope", "admin")
     if needed == OPEN:

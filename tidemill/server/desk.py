@@ -14,6 +14,7 @@ from tidemill.server.live import Hub
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
+from tidemill.store.days import Days
 
 if TYPE_CHECKING:
     from litestar import Request
@@ -30,6 +31,7 @@ class Desk:
         self.settings = settings
         self.doorman = Doorman(database, settings)
         self.hub = Hub(database)
+        self.days = Days(database)
         self.metrics = Exposition(database)
 
     def origin(self, caller: Caller) -> Origin:

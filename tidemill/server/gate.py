@@ -27,6 +27,7 @@ from tidemill.server.settings import ServerSettings, is_loopback
 log = structlog.get_logger("tidemill.server")
 
 SAFE = ("GET", "HEAD", "OPTIONS")
+MOST_HEAD = 48 * 1024
 BODY_WITHIN = 30.0
 WORTH_GZIP = 1024
 
@@ -95,6 +96,8 @@ class Gate:
     async def _let_in(
         self, scope: Any, headers: dict[bytes, bytes], receive: Any
     ) -> tuple[Caller | None, bytes | None]:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > MOST_HEAD:
+            raise Refused(431, f"the request's address and headers have more than {MOST_HEAD:,} bytes")
         host = _text(headers, b"host") or ""
         if not self._is_ours(host):
             raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")

@@ -75,12 +75,12 @@ class Topics(msgspec.Struct, frozen=True):
         """From `queue:mail`, `run:12`, `runs`, `queues`, `workers` and so on."""
         queues, runs, kinds = set(), set(), set()
         for text in texts:
-            what, _, key = text.partition(":")
+            what, colon, key = text.partition(":")
             if what == "queue" and key:
                 queues.add(key)
             elif what == "run" and key.isascii() and key.isdigit():
                 runs.add(int(key))
-            elif not key and what:
+            elif not colon and what:
                 kinds.add(what)
             else:
                 raise ConfigError(f"{text!r} is not a topic: use queue:NAME, run:ID, queues, runs, workers, ...")

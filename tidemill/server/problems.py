@@ -40,6 +40,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (asyncpg.DataError, 422),
     (UnicodeEncodeError, 422),
     (OverflowError, 422),
+    (RecursionError, 422),
     (TimeoutError, 504),
 )
 

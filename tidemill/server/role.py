@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 import msgspec
 import structlog
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidemill.app import App
 from tidemill.core.errors import ConfigError
 from tidemill.server.desk import Desk
+from tidemill.server.gate import MOST_HEAD
 from tidemill.server.settings import ServerSettings
 from tidemill.server.site import build
 from tidemill.store.database import Database
@@ -25,6 +27,27 @@ log = structlog.get_logger("tidemill.server")
 
 GRACE = 3
 BACKLOG = 2048
+
+
+class Parser(HttpToolsProtocol):
+    """Reads requests, and hangs up on one whose head has no end."""
+
+    _in_head = False
+    _head = 0
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head += len(data) if self._in_head else 0
+        if self._in_head and self._head > MOST_HEAD:
+            self.transport.close()
 
 
 class HttpServer(uvicorn.Server):
@@ -80,7 +103,7 @@ class Server:
             uvicorn.Config(
                 build(self.desk),
                 loop="none",
-                http="httptools",
+                http=Parser,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -93,7 +116,6 @@ class Server:
                 timeout_graceful_shutdown=GRACE,
                 timeout_keep_alive=30,
                 limit_concurrency=None,
-                h11_max_incomplete_event_size=64 * 1024,
             )
         )
         following = asyncio.create_task(self.desk.hub.run(), name="tidemill-changes")

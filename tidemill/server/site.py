@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import lru_cache
 from typing import Any
 
-from litestar import Litestar, MediaType, Request, Router
+from litestar import Litestar, MediaType, Response, Router, get
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, Reference, SecurityScheme
+from litestar.serialization import encode_json
 
 from tidemill.server.access import check_scope
 from tidemill.server.desk import Desk
@@ -24,37 +26,49 @@ API = "/api/v1"
 
 def build(desk: Desk) -> Gate:
     """The whole site as an ASGI application."""
-    return Gate(_inner(desk), desk.doorman, desk.settings, Repeats(desk.database))
+    inner = Litestar(
+        route_handlers=[Router(path=API, route_handlers=[*ALL, get_document])],
+        openapi_config=None,
+        **_common(desk),
+    )
+    return Gate(inner, desk.doorman, desk.settings, Repeats(desk.database))
 
 
-def _inner(desk: Desk) -> Litestar:
+@get("/schema/openapi.json", opt={"scope": "read"}, include_in_schema=False)
+async def get_document(desk: Desk) -> Response[bytes]:
+    """The OpenAPI document."""
+    return Response(await asyncio.to_thread(_document, desk), media_type=MediaType.JSON)
+
+
+@lru_cache(maxsize=1)
+def _document(desk: Desk) -> bytes:
+    """All routes as an OpenAPI document; written when somebody asks for it."""
+    bearer = SecurityScheme(type="http", scheme="bearer", description="An API token, `tm_...`")
+    schemes: dict[str, SecurityScheme | Reference] = {"token": bearer}
+    config = OpenAPIConfig(
+        title="Tidemill",
+        version=VERSION,
+        description="Everything that a Tidemill engine knows and can do. Errors are `application/problem+json`.",
+        components=Components(security_schemes=schemes),
+        security=[{"token": []}],
+        use_handler_docstrings=True,
+    )
+    described = Litestar([Router(path=API, route_handlers=ALL)], openapi_config=config, **_common(desk))
+    document: dict[str, Any] = described.openapi_schema.to_schema()
+    document["paths"] = {path: each for path, each in document["paths"].items() if path.startswith(API)}
+    return encode_json(document)
+
+
+def _common(desk: Desk) -> dict[str, Any]:
     async def the_desk() -> Desk:
         return desk
 
-    schemes: dict[str, SecurityScheme | Reference] = {
-        "token": SecurityScheme(type="http", scheme="bearer", description="An API token, `tm_...`")
+    return {
+        "dependencies": {"desk": Provide(the_desk, use_cache=True)},
+        "guards": [check_scope],
+        "exception_handlers": {Exception: answer, 500: answer, 404: answer, 405: answer},
+        "state": State({"read_only": desk.settings.read_only}),
+        "logging_config": None,
+        "request_max_body_size": None,
+        "debug": False,
     }
-    return Litestar(
-        route_handlers=[Router(path=API, route_handlers=ALL)],
-        dependencies={"desk": Provide(the_desk, use_cache=True)},
-        guards=[check_scope],
-        exception_handlers={Exception: _answer, 500: _answer, 404: _answer, 405: _answer},
-        openapi_config=OpenAPIConfig(
-            title="Tidemill",
-            version=VERSION,
-            description="Everything that a Tidemill engine knows and can do. Errors are `application/problem+json`.",
-            path=f"{API}/schema",
-            render_plugins=[JsonRenderPlugin(path="/openapi.json", media_type=MediaType.JSON)],
-            components=Components(security_schemes=schemes),
-            security=[{"token": []}],
-            use_handler_docstrings=True,
-        ),
-        state=State({"read_only": desk.settings.read_only}),
-        logging_config=None,
-        request_max_body_size=None,
-        debug=False,
-    )
-
-
-def _answer(request: Request[Any, Any, Any], error: Exception) -> Any:
-    return answer(request, error)

@@ -79,7 +79,8 @@ ACK_ALERTS = """
 WITH done AS (
     UPDATE tidemill.alert SET acked_at = to_timestamp($2), acked_by = $3,
         realert_at = CASE WHEN resolved_at IS NULL AND realert IS NOT NULL THEN
-            CASE realert_from WHEN 'start' THEN started_at ELSE to_timestamp($2) END + make_interval(secs => realert) END,
+            CASE realert_from WHEN 'start' THEN started_at ELSE to_timestamp($2) END
+            + make_interval(secs => realert) END,
         note = coalesce($4, note)
     WHERE id = ANY ($1) AND acked_at IS NULL RETURNING id, monitor),
 told AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
@@ -221,7 +222,7 @@ async def add_silence(
     if not matchers:
         raise ConfigError("a silence without a matcher would silence everything: say trigger=*, if that is meant")
     async with database.transaction(patience=30.0) as connection:
-        number = await connection.fetchval(
+        number: Any = await connection.fetchval(
             database.sql(ADD_SILENCE), monitor, encode(dict(matchers)), starts_at, ends_at, by, comment
         )
         await write_audit(

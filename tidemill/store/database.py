@@ -19,12 +19,9 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import msgspec
-import structlog
 
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.store.embedded import EmbeddedServer
-
-log = structlog.get_logger("tidemill.store")
 
 T = TypeVar("T")
 Connection = asyncpg.Connection
@@ -263,7 +260,7 @@ class Database:
                     await self._pool.expire_connections()
                 if give_up is None and pause >= _LONGEST_PAUSE and not told:
                     told = True
-                    log.warning("waiting for the database", at=self.where, error=_one_line(error))
+                    _log().warning("waiting for the database", at=self.where, error=_one_line(error))
                 if give_up is not None and loop.time() + pause > give_up:
                     raise StoreError(
                         f"the database at {self.where} does not answer ({_one_line(error)}); "
@@ -281,6 +278,12 @@ class Database:
             return f"{Path(self.settings.directory).resolve()} (embedded)"
         parts = urlsplit(str(self.settings.url))
         return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+
+
+def _log() -> Any:
+    import structlog  # slow to load, and seldom needed
+
+    return structlog.get_logger("tidemill.store")
 
 
 def _check_url(url: str) -> None:
@@ -328,9 +331,12 @@ async def _roll_back(transaction: Any) -> None:
         # The connection is gone, and the transaction with it.
 
 
+_CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"
+
+
 def in_schema(statement: str, schema: str) -> str:
     """The statement with `schema` wherever it names the schema `tidemill` or one of its channels."""
-    return re.sub(r"\btidemill(?=\.|_(?:jobs|control|schedules|runs|hosts|streams|states|changes|monitors)')", schema, statement)
+    return re.sub(rf"\btidemill(?=\.|_(?:{_CHANNELS})')", schema, statement)
 
 
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

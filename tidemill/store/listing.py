@@ -15,6 +15,7 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
+from tidemill.store.days import Days
 from tidemill.store.runs import OWN_KEY
 
 RUN_STATES = ("running", "parked", "succeeded", "failed", "cancelled", "timed_out")
@@ -105,14 +106,15 @@ class Conditions:
         return " AND ".join(self.parts) or "true"
 
 
-def page_of_jobs(wanted: JobsWanted, before: int | None, limit: int) -> tuple[str, list[Any]]:
-    """The statement for a page of jobs, and its parameters."""
+def page_of_jobs(
+    wanted: JobsWanted, before: int | None, limit: int, *, days: Sequence[str] = ("job_history",)
+) -> tuple[str, list[Any]]:
+    """The statement for a page of jobs in these tables of the history, and its parameters."""
     where = _about_jobs(wanted.validate(), before)
     values = [*where.values, limit]
-    parts = [
-        f"({select} WHERE {where.sql}{states} ORDER BY id DESC LIMIT ${len(values)})"
-        for select, states in _branches(wanted)
-    ]
+    # Tags have an index of their own, which is not in the order of ids: it must not seem worth to walk along all ids.
+    order = f"ORDER BY {'id' if wanted.tag is None else '(id + 0)'} DESC LIMIT ${len(values)}"
+    parts = [f"({select} WHERE {where.sql}{states} {order})" for select, states in _branches(wanted, days)]
     return _together(parts, f"ORDER BY id DESC LIMIT ${len(values)}"), values
 
 
@@ -141,13 +143,37 @@ def page_of_runs(wanted: RunsWanted, before: int | None, limit: int) -> tuple[st
 
 
 async def list_job_page(
-    database: Database, wanted: JobsWanted, *, before: int | None = None, limit: int = 50
+    database: Database,
+    wanted: JobsWanted,
+    *,
+    before: int | None = None,
+    limit: int = 50,
+    days: Days | None = None,
 ) -> list[asyncpg.Record]:
-    """Jobs that match, newest first, from an id on."""
-    if wanted.states and not wanted.live and not wanted.ended:
-        return []
+    """Jobs that match, newest first, from an id on. `days` saves reading those that cannot be on the page."""
+    if days is not None and wanted.ended:
+        rows = await _list_in_days(database, wanted, before, limit, days)
+        if rows is not None:
+            return rows
     sql, values = page_of_jobs(wanted, before, limit)
     return await database.fetch(sql, *values)
+
+
+async def _list_in_days(
+    database: Database, wanted: JobsWanted, before: int | None, limit: int, days: Days
+) -> list[asyncpg.Record] | None:
+    """The page from the days that most likely hold it; None if others might hold some of it."""
+    try:
+        await days.refresh()
+        first, rest = days.candidates(before)[: 1 if before is not None else 0], days.candidates(before)
+        names = (*days.open, *(day.name for day in first))
+        sql, values = page_of_jobs(wanted, before, limit, days=names)
+        rows = await database.fetch(sql, *values)
+    except asyncpg.UndefinedTableError:
+        days.forget()
+        return None
+    highest = max((day.high for day in rest[len(first) :]), default=0)
+    return rows if (len(rows) == limit and rows[-1]["id"] > highest) or not highest else None
 
 
 async def list_run_page(
@@ -198,12 +224,13 @@ def _about_runs(wanted: RunsWanted, before: int | None) -> Conditions:
     return where
 
 
-def _branches(wanted: JobsWanted) -> list[tuple[str, str]]:
+def _branches(wanted: JobsWanted, days: Sequence[str]) -> list[tuple[str, str]]:
     """Where to look, and for which states: each ended state by itself, for its index has it in the order of ids."""
+    past = [_PAST.replace("job_history", day) for day in days]
     if not wanted.states:
-        return [(_LIVE, ""), (_PAST, "")]
+        return [(_LIVE, ""), *((select, "") for select in past)]
     found = [(_LIVE, f" AND state IN ({_quoted(wanted.live)})")] if wanted.live else []
-    return found + [(_PAST, f" AND state = '{state}'") for state in wanted.ended]
+    return found + [(select, f" AND state = '{state}'") for select in past for state in wanted.ended]
 
 
 def _together(parts: Sequence[str], order: str) -> str:

@@ -37,7 +37,8 @@ LIST_MONITORS = """
 SELECT m.name, m.version, m.tick, m.tick_at, m.cursor_at, m.lateness, m.events, m.duplicates, m.ignored, m.late,
        m.paused, m.off, m.status, m.seen_at,
        (SELECT count(*) FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name AND e.active) AS entities,
-       (SELECT count(*) FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name AND e.backfill IS NOT NULL) AS filling,
+       (SELECT count(*) FROM tidemill.monitor_entity AS e
+        WHERE e.monitor = m.name AND e.backfill IS NOT NULL) AS filling,
        (SELECT count(*) FROM tidemill.alert AS a WHERE a.monitor = m.name AND a.resolved_at IS NULL) AS open,
        (SELECT count(DISTINCT owner) FROM tidemill.monitor_shard AS s JOIN tidemill.worker AS w ON w.id = s.owner
         WHERE s.monitor = m.name AND w.ended_at IS NULL AND w.lease_until > now()) AS members
@@ -201,7 +202,8 @@ SET version = excluded.version, at = excluded.at, id = excluded.id, count = excl
 #: What went wrong in users' code.
 NOTE_PROBLEMS = """
 INSERT INTO tidemill.monitor_problem AS p (monitor, place, entity, error, count)
-SELECT $1, place, entity, min(error), count(*) FROM unnest($2::text[], $3::text[], $4::text[]) AS n(place, entity, error)
+SELECT $1, place, entity, min(error), count(*)
+FROM unnest($2::text[], $3::text[], $4::text[]) AS n(place, entity, error)
 GROUP BY place, entity
 ON CONFLICT (monitor, place, entity) DO UPDATE
 SET error = excluded.error, count = p.count + excluded.count, last_at = now()

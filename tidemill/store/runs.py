@@ -72,9 +72,12 @@ WHERE t.run_id = ANY ($1) AND t.seq > coalesce(s.seq, 0) ORDER BY t.run_id, t.se
 #: What is due for this owner's runs, beside what it has in hand: ticks from outside, ends of jobs, timers. A run is
 #: looked up by its number for each, whatever the planner believes about the tables.
 DUE_INBOX = """
-SELECT i.id, i.run_id, i.timer, i.work, i.data FROM tidemill.inbox AS i CROSS JOIN LATERAL (
-    SELECT FROM tidemill.run WHERE id = i.run_id AND coalesce(owner, 0) = $1 LIMIT 1) AS mine
-WHERE i.due_at <= now() AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE ORDER BY i.id LIMIT $3
+SELECT id, run_id, timer, work, data FROM (
+    SELECT i.* FROM tidemill.inbox AS i CROSS JOIN LATERAL (
+        SELECT FROM tidemill.run WHERE id = i.run_id AND coalesce(owner, 0) = $1 LIMIT 1) AS mine
+    WHERE i.due_at <= now() AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE
+    ORDER BY i.due_at LIMIT $3) AS due
+ORDER BY id
 """
 
 #: Runs that sleep while something is due for them wake up; what came for a run after its end goes. Also says in how

@@ -58,8 +58,7 @@ class NewFailure(msgspec.Struct):
 
 #: All states of a pipeline, as lean as can be.
 LOAD_STATES = """
-SELECT stage, entity, content, code, inputs, size, signature, version, extract(epoch FROM built_at)::float8 AS built_at,
-       invalid_by, intent_content
+SELECT stage, entity, content, code, inputs, size, signature, version, invalid_by, intent_content
 FROM tidemill.state WHERE pipeline = $1
 """
 LOAD_FILES = "SELECT path, signature, size, content FROM tidemill.state_file WHERE pipeline = $1"
@@ -71,6 +70,10 @@ FROM tidemill.state_failure WHERE pipeline = $1
 LOAD_CODES = "SELECT stage, code, parts FROM tidemill.state_code WHERE pipeline = $1"
 DATABASE_NOW = "SELECT extract(epoch FROM now())::float8 AS now"
 LOAD_CONTROLS = "SELECT * FROM tidemill.state_control WHERE pipeline = $1"
+
+BUILT_AT = (
+    "SELECT entity, built_at FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
+)
 
 #: The rows of some states only.
 LOAD_SOME = LOAD_STATES + " AND stage = $2 AND entity = ANY ($3::text[])"

@@ -9,7 +9,10 @@ from tidemill.streams.plans import Batch, Filtered, Plan, task
 from tidemill.streams.sources.base import Source
 from tidemill.streams.sources.http import HttpSource
 from tidemill.streams.sources.jsonl import JsonlSource
+from tidemill.streams.sources.kafka import KafkaSource
+from tidemill.streams.sources.nats import NatsSource
 from tidemill.streams.sources.postgres import PostgresSource
+from tidemill.streams.sources.redis import RedisSource
 
 __all__ = [
     "Batch",
@@ -19,10 +22,13 @@ __all__ = [
     "Filtered",
     "HttpSource",
     "JsonlSource",
+    "KafkaSource",
     "Message",
+    "NatsSource",
     "Plan",
     "PlanSettings",
     "PostgresSource",
+    "RedisSource",
     "Source",
     "Stream",
     "read_config",

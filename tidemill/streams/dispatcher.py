@@ -356,7 +356,7 @@ class Dispatcher:
                 except FencedError as error:
                     log.warning("a position was not ours any more", why=str(error))
                 except Exception as error:
-                    if not (is_away(error) or is_full(error)):
+                    if not (is_away(error) or is_full(error)):  # which an unreachable broker is, too
                         raise
                     self._to_flush.add(index)
             await self.retries.flush()

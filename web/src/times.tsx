@@ -51,7 +51,7 @@ export function Ago({ at }: { at: string | number | null | undefined }) {
   if (at === null || at === undefined) return <span className="faint">–</span>;
   const seconds = (time - millis(at)) / 1000;
   const whole = Math.round(Math.abs(seconds));
-  const said = whole < 2 ? "now" : seconds > 0 ? `${duration(whole)} ago` : `in ${duration(whole)}`;
+  const said = whole < 2 ? "now" : seconds > 0 ? `${whole < 60 ? `${whole}s` : duration(whole)} ago` : `in ${whole < 60 ? `${whole}s` : duration(whole)}`;
   return (
     <time dateTime={new Date(millis(at)).toISOString()} title={absolute(at)}>
       {said}
@@ -65,5 +65,5 @@ export function Took({ from, to }: { from: string | number | null | undefined; t
   if (from === null || from === undefined) return <span className="faint">–</span>;
   const end = to === null || to === undefined ? Math.max(time, millis(from)) : millis(to);
   const seconds = (end - millis(from)) / 1000;
-  return <span title={`since ${absolute(from)}`}>{duration(to ? seconds : Math.floor(seconds))}</span>;
+  return <span title={`since ${absolute(from)}`}>{to ? duration(seconds) : seconds < 60 ? `${Math.floor(seconds)}s` : duration(seconds)}</span>;
 }

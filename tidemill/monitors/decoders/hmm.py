@@ -209,9 +209,10 @@ class Filter:
         """Take one more observation; returns the probability of each state."""
         model, n = self._model, self._model.states
         before = self.beliefs
-        expected = (
-            [sum(before[i] * model.transitions[i][j] for i in range(n)) for j in range(n)] if before else list(model.start)
-        )
+        if before:
+            expected = [sum(before[i] * model.transitions[i][j] for i in range(n)) for j in range(n)]
+        else:
+            expected = list(model.start)
         logs = model.emission_logs(observation)
         most = max(logs)
         weighed = [p * math.exp(e - most) for p, e in zip(expected, logs, strict=True)]

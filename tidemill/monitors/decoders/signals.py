@@ -19,7 +19,7 @@ class Hysteresis(msgspec.Struct):
 
     def __post_init__(self) -> None:
         if self.low > self.high:
-            raise ConfigError(f"a threshold that is left at {self.low} must be reached at that or above, not {self.high}")
+            raise ConfigError(f"what is left at {self.low} must be reached at that or above, not at {self.high}")
 
     def step(self, value: float, at: float) -> bool:
         """Take one more value; `since` is when it went on."""

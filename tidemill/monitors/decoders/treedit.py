@@ -3,9 +3,9 @@
 before = Tree.of(("program", "program", [("move", "move mm=200", []), ("turn", "turn", [])]))
 distance(before, after)                     # 0.3 if only a label changed within its kind
 
-A node is a kind, a label and its children. Inserting and deleting cost 1, a label that changes within its kind `soft`, a
-kind that changes `hard`. The algorithm is Zhang and Shasha's, on the trees or on their mirror images, whichever is less
-work; a compiled kernel does it where there is one. `Distances` remembers pairs.
+A node is a kind, a label and its children. Inserting and deleting cost 1, a label that changes within its kind `soft`,
+a kind that changes `hard`. The algorithm is Zhang and Shasha's, on the trees or on their mirror images, whichever is
+less work; a compiled kernel does it where there is one. `Distances` remembers pairs.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def plain_distance(one: Order, other: Order, soft: float, hard: float) -> float:
             lj = first2[j]
             above = [float(y) for y in range(j - lj + 2)]
             forest = [above]
-            targets = list(zip(range(lj, j + 1), labels2[lj : j + 1], kinds2[lj : j + 1], first2[lj : j + 1], strict=True))
+            span = slice(lj, j + 1)
+            targets = list(zip(range(lj, j + 1), labels2[span], kinds2[span], first2[span], strict=True))
             for p in range(li, i + 1):
                 before = above[0] + 1.0
                 row = [before]

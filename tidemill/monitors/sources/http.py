@@ -3,8 +3,8 @@
 HttpCursorSource(url="https://host/api/logs/", token_url="https://host/api/token/", username="...", password="...",
                  since="dateFrom", page=500, order="newest")
 
-A 401 is answered by logging in anew, once; any other refusal or an answer that is no JSON is an error, which the monitor
-meets with patience. One event that cannot be read is left out and told of; the others of its page are kept.
+A 401 is answered by logging in anew, once; any other refusal or an answer that is no JSON is an error, which the
+monitor meets with patience. One event that cannot be read is left out and told of; the others of its page are kept.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class HttpCursorSource:
     def _read(self, answer: bytes) -> tuple[list[Incoming], tuple[str, ...], int]:
         try:
             body = msgspec.json.decode(answer, type=dict[str, msgspec.Raw] if self._items else msgspec.Raw)
-            listed = body.get(self._items) if isinstance(body, dict) else body
+            listed = body.get(self._items or "") if isinstance(body, dict) else body
             if listed is None:
                 raise SourceError(f"{self._url}: the answer has no {self._items!r}")
             items = msgspec.json.decode(listed, type=list[msgspec.Raw])
@@ -134,26 +134,25 @@ class HttpCursorSource:
     async def _get(self, url: str) -> bytes:
         async with self._lock:
             if self._token is None and self._token_url is not None:
-                await self._log_in()
+                await self._log_in(self._token_url)
             status, body = await self._request("GET", url, headers=self._auth())
             if status == 401 and self._token_url is not None:
-                await self._log_in()
+                await self._log_in(self._token_url)
                 status, body = await self._request("GET", url, headers=self._auth())
         if status != 200:
             raise SourceError(f"{self._url} answered {status}: {body[:200].decode(errors='replace').strip()}")
         return body
 
-    async def _log_in(self) -> None:
-        assert self._token_url is not None
+    async def _log_in(self, url: str) -> None:
         status, body = await self._request(
-            "POST", self._token_url, msgspec.json.encode(self._credentials), {"Content-Type": "application/json"}
+            "POST", url, msgspec.json.encode(self._credentials), {"Content-Type": "application/json"}
         )
         try:
             token = msgspec.json.decode(body).get("token") if status == 200 else None
         except (msgspec.DecodeError, AttributeError):
             token = None
         if not isinstance(token, str):
-            raise SourceError(f"{self._token_url} gave no token (status {status}): check the user name and password")
+            raise SourceError(f"{url} gave no token (status {status}): check the user name and password")
         self._token = token
 
     def _auth(self) -> dict[str, str]:

@@ -12,17 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import structlog
 import watchfiles
 
 from tidemill.core.errors import TidemillError
 from tidemill.core.schedule import next_fire
+from tidemill.pipelines.log import log
 from tidemill.pipelines.model import check_order
 from tidemill.pipelines.runner import PipelineRunner
 from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, load_workflow
 from tidemill.store.database import Database
-
-log = structlog.get_logger("tidemill.pipelines")
 
 
 class WorkflowRunner:

@@ -177,7 +177,7 @@ async def list_jobs(
 ) -> JobPage:
     """Jobs that match, unfinished and finished, newest first."""
     wanted = JobsWanted(tuple(states or ()), queue, task, tag, run, key)
-    rows = await list_job_page(desk.database, wanted, before=read_cursor(cursor), limit=limit)
+    rows = await list_job_page(desk.database, wanted, before=read_cursor(cursor), limit=limit, days=desk.days)
     return JobPage([JobLine(*row) for row in rows], following([row["id"] for row in rows], limit))
 
 
@@ -306,7 +306,7 @@ async def _all_that_match(
 ) -> list[Outcome]:
     """Act on everything that matches now, some at a time; what comes meanwhile is left alone."""
     if wanted.up_to is None:
-        newest = await list_job_page(desk.database, JobsWanted(), limit=1)
+        newest = await list_job_page(desk.database, JobsWanted(), limit=1, days=desk.days)
         wanted = msgspec.structs.replace(wanted, up_to=newest[0]["id"] if newest else 0)
     outcomes: list[Outcome] = []
     after, reached = 0, 0

@@ -56,7 +56,7 @@ async def get_overview(desk: Desk) -> Overview:
     row = dict(await count_all(desk.database))
     at = row.pop("at")
     done = [Done(*each) for each in await read_done(desk.database)]
-    jobs = await list_job_page(desk.database, JobsWanted(states=("failed",)), limit=10)
+    jobs = await list_job_page(desk.database, JobsWanted(states=("failed",)), limit=10, days=desk.days)
     runs = await list_run_page(desk.database, RunsWanted(states=("failed", "parked", "timed_out")), limit=10)
     return Overview(at, Counts(**row), done, [JobLine(*each) for each in jobs], [RunLine(*each) for each in runs])
 

@@ -73,7 +73,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
     max_qps: float | None = None
     """At most so many messages a second, held smoothly."""
     burst: float | None = None
-    eligibilities: frozenset[str] = frozenset()
+    eligibilities: frozenset[str] | set[str] = frozenset()
     """Which plans its messages go through."""
     decoder: Any = None
     """A type that the JSON payload is read as, or a function of the bytes, or `bytes`; plain JSON if not given."""

@@ -91,7 +91,7 @@ function Figures({ overview }: { overview: Overview }) {
   const oldest = counts.oldest_waiting;
   return (
     <div className="tiles">
-      <Tile to={broken ? "#broken" : "/jobs?state=failed"} name="Broken in the last hour" value={broken >= 20 ? "20+" : count(broken)} tone={broken ? "bad" : "ok"} under={counts.workers_silent ? `${counts.workers_silent} workers silent` : "failed jobs and runs"} />
+      <Tile to={broken ? "#broken" : "/jobs?state=failed"} name="Broken now" value={broken >= 20 ? "20+" : count(broken)} tone={broken ? "bad" : "ok"} under={counts.workers_silent ? `${counts.workers_silent} workers silent` : "failed within the hour"} />
       <Tile to="/jobs?state=ready&state=gated&state=unrouted" name="Backlog" value={count(backlog)} under={`${count(counts.jobs_running)} running, ${count(counts.jobs_delayed)} later`} />
       <Tile to="/jobs?state=ready" name="Oldest waiting" value={oldest === null ? "none" : duration(oldest)} tone={oldest !== null && oldest > 60 ? "wait" : undefined} under="since it was due" />
       <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{perSecond >= 10 ? Math.round(perSecond) : perSecond.toFixed(1)} <small>/s</small></>} under="attempts, this minute">
@@ -100,6 +100,7 @@ function Figures({ overview }: { overview: Overview }) {
       <Tile to="/runs?state=running" name="Runs under way" value={count(counts.runs_live)} under={counts.runs_parked ? `${count(counts.runs_parked)} parked` : "flows and dags"} />
       <Tile to="/inputs" name="Waiting for people" value={count(counts.inputs_open)} tone={counts.inputs_open ? "wait" : undefined} under="open questions" />
       <Tile to="/workers" name="Workers" value={count(counts.workers_alive)} tone={counts.workers_alive ? undefined : "bad"} under={counts.workers_silent ? `${counts.workers_silent} silent` : "alive"} />
+      <Tile to="/schedules" name="Schedules" value={count(counts.schedules)} under={counts.schedules_paused ? `${counts.schedules_paused} paused` : "all on"} />
     </div>
   );
 }

@@ -1,0 +1,26 @@
+"""How much a program changed from one run to the next, in buckets."""
+
+from __future__ import annotations
+
+from apps.classroom.blocks import Profile, tree_of_text
+from tidemill.monitors.decoders import Distances
+
+REWRITE_FROM = 0.221151
+BUCKETS = ("relying on fortune", "step by step", "rewrite")
+SLACK = 10
+BIG_REWRITE = 0.5
+
+_distances = Distances(most=20_000)
+
+
+def change_score(before: str, after: str, profile: Profile = "document") -> float:
+    """From 0 for the same program to 1: the edit distance of the trees, against the size of the larger one."""
+    if before == after:
+        return 0.0
+    one, other = tree_of_text(before, profile), tree_of_text(after, profile)
+    return min(1.0, _distances(one, other) / (max(one.size, other.size) + SLACK))
+
+
+def bucket_of(score: float, bound: float = REWRITE_FROM) -> int:
+    """0 for no change at all, 1 for a small one, 2 for a rewrite."""
+    return 0 if score == 0 else 1 if score < bound else 2

@@ -1,0 +1,161 @@
+"""The command line of monitors, as a user has it: `tidemill up` follows them, and people act on what they tell."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.cli_support import PATIENCE, Process, make_folder, run
+
+APP = """
+from tidemill import App
+from tidemill.monitors import JsonlSource, Monitor, absent, momentary, sustained
+
+app = App("workshop")
+
+
+class Machine:
+    def on_event(self, state, event):
+        state.hot_since = (state.hot_since or event.at) if event["celsius"] >= 80 else None
+        if event["celsius"] > 100:
+            state.peaks = [*(state.peaks or []), {"id": event.id, "at": event.at}]
+
+
+app.monitor(Monitor(
+    "machines", source=JsonlSource("readings.jsonl", of="machine"), entity=lambda e: e["machine"], fold=Machine,
+    idle=0.05, idle_max=0.1,
+    triggers=[
+        sustained("hot", when=lambda s, now: s.hot_since, since=lambda s: s.hot_since, describe="80 degrees or more"),
+        momentary("peak", of=lambda s: s.peaks or []),
+        sustained("broken", when=lambda s, now: s.no["thing"]),
+    ],
+))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = make_folder(tmp_path_factory.mktemp("monitors"), APP)
+    (made / "readings.jsonl").write_text("")
+    up = Process(made, "up", "app.py")
+    try:
+        up.line("monitors started")
+        yield made
+    finally:
+        up.close()
+
+
+def read(folder: Path, machine: str, celsius: float) -> str:
+    id = f"{machine}-{time.time_ns()}"
+    with (folder / "readings.jsonl").open("a") as file:
+        file.write(json.dumps({"id": id, "at": time.time(), "machine": machine, "celsius": celsius}) + "\n")
+    return id
+
+
+def told(folder: Path, *arguments: str) -> Any:
+    done = run(folder, "monitor", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def alerts(folder: Path, count: int, *more: str) -> list[dict[str, Any]]:
+    give_up = time.monotonic() + PATIENCE
+    while len(rows := told(folder, "alerts", "--all", *more)) < count:
+        assert time.monotonic() < give_up, rows
+    return rows
+
+
+def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> None:
+    id = read(folder, "oven", 120)
+    rows = alerts(folder, 2, "--entity", "oven")
+    assert {row["trigger"] for row in rows} == {"hot", "peak"}
+    hot = next(row for row in rows if row["trigger"] == "hot")
+    page = told(folder, "explain", str(hot["id"]))
+    assert page["explain"]["rule"]["says"] == "80 degrees or more"
+    assert page["explain"]["events"][0]["id"] == id
+    assert "80 degrees or more" in run(folder, "monitor", "explain", str(hot["id"])).stdout
+    assert "is acknowledged" in run(folder, "monitor", "ack", str(hot["id"]), "--note", "on my way").stdout
+    assert "was acknowledged before" in run(folder, "monitor", "ack", str(hot["id"])).stdout
+    assert run(folder, "monitor", "note", str(hot["id"]), "fixed", "--owner", "ann").returncode == 0
+    page = told(folder, "explain", str(hot["id"]))
+    assert (page["note"], page["owner"]) == ("fixed", "ann")
+    assert [each["action"] for each in page["history"]] == ["opened", "acknowledged", "note"]
+
+
+def test_the_status_shows_health_stages_and_what_went_wrong(folder: Path) -> None:
+    read(folder, "lamp", 20)
+    give_up = time.monotonic() + PATIENCE
+    while not (row := told(folder, "status")[0])["problems"]:
+        assert time.monotonic() < give_up
+    assert row["status"]["health"] == "healthy"
+    assert {"reset", "roster", "drain", "recompute"} <= set(row["status"]["stages"])
+    assert row["problems"][0]["place"] == "trigger broken"
+    page = run(folder, "monitor", "status").stdout
+    assert "healthy" in page
+    assert "trigger broken for" in page
+
+
+def test_the_roster_is_changed_and_the_log_shown(folder: Path) -> None:
+    assert "press is followed now" in run(folder, "monitor", "roster", "add", "press").stdout
+    assert "press is followed already" in run(folder, "monitor", "roster", "add", "press").stdout
+    id = read(folder, "press", 50)
+    give_up = time.monotonic() + PATIENCE
+    while id not in run(folder, "monitor", "tail", "--entity", "press").stdout:
+        assert time.monotonic() < give_up
+    assert run(folder, "monitor", "roster", "label", "press", "present=false").returncode == 0
+    row = next(each for each in told(folder, "roster", "list") if each["entity"] == "press")
+    assert row["labels"] == {"present": False}
+    assert "is no longer followed" in run(folder, "monitor", "roster", "remove", "press").stdout
+    assert "press" not in [each["entity"] for each in told(folder, "roster", "list")]
+
+
+def test_a_silence_a_switch_a_pause_and_a_reset_are_one_command_each(folder: Path) -> None:
+    assert "silence" in run(folder, "monitor", "silence", "trigger=hot", "entity=oven*", "--until", "10m").stdout
+    assert "trigger=hot" in run(folder, "monitor", "silence").stdout
+    assert run(folder, "monitor", "silence", "--end", "1").returncode == 0
+    assert run(folder, "monitor", "trigger", "hot", "off").returncode == 0
+    assert told(folder, "status")[0]["off"] == ["hot"]
+    assert run(folder, "monitor", "trigger", "hot", "on").returncode == 0
+    assert run(folder, "monitor", "pause").returncode == 0
+    assert told(folder, "status")[0]["paused"] is True
+    assert run(folder, "monitor", "resume").returncode == 0
+    assert "entities will be made anew" in run(folder, "monitor", "reset").stdout
+    assert "will be read" in run(folder, "monitor", "backfill", "--past", "1h").stdout
+
+
+def test_a_backtest_counts_and_draws(folder: Path) -> None:
+    read(folder, "kiln", 150)
+    alerts(folder, 2, "--entity", "kiln")
+    found = told(folder, "backtest", "app.py", "--last", "1h", "--svg", "picture.svg")
+    assert found["counts"]["peak"] >= 1
+    assert (folder / "picture.svg").read_text().startswith("<svg")
+    (folder / "next.py").write_text(APP.replace(">= 80", ">= 200"))
+    found = told(folder, "backtest", "app.py", "--last", "1h", "--against", "next.py", "--trigger", "hot")
+    assert found["against"] == {}
+    assert found["differs"]["only_first"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("ack", "99999"), "no alert 99999"),
+        (("roster", "add"), "say at least one"),
+        (("silence", "colour=red"), "trigger, entity or severity"),
+        (("silence", "hot"), "name=value"),
+        (("trigger", "hot", "maybe"), "on or off"),
+        (("status", "--nonsense"), "--nonsense"),
+        (("roster", "list", "--monitor", "nobody"), "no monitor 'nobody'"),
+        (("backtest", "app.py", "--trigger", "cold"), "no trigger 'cold'"),
+        (("backtest", "app.py", "--since", "soon"), "not a date or time"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_to_do(folder: Path, arguments: tuple[str, ...], why: str) -> None:
+    done = run(folder, "monitor", *arguments)
+    assert done.returncode != 0
+    assert why in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,78 @@
+"""The API asked as its own document says, with everything that fits and much that does not: it never breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+
+from tests.support.server import TestServer
+from tests.support.web import API, WebServer
+from tests.support.web_app import make_app
+
+EXAMPLES = 12
+STREAMS = ("/changes", "/stream")
+
+
+@pytest.fixture(scope="module")
+def site(server: TestServer) -> Iterator[WebServer]:
+    url = server.create()
+    asyncio.run(_fill(url))
+    web = WebServer(url)
+    asyncio.run(web.wait_ready())
+    yield web
+    web.close()
+    server.drop(url)
+
+
+@pytest.fixture(scope="module")
+def document(site: WebServer) -> Any:
+    return schemathesis.openapi.from_url(f"{site.url}{API}/schema/openapi.json")
+
+
+def test_no_request_that_its_document_allows_or_forbids_breaks_it(document: Any, site: WebServer) -> None:
+    asked = 0
+    for found in document.get_all_operations():
+        operation = found.ok()
+        if operation.path.endswith(STREAMS) and operation.method.lower() == "get":
+            continue  # they do not end; tests/invariants/test_server_changes.py listens to them
+        for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+            try:
+                strategy = operation.as_strategy(generation_mode=mode)
+            except schemathesis.errors.SchemathesisError:
+                continue
+
+            @settings(
+                max_examples=EXAMPLES,
+                database=None,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                derandomize=True,
+            )
+            @given(strategy)
+            def check(case: Any) -> None:
+                nonlocal asked
+                response = case.call(base_url=site.url, timeout=20)
+                asked += 1
+                assert response.status_code < 500, (case.method, case.path, case.body, response.text)
+                if response.status_code >= 400:
+                    told = response.json()
+                    assert told["status"] == response.status_code, told
+                    assert told["detail"], told
+
+            check()
+    assert asked > 200
+    assert "a request failed" not in site.said
+
+
+async def _fill(url: str) -> None:
+    """Something of everything, so that addresses lead somewhere."""
+    app = make_app(database_url=url)
+    await app.enqueue("send", order=1)
+    await app.start("Asking", who="ann")
+    await app.start("order", order=1)
+    await app.close()

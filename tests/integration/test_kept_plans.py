@@ -1,0 +1,58 @@
+"""Statements of the hot path are planned once: while the tables are empty, and for whatever they will hold later."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tidemill.store.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
+from tidemill.store.database import Database
+from tidemill.store.runs import DUE_INBOX
+from tidemill.store.turns import RunTurn, _Turns  # pyright: ignore[reportPrivateUsage]
+
+GROWING = {"job", "inbox", "run", "tick", "run_input"}
+COUNT_PARAMETERS = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'kept'"
+JOB = ("default", "noop", b"{}", 5, None, 0.0, None, None, None, None, None)
+
+
+def whole_turn() -> str:
+    """A turn of which every part is needed."""
+    going = RunTurn(
+        1, 0, 1, ticks=[b"{}"], used=[1], timers={"a": None, "b": 1.0}, jobs=[(1, JOB)], stops=[2], settled=["ask"]
+    )
+    return _Turns(1, 1, [going, RunTurn(2, 0, 1, ticks=[b"{}"], state="succeeded", result=b"null")]).statement
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(whole_turn(), id="a turn of runs"),
+        pytest.param(DUE_INBOX, id="what is due for runs"),
+        pytest.param(CLAIM_JOBS, id="a claim"),
+        pytest.param(SUCCEED_AND_CLAIM, id="a turn of a worker"),
+    ],
+)
+async def test_a_plan_made_for_empty_tables_finds_every_row_by_a_key(database: Database, statement: str) -> None:
+    await database.run(lambda connection: connection.execute("ANALYZE"))
+    connection = await database.connect_to_look_up()
+    try:
+        await connection.execute(f"PREPARE kept AS {statement}")
+        given: Any = await connection.fetchval(COUNT_PARAMETERS)
+        nothing = ", ".join(["NULL"] * given)
+        told: Any = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE kept ({nothing})")
+    finally:
+        await connection.close()
+    scans = [node for node in walk(json.loads(told)[0]["Plan"]) if node.get("Relation Name") in GROWING]
+    looked_up = [node for node in scans if node["Node Type"].endswith("Scan")]
+    assert looked_up
+    for node in looked_up:
+        assert node["Node Type"] in ("Index Scan", "Index Only Scan", "Bitmap Heap Scan", "Tid Scan"), node
+        assert {"Index Cond", "Recheck Cond", "TID Cond"} & node.keys(), json.dumps(node)[:900]
+
+
+def walk(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A plan's nodes, from the top."""
+    yield plan
+    for part in plan.get("Plans", []):
+        yield from walk(part)

@@ -1,0 +1,327 @@
+"""Streams on real brokers: Kafka, NATS, Redis. Nothing is lost, and nothing is acked before its work is done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support import eventually, value
+from tests.support.brokers import OLD_KAFKA, Kafka, Nats, Redis, require_kafka, require_nats, require_redis
+from tests.support.stream_app import TABLES
+from tests.support.streams import running_stream, stream_process, worked_on
+from tidemill.core.retry import retry
+from tidemill.store import streams as store
+from tidemill.store.database import Database
+from tidemill.streams import KafkaSource, NatsSource, Plan, RedisSource, Source, Stream, task
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Place:
+    """A topic of one broker: how to write to it, and how to read it as a source."""
+
+    def __init__(self, broker: Any, send: Callable[[list[bytes]], Awaitable[None]], options: dict[str, Any]) -> None:
+        self.broker = broker
+        self.send = send
+        self.options = options
+
+    def source(self, **more: Any) -> Source:
+        kinds = {"kafka": KafkaSource, "nats": NatsSource, "redis": RedisSource}
+        options = {name: text for name, text in self.options.items() if name != "type"}
+        return kinds[self.options["type"]](**{"eligibilities": frozenset({"record"}), **options, **more})
+
+    def as_configuration(self) -> str:
+        return json.dumps([self.options])
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    require_kafka()
+    broker = Kafka()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture(scope="module")
+def nats() -> Iterator[Nats]:
+    require_nats()
+    broker = Nats()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    require_redis()
+    broker = Redis()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()
+
+
+@pytest.fixture(params=["kafka", "nats", "redis"])
+async def place(request: pytest.FixtureRequest) -> Place:
+    """A fresh topic of each broker in turn."""
+    broker = request.getfixturevalue(request.param)
+    return await {"kafka": kafka_place, "nats": nats_place, "redis": redis_place}[request.param](broker)
+
+
+async def kafka_place(broker: Kafka) -> Place:
+    from confluent_kafka import Producer
+
+    topic = f"t{uuid.uuid4().hex[:8]}"
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "api.version.request": False,
+        "broker.version.fallback": "0.9.0.1",
+    }
+
+    def send_now(payloads: list[bytes]) -> None:
+        producer = Producer({**settings, "message.timeout.ms": 30000})
+        for number, payload in enumerate(payloads):
+            producer.produce(topic, payload, key=str(number).encode(), partition=number % 2)
+        assert producer.flush(30) == 0
+
+    async def send(payloads: list[bytes]) -> None:
+        await asyncio.to_thread(send_now, payloads)
+
+    await send([b'{"number": -100}', b'{"number": -101}'])  # makes the topic
+    options = {"type": "kafka", "topic": topic, "bootstrap": broker.bootstrap, "group": topic, "config": OLD_KAFKA}
+    return Place(broker, send, options)
+
+
+async def nats_place(broker: Nats) -> Place:
+    import nats
+
+    name = f"t{uuid.uuid4().hex[:8]}"
+    client = await nats.connect(broker.url)
+    await client.jetstream().add_stream(name=name, subjects=[f"{name}.posts"])
+    await client.close()
+
+    async def send(payloads: list[bytes]) -> None:
+        client = await nats.connect(broker.url)
+        for payload in payloads:
+            await client.jetstream().publish(f"{name}.posts", payload)
+        await client.close()
+
+    await send([b'{"number": -100}', b'{"number": -101}'])
+    return Place(broker, send, {"type": "nats", "subject": f"{name}.posts", "servers": broker.url, "ack_wait": 3.0})
+
+
+async def redis_place(broker: Redis) -> Place:
+    from redis.asyncio import Redis as Client
+
+    key = f"t{uuid.uuid4().hex[:8]}"
+
+    async def send(payloads: list[bytes]) -> None:
+        client = Client.from_url(broker.url)
+        for payload in payloads:
+            await client.xadd(key, {"payload": payload})
+        await client.aclose()
+
+    await send([b'{"number": -100}', b'{"number": -101}'])
+    return Place(broker, send, {"type": "redis", "key": key, "url": broker.url, "lease": 3.0})
+
+
+class Recording(Plan, eligibility="record"):
+    seen: list[tuple[int, int]]
+    gates: dict[int, asyncio.Event]
+
+    @task
+    async def record(self, ctx: Any) -> None:
+        number = ctx.value["number"]
+        Recording.seen.append((number, ctx.message.attempt))
+        if ctx.value.get("bad"):
+            raise ValueError("bad news")
+        if number in Recording.gates:
+            await Recording.gates[number].wait()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    Recording.seen, Recording.gates = [], {}
+
+
+def stream_of(source: Source, **options: Any) -> Stream:
+    quick = retry(2, backoff=0.02, jitter=0.0)
+    return Stream("s", plans=[Recording], sources=[source], **{"engines": 0, "retry": quick, **options})
+
+
+def messages(numbers: range) -> list[bytes]:
+    return [msgspec.json.encode({"number": number}) for number in numbers]
+
+
+def numbers_seen() -> set[int]:
+    return {number for number, _ in Recording.seen if number >= 0}
+
+
+async def test_every_message_is_worked_on_and_what_is_acked_does_not_come_again(
+    place: Place, database_url: str
+) -> None:
+    await place.send(messages(range(500)))
+    async with running_stream(stream_of(place.source()), database_url) as dispatcher:
+        await eventually(lambda: numbers_seen() == set(range(500)), timeout=60)
+        await eventually(lambda: dispatcher.policy.busy == 0)
+    assert len([number for number, _ in Recording.seen if number >= 0]) == 500
+    Recording.seen.clear()
+    await place.send(messages(range(500, 510)))
+    async with running_stream(stream_of(place.source()), database_url):
+        await eventually(lambda: numbers_seen() == set(range(500, 510)), timeout=60)
+
+
+async def test_a_poisonous_message_is_given_up_and_replayed(
+    place: Place, database: Database, database_url: str
+) -> None:
+    async with running_stream(stream_of(place.source()), database_url):
+        await place.send([b'{"number": 1}', b'{"number": 2, "bad": true}', b"{broken", b'{"number": 3}'])
+        await eventually(lambda: value(database, "SELECT count(*) = 2 FROM tidemill.dead_letter"), timeout=60)
+        await eventually(lambda: numbers_seen() == {1, 2, 3})
+        letters = {row["why"]: row for row in await store.list_dead(database, store.DeadFilter())}
+        assert letters["undecodable"]["payload"] == b"{broken"
+        assert letters["failed"]["attempts"] == 2
+        await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"number\": 4}' WHERE why = 'undecodable'")
+        assert await store.replay_dead(database, store.DeadFilter(why="undecodable")) == 1
+        await eventually(lambda: 4 in numbers_seen())
+    assert await value(database, "SELECT count(*) FROM tidemill.stream_retry") == 0
+
+
+async def test_what_is_under_way_at_the_end_comes_again(place: Place, database_url: str) -> None:
+    Recording.gates[1] = asyncio.Event()
+    async with running_stream(stream_of(place.source(), drain="100ms"), database_url):
+        await place.send(messages(range(6)))
+        await eventually(lambda: numbers_seen() == set(range(6)), timeout=60)
+    Recording.gates[1].set()
+    Recording.seen.clear()
+    async with running_stream(stream_of(place.source()), database_url):
+        await eventually(lambda: 1 in numbers_seen(), timeout=60)
+
+
+async def test_a_broker_that_dies_and_comes_back_costs_nothing(place: Place, database_url: str) -> None:
+    async with running_stream(stream_of(place.source()), database_url):
+        await place.send(messages(range(100)))
+        await eventually(lambda: numbers_seen() == set(range(100)), timeout=60)
+        await asyncio.to_thread(place.broker.kill)
+        await asyncio.to_thread(place.broker.restart)
+        for _ in range(60):
+            try:
+                await place.send(messages(range(100, 200)))
+                break
+            except Exception:  # noqa: BLE001 - each client fails in its own way while the broker comes back
+                await asyncio.sleep(0.5)
+        await eventually(lambda: numbers_seen() == set(range(200)), timeout=90)
+
+
+async def test_nothing_is_lost_while_engines_and_dispatchers_are_killed(
+    place: Place, database: Database, database_url: str
+) -> None:
+    await database.run(lambda connection: connection.execute(TABLES))
+    numbers = range(400)
+    payloads = [msgspec.json.encode({"number": number, "seconds": 0.03}) for number in numbers]
+    await place.send(payloads[:300])
+    async with stream_process(
+        database_url, supervised=True, stream_source=place.as_configuration(), stream_chaos=1
+    ) as stream:
+        await eventually(lambda: value(database, "SELECT count(*) > 20 FROM work"), timeout=60)
+        (await eventually(stream.engines))[0].kill()
+        await eventually(lambda: value(database, "SELECT count(*) > 80 FROM work"), timeout=60)
+        (await eventually(stream.children))[0].kill()
+        await place.send(payloads[300:])
+
+        async def all_done() -> bool:
+            return set(numbers) <= set(await worked_on(database))
+
+        await eventually(all_done, timeout=90, what="all messages are worked on")
+
+
+async def test_commits_never_pass_an_unfinished_message(kafka: Kafka, database_url: str) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    place = await kafka_place(kafka)
+    Recording.gates = {number: asyncio.Event() for number in (10, 11)}
+    await place.send(messages(range(100)))
+
+    def committed() -> dict[int, int]:
+        reader = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": place.options["group"], **OLD_KAFKA})
+        try:
+            asked = [TopicPartition(place.options["topic"], part) for part in (0, 1)]
+            return {each.partition: each.offset for each in reader.committed(asked, timeout=20)}
+        finally:
+            reader.close()
+
+    async with running_stream(stream_of(place.source()), database_url) as dispatcher:
+        await eventually(lambda: numbers_seen() == set(range(100)), timeout=60)
+        await eventually(lambda: dispatcher.policy.busy == 2)
+        before = await eventually(lambda: _moved(asyncio.to_thread(committed)), timeout=30)
+        # Each partition has one message of the set-up before them: number 10 is the seventh of the first.
+        assert before == {0: 6, 1: 6}
+        for gate in Recording.gates.values():
+            gate.set()
+        await eventually(lambda: dispatcher.policy.busy == 0)
+    assert await asyncio.to_thread(committed) == {0: 51, 1: 51}
+
+
+async def _moved(asking: Awaitable[dict[int, int]]) -> dict[int, int] | None:
+    found = await asking
+    return found if all(offset > 1 for offset in found.values()) else None
+
+
+async def test_two_dispatchers_share_partitions_and_hand_them_over(kafka: Kafka, database_url: str) -> None:
+    place = await kafka_place(kafka)
+    source = place.source()
+    async with running_stream(stream_of(source), database_url) as first:
+        await place.send(messages(range(200)))
+        await eventually(lambda: numbers_seen() == set(range(200)), timeout=60)
+        async with running_stream(stream_of(source), database_url) as second:
+            sent = 200
+            while not second.policy.counts[0].done:  # The rebalance happens while messages are under way.
+                await place.send(messages(range(sent, sent + 50)))
+                sent += 50
+                assert sent < 20_000, "the second never got a partition"
+            await eventually(lambda: numbers_seen() == set(range(sent)), timeout=60)
+            assert first.policy.counts[0].done > 200
+        await place.send(messages(range(sent, sent + 20)))
+        await eventually(lambda: numbers_seen() == set(range(sent + 20)), timeout=60)
+
+
+async def test_what_is_ingested_exactly_once_is_there_exactly_once(
+    kafka: Kafka, database: Database, database_url: str
+) -> None:
+    """Positions are stored with what is handed over: the broker's commits are lost here, and nothing comes twice."""
+
+    class Ingest(Plan, eligibility="ingest"):
+        @task
+        async def ingest(self, ctx: Any) -> None:
+            ctx.execute("INSERT INTO ingested VALUES ($1)", ctx.value["number"])
+
+    await database.fetch("CREATE TABLE ingested (number int)")
+    place = await kafka_place(kafka)
+    await place.send(messages(range(300)))
+    for lap in range(3):
+        # A new group each time: as if the broker had forgotten every commit.
+        source = place.source(
+            exact=True, group=f"{place.options['group']}-{lap}", eligibilities=frozenset({"ingest"}), name="exact"
+        )
+        stream = Stream("s", plans=[Ingest], sources=[source], engines=0)
+        async with running_stream(stream, database_url):
+            wanted = 302 + lap * 50
+            if lap:
+                await place.send(messages(range(300 + (lap - 1) * 50, 300 + lap * 50)))
+            await eventually(
+                lambda wanted=wanted: value(database, "SELECT count(*) >= $1 FROM ingested", wanted), timeout=60
+            )
+    assert await value(database, "SELECT count(*) FROM ingested") == 402
+    assert await value(database, "SELECT count(DISTINCT number) FROM ingested") == 402

@@ -1,0 +1,188 @@
+"""The stream of changes tells everything that has changed: over restarts, crashes and transactions that commit late."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+
+import asyncpg
+
+from tests.support.server import private_server
+from tests.support.waiting import eventually
+from tests.support.web import listening, web_server
+from tests.support.web_app import make_app
+from tidemill.store.changes import follow_changes, look_at_changes
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.migrate import migrate
+
+INSERT = "INSERT INTO tidemill.job (queue, task, args) VALUES ($1, 'send', '{}')"
+
+
+async def put(database: Database, queue: str) -> None:
+    await database.run(lambda connection: connection.execute(INSERT, queue))
+
+
+async def test_a_change_is_heard_at_once(database: Database, database_url: str) -> None:
+    async with web_server(database_url) as web, web.client() as api, listening(api, "/changes") as heard:
+        assert heard.events[0][0] == "hello"
+        await put(database, "mail")
+        await eventually(lambda: "mail" in heard.names("queues"), timeout=3)
+        app = make_app(database_url=database_url)
+        run = await app.start("Asking", who="ann")
+        await eventually(lambda: run.id in heard.names("runs"), timeout=3)
+        await app.close()
+        await api.post("/queues/mail/pause")
+        await eventually(lambda: {"workers", "audit"} <= heard.names("kinds"), timeout=3)
+
+
+async def test_a_stream_resumed_over_a_restart_misses_no_change(database: Database, database_url: str) -> None:
+    async with web_server(database_url) as web, web.client() as api:
+        async with listening(api, "/changes") as heard:
+            await put(database, "before")
+            await eventually(lambda: "before" in heard.names("queues"))
+        web.kill()
+    names = [f"meanwhile-{number}" for number in range(40)]
+    for name in names:
+        await put(database, name)
+    async with (
+        web_server(database_url) as web,
+        web.client() as api,
+        listening(api, "/changes", heard.last_id) as again,
+    ):
+        await eventually(lambda: set(names) <= again.names("queues"), timeout=5)
+        assert "before" not in again.names("queues"), "what was told already is not told again"
+        assert "reset" not in [kind for kind, _ in again.events]
+
+
+async def test_changes_while_nobody_was_connected_are_told_on_return(database: Database, database_url: str) -> None:
+    async with web_server(database_url) as web, web.client() as api:
+        async with listening(api, "/changes") as heard:
+            pass
+        for number in range(300):
+            await put(database, f"q{number}")
+        async with listening(api, "/changes", heard.last_id) as again:
+            await eventually(lambda: {f"q{number}" for number in range(300)} <= again.names("queues"), timeout=5)
+
+
+async def test_a_transaction_that_commits_late_is_told_although_later_ones_were(
+    database: Database, database_url: str
+) -> None:
+    late = await asyncpg.connect(database_url)
+    async with web_server(database_url) as web, web.client() as api:
+        async with listening(api, "/changes") as heard:
+            transaction = late.transaction()
+            await transaction.start()
+            await late.execute(INSERT, "late")
+            for number in range(5):
+                await put(database, f"early-{number}")
+            await eventually(lambda: "early-4" in heard.names("queues"))
+            assert "late" not in heard.names("queues")
+        await transaction.commit()
+        async with listening(api, "/changes", heard.last_id) as again:
+            await eventually(lambda: "late" in again.names("queues"), timeout=5)
+            assert "early-4" not in again.names("queues")
+    await late.close()
+
+
+async def test_two_servers_continue_each_others_streams(database: Database, database_url: str) -> None:
+    async with web_server(database_url) as one, web_server(database_url) as two:
+        async with one.client() as api, listening(api, "/changes") as heard:
+            await put(database, "first")
+            await eventually(lambda: "first" in heard.names("queues"))
+        await put(database, "second")
+        async with two.client() as api, listening(api, "/changes", heard.last_id) as again:
+            await eventually(lambda: "second" in again.names("queues"), timeout=5)
+            assert "first" not in again.names("queues")
+
+
+async def test_a_stream_that_cannot_be_continued_says_so(database: Database, database_url: str) -> None:
+    async with web_server(database_url) as web, web.client() as api:
+        for last in ("nonsense", "0123.1:2:", "", "x" * 10_000):
+            async with listening(api, "/changes", last) as heard:
+                assert heard.events[0][0] == "reset", last
+        async with listening(api, "/changes") as heard:
+            pass
+        await database.fetch("UPDATE tidemill.change_log SET gone = 1000000000000")
+        await put(database, "x")
+        async with listening(api, "/changes") as now:
+            await eventually(lambda: "x" in now.names("queues"))
+            async with listening(api, "/changes", heard.last_id) as again:
+                assert again.events[0][0] == "reset"
+
+
+async def test_only_what_was_asked_for_is_told(database: Database, database_url: str) -> None:
+    async with (
+        web_server(database_url) as web,
+        web.client() as api,
+        listening(api, "/changes?topic=queue:mail") as mail,
+        listening(api, "/changes") as everything,
+    ):
+        await put(database, "other")
+        await eventually(lambda: "other" in everything.names("queues"))
+        await put(database, "mail")
+        await eventually(lambda: "mail" in mail.names("queues"))
+        assert mail.names("queues") == {"mail"}
+
+
+async def test_nothing_is_noted_when_nobody_follows(database: Database) -> None:
+    await put(database, "unheard")
+    assert (await database.fetch("SELECT count(*) AS n FROM tidemill.change"))[0]["n"] == 0
+    await follow_changes(database)
+    before = await look_at_changes(database, None)
+    await put(database, "heard")
+    look = await look_at_changes(database, before.seen)
+    assert [change.keys for change in look.changes if change.what == "queue"] == [("heard",)]
+    assert (await look_at_changes(database, look.seen)).changes == ()
+
+
+async def test_every_change_is_read_once_whatever_the_order_of_commits(database: Database) -> None:
+    await follow_changes(database)
+    read: list[str] = []
+    seen = (await look_at_changes(database, None)).seen
+    done = asyncio.Event()
+
+    async def write(number: int) -> None:
+        async with database.transaction() as connection:
+            await connection.execute(database.sql(INSERT), f"w{number}")
+            await asyncio.sleep((number * 37 % 11) / 1000)
+
+    async def follow() -> None:
+        nonlocal seen
+        while True:
+            last = done.is_set()
+            look = await look_at_changes(database, seen)
+            seen = look.seen
+            read.extend(key for change in look.changes if change.what == "queue" for key in change.keys)
+            if last:
+                return
+
+    following = asyncio.create_task(follow())
+    await asyncio.gather(*(write(number) for number in range(200)))
+    done.set()
+    await following
+    assert sorted(read) == sorted(f"w{number}" for number in range(200))
+
+
+async def test_a_crash_of_the_database_resets_the_stream() -> None:
+    with private_server() as embedded:
+        async with Database(DatabaseSettings(url=embedded.dsn)) as database:
+            await migrate(database)
+            async with web_server(embedded.dsn) as web, web.client() as api, listening(api, "/changes") as heard:
+                await put(database, "before")
+                await eventually(lambda: "before" in heard.names("queues"))
+                await _crash(embedded.dsn)
+                await eventually(lambda: "reset" in [kind for kind, _ in heard.events], timeout=30)
+                await put(database, "after")
+                await eventually(lambda: "after" in heard.names("queues"), timeout=10)
+
+
+async def _crash(url: str) -> None:
+    """Make every backend die as in a crash: unlogged tables are empty afterwards."""
+    connection = await asyncpg.connect(url)
+    pid = await connection.fetchval("SELECT pg_backend_pid()")
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(Exception):
+        await connection.fetchval("SELECT 1")
+    connection.terminate()

@@ -1,0 +1,148 @@
+"""Every endpoint for every role: who may ask, and who is refused. A new endpoint fails here until it has a line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.server import TestServer
+from tests.support.web import API, WebServer
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.tokens import create_token
+
+ROLES = (None, "read", "operate", "admin")
+
+#: What each operation needs.
+NEEDS: dict[tuple[str, str], str] = {
+    ("GET", "/health"): "open",
+    ("GET", "/session"): "open",
+    ("POST", "/session"): "open",
+    ("DELETE", "/session"): "open",
+    ("GET", "/overview"): "read",
+    ("GET", "/jobs"): "read",
+    ("POST", "/jobs"): "operate",
+    ("GET", "/jobs/{job_id}"): "read",
+    ("POST", "/jobs/cancel/preview"): "read",
+    ("POST", "/jobs/cancel"): "operate",
+    ("POST", "/jobs/retry/preview"): "read",
+    ("POST", "/jobs/retry"): "operate",
+    ("GET", "/runs"): "read",
+    ("POST", "/runs"): "operate",
+    ("GET", "/runs/{run_id}"): "read",
+    ("GET", "/runs/{run_id}/ticks"): "read",
+    ("GET", "/runs/{run_id}/state"): "read",
+    ("GET", "/runs/{run_id}/stream"): "read",
+    ("GET", "/runs/{run_id}/tree"): "read",
+    ("POST", "/runs/{run_id}/events"): "operate",
+    ("POST", "/runs/{run_id}/fork"): "operate",
+    ("POST", "/runs/{run_id}/cancel"): "operate",
+    ("POST", "/runs/{run_id}/rerun"): "operate",
+    ("POST", "/runs/{run_id}/inputs/{node}"): "operate",
+    ("POST", "/runs/cancel/preview"): "read",
+    ("POST", "/runs/cancel"): "operate",
+    ("GET", "/workflows"): "read",
+    ("GET", "/inputs"): "read",
+    ("GET", "/queues"): "read",
+    ("PUT", "/queues/{name}/limit"): "operate",
+    ("POST", "/queues/{name}/pause"): "operate",
+    ("POST", "/queues/{name}/resume"): "operate",
+    ("GET", "/workers"): "read",
+    ("POST", "/workers/control"): "operate",
+    ("GET", "/schedules"): "read",
+    ("POST", "/schedules/{name}/run"): "operate",
+    ("POST", "/schedules/{name}/pause"): "operate",
+    ("POST", "/schedules/{name}/resume"): "operate",
+    ("GET", "/hosts"): "read",
+    ("GET", "/hosts/{name}/samples"): "read",
+    ("GET", "/metrics"): "read",
+    ("GET", "/search"): "read",
+    ("GET", "/audit"): "read",
+    ("GET", "/tokens"): "admin",
+    ("POST", "/tokens"): "admin",
+    ("DELETE", "/tokens/{token_id}"): "admin",
+    ("GET", "/changes"): "read",
+}
+
+
+class Site:
+    """A server that asks everybody for a token, and one token for each role."""
+
+    def __init__(self, server: TestServer, *options: str) -> None:
+        self.url = server.create()
+        self.tokens: dict[str | None, str | None] = {None: None} | asyncio.run(self._make_tokens())
+        self.web = WebServer(self.url, "--login", *options)
+        asyncio.run(self.web.wait_ready())
+
+    async def _make_tokens(self) -> dict[str | None, str | None]:
+        async with Database(DatabaseSettings(url=self.url)) as database:
+            return {role: (await create_token(database, role, role, by="test"))[0] for role in ROLES if role}
+
+    def ask(self, role: str | None, method: str, path: str, **more: Any) -> httpx.Response:
+        token = self.tokens[role]
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with httpx.stream(method, f"{self.web.url}{API}{path}", headers=headers, timeout=20, **more) as response:
+            if "event-stream" not in response.headers.get("content-type", ""):
+                response.read()
+            return response
+
+
+@pytest.fixture(scope="module")
+def site(server: TestServer) -> Iterator[Site]:
+    made = Site(server)
+    yield made
+    made.web.close()
+    server.drop(made.url)
+
+
+@pytest.fixture(scope="module")
+def read_only(server: TestServer) -> Iterator[Site]:
+    made = Site(server, "--read-only")
+    yield made
+    made.web.close()
+    server.drop(made.url)
+
+
+def filled(path: str) -> str:
+    """An address with something at every place; what it names does not exist."""
+    for name in ("job_id", "run_id", "token_id"):
+        path = path.replace(f"{{{name}}}", "987654")
+    return path.replace("{name}", "nothing").replace("{node}", "nothing") + ("?q=x" if path == "/search" else "")
+
+
+def test_every_operation_of_the_document_is_in_the_matrix(site: Site) -> None:
+    document = site.ask("read", "GET", "/schema/openapi.json")
+    assert document.status_code == 200, document.text
+    found = {
+        (method.upper(), path.removeprefix(API))
+        for path, operations in document.json()["paths"].items()
+        for method in operations
+    }
+    assert found == set(NEEDS)
+
+
+@pytest.mark.parametrize(("method", "path"), NEEDS, ids=" ".join)
+def test_each_role_may_do_what_its_scope_says_and_nothing_more(site: Site, method: str, path: str) -> None:
+    for role in ROLES:
+        response = site.ask(role, method, filled(path), json={} if method in ("POST", "PUT") else None)
+        needed = NEEDS[method, path]
+        if needed == "open" or (role is not None and ROLES.index(role) >= ROLES.index(needed)):
+            refused = method == "POST" and path == "/session"  # an empty log-in is wrong for everybody
+            assert refused or response.status_code not in (401, 403), (role, response.text)
+        elif role is None:
+            assert response.status_code == 401, (role, response.text)
+            assert response.headers["www-authenticate"] == "Bearer"
+        else:
+            assert response.status_code == 403, (role, response.text)
+            assert needed in response.json()["detail"]
+        assert response.status_code < 500, response.text
+
+
+@pytest.mark.parametrize(("method", "path"), [key for key, need in NEEDS.items() if need in ("operate", "admin")])
+def test_a_read_only_server_changes_nothing_for_anybody(read_only: Site, method: str, path: str) -> None:
+    response = read_only.ask("admin", method, filled(path), json={} if method in ("POST", "PUT") else None)
+    assert response.status_code == 403, response.text
+    assert "read-only" in response.json()["detail"]

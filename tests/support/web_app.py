@@ -1,0 +1,58 @@
+"""The application that servers of tests serve: a few tasks, a flow that waits, a dag that asks."""
+
+from __future__ import annotations
+
+from tidemill import App
+from tidemill.dags import Dag, input_node, node
+from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+
+SCHEMA = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}
+
+
+class Word(Event):
+    word: str
+
+
+class Asking(Workflow):
+    """Shows something, waits for a word, and ends with it."""
+
+    @step
+    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        ctx.write_event_to_stream(Word(word="what is the word?"))
+        given = await ctx.wait_for_event(Word)
+        ctx.write_event_to_stream(Word(word=f"it is {given.word}"))
+        return StopEvent(result={"word": given.word, "from": ev.get("who", "")})
+
+
+def make_app(**settings: object) -> App:
+    """A new application; the server has one of its own."""
+    app = App("web", **settings)
+
+    @app.task(queue="mail")
+    async def send(order: int, bad: bool = False) -> dict:
+        if bad:
+            raise ValueError(f"order {order} cannot be read")
+        return {"sent": order}
+
+    @app.task(queue="slow", tags=["nightly"])
+    async def count(upto: int = 3) -> int:
+        return upto
+
+    @app.task(queue="mail", cron="0 4 1 1 *")
+    def yearly() -> None: ...
+
+    app.workflow(Asking, name="Asking", timeout=None)
+    app.dag(
+        Dag(
+            "order",
+            [
+                node("pack", "send", args={"order": {"$from": "run.order"}}),
+                input_node("approve", prompt="Really?", schema=SCHEMA, deps=["pack"]),
+                node("ship", "send", args={"order": 2}, deps=["approve"]),
+            ],
+        )
+    )
+    return app
+
+
+app = make_app()

@@ -1,0 +1,68 @@
+"""`tidemill pipeline check app.py`, without loading what it does not need: for hooks, and for people who wait.
+
+Whatever is not plain is left to the command itself, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import asyncpg
+
+from tidemill.core.errors import TidemillError
+from tidemill.pipelines.looker import Looker
+from tidemill.pipelines.model import Pipeline
+from tidemill.pipelines.target import is_workflow, load_target
+from tidemill.store.database import Database, DatabaseSettings
+
+
+def check_quickly(arguments: Sequence[str]) -> int | None:
+    """The exit status, after saying how many states are fresh; None if the command itself must do it."""
+    if len(arguments) not in (1, 2) or is_workflow(arguments[0]):
+        return None
+    gc.disable()  # Everything that is made here is needed until the end.
+    try:
+        target = load_target(arguments[0])
+        settings = _settings(target.app)
+        chosen = target.choose(arguments[1] if len(arguments) == 2 else None)
+        return asyncio.run(_check(settings, chosen))
+    except asyncpg.PostgresError:
+        return None  # no schema yet, say
+    except TidemillError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return 1
+
+
+def _settings(app: object) -> DatabaseSettings:
+    if app is not None:
+        return app.settings.database()  # pyright: ignore[reportAttributeAccessIssue]
+    names = {name.removeprefix("TIDEMILL_").lower() for name in os.environ if name.startswith("TIDEMILL_")}
+    if names <= {"database_url", "directory"} and not _has_project():
+        given = {name: os.environ[f"TIDEMILL_{name.upper()}"] for name in names}
+        return DatabaseSettings(url=given.get("database_url"), directory=given.get("directory") or ".tidemill")
+    from tidemill.engine.settings import load_settings  # knows all the ways to say it, and is slow to load
+
+    return load_settings().database()
+
+
+def _has_project() -> bool:
+    here = Path.cwd()
+    return any((folder / "pyproject.toml").exists() for folder in (here, *here.parents))
+
+
+async def _check(settings: DatabaseSettings, pipelines: Sequence[Pipeline]) -> int:
+    left = 0
+    async with Database(settings, application="tidemill check") as database:
+        for pipeline in pipelines:
+            looker = Looker(database, pipeline)
+            await looker.look_around()
+            await looker.settle()
+            plan = looker.plan()
+            left += len(plan.steps)
+            sys.stdout.write(f"{pipeline.name}: {sum(plan.fresh.values()):,} fresh, {len(plan.steps):,} not\n")
+    return 1 if left else 0

@@ -1,0 +1,25 @@
+"""The `tidemill` command: a check of a whole pipeline starts at once, all else as `tidemill.cli.main` has it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run one command and exit."""
+    if sys.argv[1:3] == ["pipeline", "check"] and all(not word.startswith("-") for word in sys.argv[3:]):
+        from tidemill.cli.pipelinecheck import check_quickly
+
+        status = check_quickly(sys.argv[3:])
+        if status is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)  # Nothing is left to do but to forget, one by one, all that was looked at.
+    from tidemill.cli.main import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What triggers would have done in a stored span, on virtual time; and the same alerts again that live running gave.
+
+`backtest` lets every event count at its own time, as if it had been seen at once: for trying a rule before it is turned
+on. `replay` goes through the ticks as they were, with the acknowledgements that people gave: for the same fold and the
+same triggers it gives exactly the alerts that are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from tidemill.monitors.event import Event, Tick
+from tidemill.monitors.model import Monitor
+from tidemill.monitors.recompute import read_event
+from tidemill.monitors.reducer import Outcome, Rules, Ticks, advance
+from tidemill.monitors.standing import AlertRecord, Problem, Standing
+from tidemill.monitors.triggers import Trigger
+from tidemill.store.alerts import READ_ACKS
+from tidemill.store.database import Database
+from tidemill.store.observed import read_span, read_ticks
+
+STEP = 0.5
+MOST_LOOKS = 1_000_000
+
+
+class Report(msgspec.Struct):
+    """What would have been opened, and what went wrong on the way."""
+
+    monitor: str
+    since: float
+    until: float
+    alerts: list[AlertRecord] = []
+    problems: list[Problem] = []
+    entities: int = 0
+    events: int = 0
+
+    def counts(self) -> dict[str, int]:
+        """How often each trigger would have opened an alert."""
+        found: dict[str, int] = {}
+        for alert in self.alerts:
+            found[alert.trigger] = found.get(alert.trigger, 0) + 1
+        return dict(sorted(found.items()))
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Two versions beside each other: what only one of them opens, and what both do."""
+
+    both: list[AlertRecord]
+    only_first: list[AlertRecord]
+    only_second: list[AlertRecord]
+
+
+async def backtest(
+    database: Database,
+    watch: Monitor,
+    since: float,
+    until: float,
+    *,
+    triggers: Sequence[Trigger] | None = None,
+    entities: list[str] | None = None,
+    step: float = STEP,
+) -> Report:
+    """Run triggers over the events of a span; those of the monitor, unless others are given."""
+    report = Report(watch.name, since, until)
+    rules = Rules(watch.name, watch.fold, watch.triggers if triggers is None else tuple(triggers))
+    async for entity, events in _by_entity(database, watch.name, since, until, entities):
+        report.entities += 1
+        report.events += len(events)
+        _add(report, walk_through(rules, entity, events, until, step=step))
+    report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
+    return report
+
+
+async def replay(database: Database, watch: Monitor, since: float, until: float) -> Report:
+    """Go through the ticks of a span as they were."""
+    report = Report(watch.name, since, until)
+    acks = {(r["entity"], r["trigger"], r["tick"]): r["acked_at"] for r in await database.fetch(READ_ACKS, watch.name)}
+    rules = Rules(watch.name, watch.fold, watch.triggers, acks)
+    ticks = Ticks(Tick(*each) for each in await read_ticks(database, watch.name, since, until))
+    async for entity, events in _by_entity(database, watch.name, -1e12, until, None):
+        report.entities += 1
+        report.events += len(events)
+        arrivals: dict[int, list[Event]] = {}
+        for event in events:
+            arrivals.setdefault(event.tick, []).append(event)
+        standing = Standing(entity)
+        _add(report, advance(rules, standing, arrivals, ticks, past=events))
+    report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
+    return report
+
+
+def walk_through(rules: Rules, entity: str, events: Sequence[Event], until: float, *, step: float = STEP) -> Outcome:
+    """One entity from its first event to the end of the span: each event in time, each timer when it is due. Pure."""
+    standing, total, number = Standing(entity), Outcome(), 0
+    groups = [list(group) for _, group in groupby(events, key=lambda event: event.at // step)]
+    for came in [*groups, []]:
+        moment = came[-1].at if came else until
+        for _ in range(MOST_LOOKS):
+            if standing.due is None or standing.due > moment or (came and standing.due >= moment):
+                break
+            number += 1
+            _gather(total, advance(rules, standing, {}, Ticks([Tick(number, standing.due)])))
+        if came:
+            number += 1
+            own = [msgspec.structs.replace(event, tick=number) for event in came]
+            _gather(total, advance(rules, standing, {number: own}, Ticks([Tick(number, moment)])))
+    return total
+
+
+def compare(first: Report, second: Report) -> Difference:
+    """What two reports have in common, occurrence by occurrence and beginning by beginning."""
+    ones, others = _by_identity(first.alerts), _by_identity(second.alerts)
+    return Difference(
+        both=[alert for key, alert in ones.items() if key in others],
+        only_first=[alert for key, alert in ones.items() if key not in others],
+        only_second=[alert for key, alert in others.items() if key not in ones],
+    )
+
+
+def _by_identity(alerts: Iterable[AlertRecord]) -> dict[tuple[Any, ...], AlertRecord]:
+    return {(a.entity, a.trigger, a.key if a.key is not None else round(a.started_at, 3)): a for a in alerts}
+
+
+def _gather(total: Outcome, outcome: Outcome) -> None:
+    total.opened += outcome.opened
+    total.problems += outcome.problems
+    total.late += outcome.late
+
+
+def _add(report: Report, outcome: Outcome) -> None:
+    seen: set[tuple[str, str]] = set()
+    for alert in outcome.opened:
+        if alert.key is not None:
+            if (alert.trigger, alert.key) in seen:
+                continue
+            seen.add((alert.trigger, alert.key))
+        report.alerts.append(alert)
+    report.problems += outcome.problems
+
+
+async def _by_entity(
+    database: Database, name: str, since: float, until: float, entities: list[str] | None
+) -> AsyncIterator[tuple[str, list[Event]]]:
+    current: str | None = None
+    gathered: list[Event] = []
+    async for row in read_span(database, name, since, until, entities):
+        if row["entity"] != current:
+            if current is not None:
+                yield current, sorted(gathered, key=lambda event: event.place)
+            current, gathered = row["entity"], []
+        gathered.append(read_event(row))
+    if current is not None:
+        yield current, sorted(gathered, key=lambda event: event.place)
+
+
+def as_identity(alerts: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """Stored alerts in the form in which a replay's are compared with them."""
+    return sorted(
+        (
+            alert["entity"],
+            alert["trigger"],
+            alert["key"] or "",
+            alert["tick"],
+            alert["started_at"].timestamp(),
+            alert["opened_at"].timestamp(),
+        )
+        for alert in alerts
+    )
+
+
+def identity(report: Report) -> list[tuple[Any, ...]]:
+    """A replay's alerts in the form in which stored ones are compared with them."""
+    return sorted((a.entity, a.trigger, a.key or "", a.tick, a.started_at, a.opened_at) for a in report.alerts)

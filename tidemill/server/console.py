@@ -1,0 +1,53 @@
+"""The console: files that the package build has made, and its one page for every address that is a screen.
+
+The page asks for nothing that is not ours, and holds nothing that is anybody's: what it shows it asks the API for.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path, PurePosixPath
+
+from litestar import Response, get
+
+from tidemill.core.errors import NotFoundError
+from tidemill.server.access import OPEN
+
+FOLDER = Path(__file__).parent / "static"
+
+#: Files under assets/ carry a hash in their name, and so never change.
+FOR_EVER = "public, max-age=31536000, immutable"
+ASK_AGAIN = "no-cache"
+
+MISSING = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Tidemill</title></head>
+<body><h1>Tidemill</h1>
+<p>The API answers under <a href="/api/v1/schema/openapi.json">/api/v1</a>. The console has not been built in this
+checkout: <code>make web</code> builds it.</p></body></html>
+"""
+
+
+@get(["/", "/{path:path}"], opt={"scope": OPEN}, include_in_schema=False, sync_to_thread=False)
+def get_console(path: str = "") -> Response[bytes]:
+    """A file of the console, or its page: which screen that is, the page reads from the address."""
+    name = path.strip("/")
+    if name.startswith("api/"):
+        raise NotFoundError("there is nothing at this address")
+    found = file_of(name)
+    if found is None and PurePosixPath(name).suffix in (".js", ".css", ".svg", ".map", ".ico"):
+        raise NotFoundError("there is no such file: the console may have been built anew, load the page again")
+    if found is not None:
+        kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
+        kept = FOR_EVER if name.startswith("assets/") else ASK_AGAIN
+        return Response(found.read_bytes(), media_type=kind, headers={"cache-control": kept})
+    page = FOLDER / "index.html"
+    body = page.read_bytes() if page.is_file() else MISSING.encode()
+    return Response(body, media_type="text/html", headers={"cache-control": ASK_AGAIN})
+
+
+def file_of(name: str) -> Path | None:
+    """A file of the console by its name; never one outside of its folder."""
+    if not name or not name.isprintable():
+        return None
+    found = (FOLDER / name).resolve()
+    return found if found.is_relative_to(FOLDER.resolve()) and found.is_file() else None

@@ -1,0 +1,291 @@
+"""Kafka as a source: consumer groups, rebalance, pause and resume, and commits that never pass an unfinished message.
+
+The client lives in a thread of its own, which polls all the time, so that the group never takes us for dead however
+full we are; when we are full it pauses its partitions. Positions are committed when everything before them is done.
+
+`exact=True` stores positions in PostgreSQL, in the transaction that stores what messages hand over; commits to the
+broker are then only a hint. Whoever is assigned a partition takes its stored position over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import structlog
+
+from tidemill.core.errors import ConfigError
+from tidemill.store.database import Executor
+from tidemill.streams.message import Delivery
+from tidemill.streams.offsets import Offsets
+from tidemill.streams.sources.base import Place, Source, SourceError
+from tidemill.streams.sources.cursor import Cursors
+
+log = structlog.get_logger("tidemill.streams")
+
+HIGH, LOW = 4000, 1000  # messages in our hands at which partitions are paused and resumed
+AT_ONCE = 1000
+POLL = 0.1
+COMMIT_EVERY = 0.5
+
+
+class KafkaSource(Source, frozen=True, tag="kafka"):
+    """A topic of a Kafka cluster."""
+
+    topic: str
+    bootstrap: str = "localhost:9092"
+    group: str = ""
+    """Who reads together; the stream's name if not given."""
+    begin: Literal["earliest", "latest"] = "earliest"
+    """Where a new group begins."""
+    exact: bool = False
+    """Store positions in PostgreSQL together with what messages hand over."""
+    config: Mapping[str, Any] = {}
+    """More settings of librdkafka, such as those of SASL."""
+
+    @property
+    def default_name(self) -> str:
+        return self.topic
+
+    def tap(self, place: Place) -> KafkaTap:
+        try:
+            import confluent_kafka  # noqa: F401
+        except ImportError:
+            raise ConfigError(f"source {self.name}: install tidemill[kafka] to read from Kafka") from None
+        return KafkaTap(self, place)
+
+
+class KafkaTap:
+    """One member of a consumer group."""
+
+    def __init__(self, source: KafkaSource, place: Place) -> None:
+        self.transactional = source.exact
+        self._source = source
+        self._place = place
+        self._cursors = Cursors(source.name, place) if source.exact else None
+        self._offsets: dict[int, Offsets] = {}
+        self._committed: dict[int, int] = {}
+        self._buffer: deque[Delivery] = deque()
+        self._arrival = asyncio.Event()
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._commit_at = 0.0
+        self._consumer: Any = None
+        self._thread: threading.Thread | None = None
+
+    # -- in the event loop ------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        from confluent_kafka import Consumer, KafkaException
+
+        self._loop = asyncio.get_running_loop()
+        settings = {
+            "bootstrap.servers": self._source.bootstrap,
+            "group.id": self._source.group or self._place.stream,
+            "auto.offset.reset": self._source.begin,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "partition.assignment.strategy": "range,roundrobin",
+            "fetch.wait.max.ms": 50,
+            "queued.min.messages": 20_000,
+            "logger": _Silent(),
+            **self._source.config,
+        }
+        try:
+            self._consumer = Consumer(settings)
+        except KafkaException as error:
+            raise SourceError(f"source {self._source.name}: {error}") from error
+        self._thread = threading.Thread(target=self._run, name=f"kafka {self._source.name}", daemon=True)
+        self._thread.start()
+
+    async def poll(self, most: int) -> list[Delivery]:
+        if not self._buffer:
+            self._arrival.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._arrival.wait()
+        if self._failure is not None:
+            raise SourceError(f"source {self._source.name}: {self._failure}") from self._failure
+        taken = [self._buffer.popleft() for _ in range(min(most, len(self._buffer)))]
+        for delivery in taken:
+            delivery.token.take((delivery.position,))
+        if self._cursors is None:
+            return taken
+        fresh = self._cursors.take(taken)
+        for delivery in taken if len(fresh) < len(taken) else ():
+            if delivery not in fresh:
+                delivery.token.finish(delivery.position)  # Its work is stored; only the broker does not know.
+        return fresh
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            delivery.token.finish(delivery.position)
+        if self._cursors is not None:
+            self._cursors.ack(deliveries)
+
+    def nack(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing to say: what is not committed is delivered again."""
+
+    async def flush(self) -> None:
+        if self._cursors is not None:
+            await self._cursors.flush()
+        now = time.monotonic()
+        if now < self._commit_at:
+            await asyncio.sleep(0)
+            return
+        self._commit_at = now + COMMIT_EVERY
+        self._commit(asynchronous=True)
+
+    async def settle(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        if self._cursors is not None:
+            await self._cursors.settle(connection, deliveries)
+
+    async def stop(self) -> None:
+        if self._cursors is not None:
+            await self._cursors.flush()
+        self._stopping.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, 10.0)
+
+    async def lag(self) -> int | None:
+        return await asyncio.to_thread(self._count_behind)
+
+    def _arrived(self, deliveries: list[Delivery]) -> None:
+        self._buffer.extend(deliveries)
+        self._arrival.set()
+
+    def _forget(self, parts: set[int], trackers: list[Offsets]) -> None:
+        """Partitions went to another member: what waits here of them is theirs now."""
+        gone = {id(tracker) for tracker in trackers}
+        for part in parts if self._cursors is not None else ():
+            self._cursors.disown(part)
+
+        def is_lost(delivery: Delivery) -> bool:
+            return delivery.part in parts and id(delivery.token) in gone
+
+        kept = [delivery for delivery in self._buffer if not is_lost(delivery)]
+        self._buffer.clear()
+        self._buffer.extend(kept)
+        self._place.lost(lambda delivery: delivery.token is not None and is_lost(delivery))
+
+    # -- in the client's thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._consumer.subscribe([self._source.topic], on_assign=self._assigned, on_revoke=self._revoked)
+            self._consume()
+            self._commit(asynchronous=False)
+        except Exception as error:  # noqa: BLE001 - it is told to whoever polls
+            self._failure = error
+            self._tell(self._arrival.set)
+        finally:
+            self._consumer.close()
+
+    def _consume(self) -> None:
+        consumer, paused = self._consumer, False
+        while not self._stopping.is_set():
+            if len(self._buffer) > HIGH and not paused:
+                paused = True
+                consumer.pause(consumer.assignment())
+            elif paused and len(self._buffer) < LOW:
+                paused = False
+                consumer.resume(consumer.assignment())
+            first = consumer.poll(0.005 if paused else POLL)
+            if first is None:
+                continue
+            messages = [first, *consumer.consume(AT_ONCE, 0)]
+            deliveries = [delivery for message in messages if (delivery := self._delivery(message)) is not None]
+            if deliveries:
+                self._tell(self._arrived, deliveries)
+            if paused:  # A rebalance may have given us partitions that are not paused.
+                consumer.pause(consumer.assignment())
+
+    def _delivery(self, message: Any) -> Delivery | None:
+        error = message.error()
+        if error is not None:
+            if error.fatal():
+                raise SourceError(error.str())
+            log.debug("the broker says", source=self._source.name, error=error.str())
+            return None
+        part = message.partition()
+        tracker = self._offsets.get(part)
+        if tracker is None:
+            tracker = self._offsets[part] = Offsets()
+        kind, milliseconds = message.timestamp()
+        headers = message.headers()
+        return Delivery(
+            message.value() or b"",
+            message.offset(),
+            part,
+            milliseconds / 1000 if kind else 0.0,
+            message.key(),
+            None if not headers else tuple((name, value or b"") for name, value in headers),
+            token=tracker,
+        )
+
+    def _assigned(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        log.info("partitions assigned", source=self._source.name, partitions=[each.partition for each in partitions])
+        for each in partitions:
+            self._offsets[each.partition] = Offsets()
+            self._committed.pop(each.partition, None)
+            if self._cursors is not None:
+                own = self._cursors.own(each.partition, f"{self._source.topic}/{each.partition}")
+                cursor = asyncio.run_coroutine_threadsafe(own, self._loop).result()
+                if cursor.position is not None:
+                    each.offset = cursor.position + 1
+        if self._cursors is not None:
+            consumer.assign(partitions)
+
+    def _revoked(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        """Say how far we are while we still may."""
+        parts = {each.partition for each in partitions}
+        log.info("partitions revoked", source=self._source.name, partitions=sorted(parts))
+        self._commit(asynchronous=False, only=parts)
+        trackers = [tracker for part in parts if (tracker := self._offsets.pop(part, None)) is not None]
+        self._tell(self._forget, parts, trackers)
+
+    def _commit(self, *, asynchronous: bool, only: set[int] | None = None) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        news: list[Any] = []
+        for part, tracker in list(self._offsets.items()):
+            position = tracker.committable
+            if position is None or (only is not None and part not in only) or self._committed.get(part) == position:
+                continue
+            self._committed[part] = position
+            news.append(TopicPartition(self._source.topic, part, position + 1))
+        if not news:
+            return
+        try:
+            self._consumer.commit(offsets=news, asynchronous=asynchronous)
+        except (KafkaException, RuntimeError) as error:
+            for each in news:
+                self._committed.pop(each.partition, None)
+            log.debug("a commit was refused", source=self._source.name, error=str(error))
+
+    def _count_behind(self) -> int | None:
+        behind = 0
+        try:
+            for each in self._consumer.position(self._consumer.assignment()):
+                low, high = self._consumer.get_watermark_offsets(each, cached=True)
+                behind += max(0, high - max(low, each.offset)) if high >= 0 else 0
+        except Exception as error:  # noqa: BLE001 - the client refuses in many ways while it has no connection
+            log.debug("the lag is not known", source=self._source.name, error=str(error))
+            return None
+        return behind + len(self._buffer)
+
+    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # The loop may have ended before us.
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+class _Silent:
+    """The client's own log lines are no news to our users; what matters comes as an error of a message."""
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        log.debug("kafka", said=message % arguments if arguments else message)

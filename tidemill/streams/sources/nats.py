@@ -1,0 +1,174 @@
+"""NATS JetStream as a source: a durable pull consumer, each message acked when its work is done.
+
+The server delivers again what is not acked in time; while a message is under way we tell it so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import structlog
+
+from tidemill.core.errors import ConfigError
+from tidemill.store.database import Executor
+from tidemill.streams.message import Delivery
+from tidemill.streams.sources.base import Place, Source, SourceError
+
+log = structlog.get_logger("tidemill.streams")
+
+WAIT = 1.0
+AT_ONCE = 500
+
+
+class NatsSource(Source, frozen=True, tag="nats"):
+    """A subject of a JetStream stream."""
+
+    subject: str
+    servers: str = "nats://localhost:4222"
+    stream: str = ""
+    """The JetStream stream; found by its subject if not given."""
+    durable: str = ""
+    """The durable consumer; stream and source names if not given."""
+    begin: Literal["earliest", "latest"] = "earliest"
+    ack_wait: float = 30.0
+    """How long the server waits for a sign of life before it delivers a message again."""
+    max_pending: int = 8000
+    """How many messages may be under way."""
+
+    @property
+    def default_name(self) -> str:
+        return self.subject.replace(".", "-").replace("*", "any").replace(">", "all")
+
+    def tap(self, place: Place) -> NatsTap:
+        try:
+            import nats  # noqa: F401
+        except ImportError:
+            raise ConfigError(f"source {self.name}: install tidemill[nats] to read from NATS") from None
+        return NatsTap(self, place)
+
+
+class NatsTap:
+    transactional = False
+
+    def __init__(self, source: NatsSource, place: Place) -> None:
+        self._source = source
+        self._durable = source.durable or f"{place.stream}-{source.name}"
+        self._client: Any = None
+        self._subscription: Any = None
+        self._open: dict[int, Any] = {}
+        self._acked: list[Any] = []
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        import nats
+        from nats.errors import Error
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+        policy = DeliverPolicy.ALL if self._source.begin == "earliest" else DeliverPolicy.NEW
+        wanted = ConsumerConfig(
+            ack_policy=AckPolicy.EXPLICIT,
+            deliver_policy=policy,
+            ack_wait=self._source.ack_wait,
+            max_ack_pending=self._source.max_pending,
+        )
+        try:
+            self._client = await nats.connect(
+                self._source.servers.split(","),
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,
+                error_cb=self._complain,
+                allow_reconnect=True,
+            )
+            stream = self._source.stream or await self._client.jetstream().find_stream_name_by_subject(
+                self._source.subject
+            )
+            self._subscription = await self._client.jetstream().pull_subscribe(
+                self._source.subject, durable=self._durable, stream=stream, config=wanted
+            )
+        except (Error, OSError) as error:
+            raise SourceError(f"source {self._source.name}: {error or type(error).__name__}") from error
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def poll(self, most: int) -> list[Delivery]:
+        from nats.errors import TimeoutError as NothingYet
+
+        try:
+            messages = await self._subscription.fetch(min(most, AT_ONCE), timeout=WAIT)
+        except (NothingYet, TimeoutError):
+            return []
+        deliveries: list[Delivery] = []
+        for message in messages:
+            metadata = message.metadata
+            position = metadata.sequence.stream
+            self._open[position] = message
+            headers = message.headers
+            deliveries.append(
+                Delivery(
+                    message.data,
+                    position,
+                    0,
+                    metadata.timestamp.timestamp(),
+                    None,
+                    None if not headers else tuple((name, value.encode()) for name, value in headers.items()),
+                    token=message,
+                )
+            )
+        return deliveries
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._open.pop(delivery.position, None)
+            self._acked.append(delivery.token)
+
+    async def flush(self) -> None:
+        acked, self._acked = self._acked, []
+        while acked:
+            try:
+                await acked[-1].ack()
+                acked.pop()
+            except BaseException as error:
+                if "already acknowledged" in str(error):
+                    acked.pop()
+                    continue
+                self._acked += acked
+                if isinstance(error, Exception):
+                    raise OSError(f"source {self._source.name}: {error}") from error
+                raise
+        await self._client.flush()
+
+    def nack(self, deliveries: Sequence[Delivery]) -> None:
+        self._given_back = [delivery.token for delivery in deliveries]
+
+    _given_back: Sequence[Any] = ()
+
+    async def settle(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        """Positions are the server's business."""
+
+    async def stop(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+        await self.flush()
+        for message in self._given_back:
+            await message.nak()
+        await self._client.close()
+
+    async def lag(self) -> int | None:
+        told = await self._subscription.consumer_info()
+        return told.num_pending
+
+    async def _keep(self) -> None:
+        """Tell the server that what is under way is still wanted."""
+        while True:
+            await asyncio.sleep(self._source.ack_wait / 3)
+            for message in list(self._open.values()):
+                try:
+                    await message.in_progress()
+                except Exception as error:  # noqa: BLE001 - away; it will deliver again what it must
+                    log.debug("the server does not hear us", source=self._source.name, error=str(error))
+                    break
+
+    async def _complain(self, error: Exception) -> None:
+        log.warning("the server is not as it should be", source=self._source.name, error=str(error))

@@ -1,0 +1,70 @@
+/** A chart over time. */
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { useTheme } from "../theme";
+
+interface Props {
+  title: string;
+  unit: string;
+  most?: number;
+  times: number[];
+  lines: { name: string; tone: string; values: (number | null)[] }[];
+}
+
+const HEIGHT = 170;
+const clock = (at: number) => new Date(at * 1000).toLocaleTimeString("en-GB");
+
+export default function Chart({ title, unit, most, times, lines }: Props) {
+  const ref = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const theme = useTheme();
+  const shape = `${title} ${unit} ${most} ${theme} ${lines.map((line) => line.name).join()}`;
+
+  useEffect(() => {
+    const place = ref.current;
+    if (!place) return;
+    const colours = getComputedStyle(document.documentElement);
+    const colour = (name: string) => colours.getPropertyValue(name).trim();
+    const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 }, font: "11px system-ui" };
+    const made = new uPlot(
+      {
+        width: Math.max(200, place.clientWidth - 12),
+        height: HEIGHT,
+        scales: { y: { range: (_, __, high) => [0, most ?? Math.max(1, high * 1.1)] } },
+        axes: [{ ...axis, space: 80, values: (_, at) => at.map(clock) }, { ...axis, size: 44 }],
+        series: [
+          { label: "at", value: (_, at: number | null) => (at === null ? "now" : clock(at)) },
+          ...lines.map((line, index) => ({
+            label: line.name,
+            stroke: colour(line.tone),
+            width: 1.6,
+            fill: index === 0 ? `${colour(line.tone)}22` : undefined,
+            points: { show: false },
+            value: (_: uPlot, value: number | null) => (value === null ? "–" : `${value.toFixed(1)} ${unit}`),
+          })),
+        ],
+        cursor: { y: false },
+      },
+      [times, ...lines.map((line) => line.values)],
+      place,
+    );
+    plot.current = made;
+    const watching = new ResizeObserver(() => made.setSize({ width: Math.max(200, place.clientWidth - 12), height: HEIGHT }));
+    watching.observe(place);
+    return () => {
+      watching.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+    // What is drawn changes below; only another shape needs another plot.
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+  }, [shape]);
+
+  useEffect(() => {
+    plot.current?.setData([times, ...lines.map((line) => line.values)]);
+  }, [times, lines]);
+
+  const now = lines.map((line) => `${line.name} ${line.values.at(-1)?.toFixed(1) ?? "unknown"} ${unit}`).join(", ");
+  return <div className="chart" ref={ref} role="img" aria-label={`${title} over time; now ${now}`} />;
+}

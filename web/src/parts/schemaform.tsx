@@ -1,0 +1,164 @@
+/** A form from a JSON Schema: a field for what it understands, JSON for the rest. */
+import { useId, useState } from "react";
+import { parseJson } from "./json";
+
+export interface Schema {
+  type?: string | string[];
+  title?: string;
+  description?: string;
+  properties?: Record<string, Schema>;
+  required?: string[];
+  enum?: unknown[];
+  const?: unknown;
+  default?: unknown;
+  items?: Schema;
+  minimum?: number;
+  maximum?: number;
+  minLength?: number;
+  maxLength?: number;
+  pattern?: string;
+  format?: string;
+  anyOf?: Schema[];
+  oneOf?: Schema[];
+}
+
+export function readSchema(schema: unknown): Schema | null {
+  return schema !== null && typeof schema === "object" && !Array.isArray(schema) && Object.keys(schema).length > 0 ? (schema as Schema) : null;
+}
+
+const typeOf = (schema: Schema): string | undefined => (Array.isArray(schema.type) ? schema.type.find((each) => each !== "null") : schema.type);
+
+/** What a form begins with. */
+export function initial(schema: Schema | null): unknown {
+  if (schema === null) return undefined;
+  if (schema.default !== undefined) return schema.default;
+  if (schema.const !== undefined) return schema.const;
+  if (typeOf(schema) === "object" || schema.properties) {
+    const entries = Object.entries(schema.properties ?? {}).map(([name, each]) => [name, initial(each)] as const);
+    return Object.fromEntries(entries.filter(([name, value]) => value !== undefined && (schema.required?.includes(name) || value !== "")));
+  }
+  if (typeOf(schema) === "boolean") return false;
+  return undefined;
+}
+
+interface FieldProps {
+  name: string;
+  schema: Schema;
+  value: unknown;
+  required: boolean;
+  onChange: (value: unknown) => void;
+}
+
+/** One part of the form. */
+export function SchemaField({ name, schema, value, required, onChange }: FieldProps) {
+  const id = useId();
+  const label = schema.title ?? name.replaceAll("_", " ");
+  const type = typeOf(schema);
+  const about = schema.description;
+  if (schema.enum) {
+    return (
+      <label htmlFor={id}>
+        <span>{label}</span>
+        <select id={id} className="select" required={required} value={value === undefined ? "" : JSON.stringify(value)} onChange={(event) => onChange(event.target.value === "" ? undefined : JSON.parse(event.target.value))}>
+          <option value="">choose …</option>
+          {schema.enum.map((each) => (
+            <option key={JSON.stringify(each)} value={JSON.stringify(each)}>
+              {String(each)}
+            </option>
+          ))}
+        </select>
+        {about && <small>{about}</small>}
+      </label>
+    );
+  }
+  if (type === "boolean") {
+    return (
+      <label className="check" htmlFor={id}>
+        <input id={id} type="checkbox" checked={value === true} onChange={(event) => onChange(event.target.checked)} />
+        <span>{label}</span>
+        {about && <small>{about}</small>}
+      </label>
+    );
+  }
+  if (type === "number" || type === "integer") {
+    return (
+      <label htmlFor={id}>
+        <span>{label}</span>
+        <input id={id} className="field" type="number" step={type === "integer" ? 1 : "any"} min={schema.minimum} max={schema.maximum} required={required} value={typeof value === "number" ? value : ""} onChange={(event) => onChange(event.target.value === "" ? undefined : Number(event.target.value))} />
+        {about && <small>{about}</small>}
+      </label>
+    );
+  }
+  if (type === "string") {
+    const long = (schema.maxLength ?? 0) > 200 || schema.format === "textarea";
+    const shared = { id, className: "field", required, value: typeof value === "string" ? value : "", minLength: schema.minLength, maxLength: schema.maxLength };
+    const kind = schema.format === "date" ? "date" : schema.format === "email" ? "email" : schema.format === "uri" ? "url" : "text";
+    const tell = (text: string) => onChange(text === "" && !required ? undefined : text);
+    return (
+      <label htmlFor={id}>
+        <span>{label}</span>
+        {long ? <textarea rows={4} {...shared} onChange={(event) => tell(event.target.value)} /> : <input type={kind} pattern={schema.pattern} {...shared} onChange={(event) => tell(event.target.value)} />}
+        {about && <small>{about}</small>}
+      </label>
+    );
+  }
+  if (type === "object" && schema.properties) {
+    const known = (value ?? {}) as Record<string, unknown>;
+    return (
+      <fieldset>
+        <legend>{label}</legend>
+        {about && <small>{about}</small>}
+        <SchemaFields schema={schema} value={known} onChange={onChange} />
+      </fieldset>
+    );
+  }
+  return <JsonField label={label} about={about} value={value} onChange={onChange} />;
+}
+
+/** The properties of an object, one field each. */
+export function SchemaFields({ schema, value, onChange }: { schema: Schema; value: Record<string, unknown>; onChange: (value: Record<string, unknown>) => void }) {
+  return (
+    <>
+      {Object.entries(schema.properties ?? {}).map(([name, each]) => (
+        <SchemaField
+          key={name}
+          name={name}
+          schema={each}
+          value={value[name]}
+          required={schema.required?.includes(name) ?? false}
+          onChange={(changed) => {
+            const next = { ...value };
+            if (changed === undefined) delete next[name];
+            else next[name] = changed;
+            onChange(next);
+          }}
+        />
+      ))}
+    </>
+  );
+}
+
+/** What has no field of its own is written as JSON. */
+export function JsonField({ label, about, value, hint, onChange, onWrong }: { label: string; about?: string; hint?: string; value: unknown; onChange: (value: unknown) => void; onWrong?: (wrong: boolean) => void }) {
+  const [text, setText] = useState(() => (value === undefined ? "" : JSON.stringify(value, null, 2)));
+  const read = parseJson(text);
+  return (
+    <label>
+      <span>{label}</span>
+      <textarea
+        className="field"
+        rows={Math.min(8, Math.max(2, text.split("\n").length))}
+        value={text}
+        placeholder={hint}
+        aria-invalid={read.wrong !== undefined}
+        onChange={(event) => {
+          setText(event.target.value);
+          const next = parseJson(event.target.value);
+          onWrong?.(next.wrong !== undefined || event.target.value.trim() === "");
+          if (next.wrong === undefined) onChange(next.value);
+        }}
+      />
+      {read.wrong ? <small className="wrong">{read.wrong}</small> : <small>{about ?? "As JSON."}</small>}
+    </label>
+  );
+}

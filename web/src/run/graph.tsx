@@ -1,0 +1,100 @@
+/** A run as a graph: nodes coloured by their state. Loaded when a run is looked at. */
+import { Background, BackgroundVariant, Controls, type Edge as FlowEdge, Handle, type Node as FlowNode, type NodeProps, Position, ReactFlow } from "@xyflow/react";
+import "@xyflow/react/dist/style.css";
+import { memo, useCallback, useMemo } from "react";
+import { toneOf } from "../parts/ui";
+import { useTheme } from "../theme";
+import type { Edge } from "./edges";
+import { layOut } from "./layout";
+
+export type Box = {
+  name: string;
+  state: string;
+  /** A second line: the task, the queue, how far it is. */
+  about: string;
+};
+
+type BoxNode = FlowNode<Box & { chosen: boolean }, "box">;
+
+const BoxView = memo(function BoxView({ data }: NodeProps<BoxNode>) {
+  return (
+    <div className={`node ${toneOf(data.state)} ${data.chosen ? "chosen" : ""}`}>
+      <Handle type="target" position={Position.Left} isConnectable={false} />
+      <b title={data.name}>{data.name}</b>
+      <span>
+        {data.state.replaceAll("_", " ")}
+        {data.about && ` · ${data.about}`}
+      </span>
+      <Handle type="source" position={Position.Right} isConnectable={false} />
+    </div>
+  );
+});
+
+const KINDS = { box: BoxView };
+/** Below this zoom words cannot be read: a box is only its colour. */
+const FAR = 0.38;
+const FIT = { padding: 0.12, maxZoom: 1.1 };
+
+export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes: Box[]; edges: Edge[]; chosen: string | null; onChoose: (name: string) => void; onFar: (isFar: boolean) => void }) {
+  const theme = useTheme();
+  const shape = boxes.map((box) => box.name).join("\n") + edges.map((edge) => `${edge.from} ${edge.to}`).join("\n");
+  // eslint-disable-next-line react-hooks/exhaustive-deps
+  const places = useMemo(() => layOut(boxes.map((box) => box.name), edges), [shape]);
+  const nodes = useMemo<BoxNode[]>(
+    () =>
+      boxes.map((box) => ({
+        id: box.name,
+        type: "box",
+        position: places.get(box.name) ?? { x: 0, y: 0 },
+        data: { ...box, chosen: box.name === chosen },
+        draggable: false,
+        connectable: false,
+        ariaLabel: `${box.name}, ${box.state}`,
+        width: 168,
+        height: 46,
+      })),
+    [boxes, places, chosen],
+  );
+  const states = useMemo(() => new Map(boxes.map((box) => [box.name, box.state])), [boxes]);
+  const lines = useMemo<FlowEdge[]>(
+    () =>
+      edges.map((edge) => ({
+        id: `${edge.from} → ${edge.to}`,
+        source: edge.from,
+        target: edge.to,
+        className: `edge ${toneOf(states.get(edge.from) ?? "")}`,
+        animated: boxes.length < 150 && states.get(edge.to) === "running",
+        focusable: false,
+      })),
+    [edges, states, boxes.length],
+  );
+  const choose = useCallback((_: unknown, node: BoxNode) => onChoose(node.id), [onChoose]);
+  return (
+    <ReactFlow
+      key={shape.length}
+      nodes={nodes}
+      edges={lines}
+      nodeTypes={KINDS}
+      onNodeClick={choose}
+      onNodesChange={(changes) => {
+        for (const change of changes) if (change.type === "select" && change.selected) onChoose(change.id);
+      }}
+      onViewportChange={({ zoom }) => onFar(zoom < FAR)}
+      onInit={({ getZoom }) => window.setTimeout(() => onFar(getZoom() < FAR), 60)}
+      fitView
+      fitViewOptions={FIT}
+      minZoom={0.05}
+      maxZoom={2}
+      colorMode={theme}
+      nodesDraggable={false}
+      nodesConnectable={false}
+      edgesFocusable={false}
+      onlyRenderVisibleElements={boxes.length > 150}
+      proOptions={{ hideAttribution: false }}
+      aria-label="Graph of the run"
+    >
+      <Background variant={BackgroundVariant.Dots} gap={22} size={1} />
+      <Controls showInteractive={false} />
+    </ReactFlow>
+  );
+}

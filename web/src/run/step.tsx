@@ -1,0 +1,137 @@
+/** One step of a run: why it is where it is, what went in, what came out, how each attempt went. */
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { get } from "../api";
+import { AnswerForm } from "../parts/answer";
+import { JsonView } from "../parts/json";
+import { Button, Empty, Loading, Panel, State, Tag, Why } from "../parts/ui";
+import { Link } from "../router";
+import { Attempts } from "../screens/job";
+import { absolute, Ago, Took } from "../times";
+import type { Input, Job, List, Tick, TreeNode } from "../types";
+import { kindOf, tellTick, worksOf } from "./told";
+
+export interface NodeState {
+  status?: string;
+  job?: number;
+  result?: unknown;
+  error?: { kind: string; message: string; traceback?: string };
+  answered?: { by: string; at: number };
+  items?: { values?: unknown[]; results?: Record<string, unknown>; failed?: Record<string, string> };
+}
+
+interface DagStepProps {
+  runId: number;
+  node: TreeNode;
+  state: NodeState | undefined;
+  isThen: boolean;
+  may: boolean;
+  onRerun: (node: string) => void;
+}
+
+/** A node of a dag. */
+export function DagStep({ runId, node, state, isThen, may, onRerun }: DagStepProps) {
+  const [tab, setTab] = useState(node.state === "failed" ? "error" : "output");
+  const jobId = state?.job ?? node.jobs[0]?.id;
+  const job = useQuery({ queryKey: ["job", String(jobId)], queryFn: () => get<Job>(`/jobs/${jobId}`), enabled: jobId !== undefined && jobId !== null });
+  const asks = useQuery({ queryKey: ["inputs", runId], queryFn: () => get<List<Input>>("/inputs", { run: runId }), enabled: node.state === "waiting" && !isThen });
+  const question = asks.data?.items.find((input) => input.node === node.node);
+  const failed = Object.entries(state?.items?.failed ?? {});
+  return (
+    <Panel title={node.node} aside={<State state={node.state} />}>
+      <Why lines={[node.why || node.note || node.state]} />
+      {question && may && (
+        <div className="pad">
+          <AnswerForm input={question} />
+        </div>
+      )}
+      <div className="pad row soft">
+        {node.began && (
+          <span>
+            began <Ago at={node.began} />, took <Took from={node.began} to={node.ended} />
+          </span>
+        )}
+        {node.total !== null && <Tag>{node.done} of {node.total} items</Tag>}
+        {jobId !== undefined && jobId !== null && <Link to={`/jobs/${jobId}`}>job {jobId}</Link>}
+        {state?.answered && <span title={absolute(state.answered.at)}>answered by {state.answered.by}</span>}
+        {may && !isThen && (
+          <Button className="small" onClick={() => onRerun(node.node)}>
+            Run again from here
+          </Button>
+        )}
+      </div>
+      <Tabs tabs={["output", "input", "error", "job"]} at={tab} onChange={setTab} />
+      {tab === "output" && (state?.result !== undefined ? <JsonView value={state.result} label="output" /> : state?.items?.results && Object.keys(state.items.results).length > 0 ? <JsonView value={state.items.results} label="results so far" /> : <Empty title={node.ended ? "It gave no output" : "No output yet"} />)}
+      {tab === "input" && (job.isLoading ? <Loading lines={2} /> : job.data ? <JsonView value={job.data.args} label="input" /> : state?.items?.values ? <JsonView value={state.items.values} label="items" /> : <Empty title="It was given nothing yet" />)}
+      {tab === "error" &&
+        (state?.error ? (
+          <div className="pad">
+            <b>{state.error.kind}</b> {state.error.message}
+            {state.error.traceback && <pre className="trace" tabIndex={0}>{state.error.traceback}</pre>}
+          </div>
+        ) : failed.length > 0 ? (
+          <JsonView value={state?.items?.failed} label="failed items" />
+        ) : job.data?.errors?.length ? (
+          <Attempts errors={job.data.errors} />
+        ) : (
+          <Empty good title="No error" />
+        ))}
+      {tab === "job" && (job.data ? <Why lines={job.data.why} /> : <Empty title={node.total !== null ? "Its items are jobs of their own" : "It has no job"}>{node.total !== null && <Link to={`/jobs?run=${runId}`}>The jobs of this run</Link>}</Empty>)}
+    </Panel>
+  );
+}
+
+/** A step of a flow: what the journal says of it. */
+export function FlowStep({ name, ticks }: { name: string; ticks: Tick[] }) {
+  const works = worksOf(ticks);
+  const mine = ticks.filter((tick) => {
+    const begun = (tick.data.begun as [number, string][] | undefined) ?? [];
+    return works.get(tick.data.work as number) === name || begun.some(([, placed]) => placed.split("@")[0] === name);
+  });
+  const ends = mine.filter((tick) => kindOf(tick) === "completed" && works.get(tick.data.work as number) === name);
+  const causes = mine.filter((tick) => ((tick.data.begun as [number, string][] | undefined) ?? []).some(([, placed]) => placed.split("@")[0] === name));
+  const [tab, setTab] = useState("output");
+  const errors = ends.filter((tick) => tick.data.error);
+  return (
+    <Panel title={name} aside={<Tag>{causes.length} begun, {ends.length} ended</Tag>}>
+      <Tabs tabs={["output", "input", "error", "ticks"]} at={tab} onChange={setTab} />
+      {tab === "output" && (ends.length ? <JsonView value={unpack(ends.flatMap((tick) => (tick.data.events as unknown[] | undefined) ?? []))} label="output" /> : <Empty title="No output yet" />)}
+      {tab === "input" && (causes.length ? <JsonView value={unpack(causes.flatMap((tick) => (tick.data.event ? [tick.data.event] : ((tick.data.events as unknown[] | undefined) ?? []))))} label="input" /> : <Empty title="Nothing has come yet" />)}
+      {tab === "error" &&
+        (errors.length ? (
+          <Attempts errors={errors.map((tick, index) => { const [kind, message, traceback] = tick.data.error as [string, string, string]; return { attempt: index + 1, at: tick.data.at as number, kind: kind.split(".").at(-1), message, traceback }; })} />
+        ) : (
+          <Empty good title="No error" />
+        ))}
+      {tab === "ticks" && (
+        <ul className="why">
+          {mine.slice(-50).map((tick) => (
+            <li key={tick.seq}>
+              {tick.seq}: {tellTick(tick, works)}
+            </li>
+          ))}
+        </ul>
+      )}
+    </Panel>
+  );
+}
+
+function unpack(events: unknown[]): unknown {
+  const found = events.map((event) => {
+    const { type, value } = (event ?? {}) as { type?: string; value?: unknown };
+    return type === undefined ? event : { [type.split(".").at(-1) ?? type]: value };
+  });
+  return found.length === 1 ? found[0] : found;
+}
+
+export function Tabs({ tabs, at, onChange }: { tabs: string[]; at: string; onChange: (tab: string) => void }) {
+  return (
+    <div className="tabs" role="tablist">
+      {tabs.map((tab) => (
+        <button key={tab} type="button" role="tab" aria-selected={tab === at} onClick={() => onChange(tab)}>
+          {tab}
+        </button>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,104 @@
+/** Ticks in words, and what the journal tells of a flow's steps. */
+import type { Tick } from "../types";
+import type { Edge } from "./edges";
+import type { Box } from "./graph";
+
+const shortName = (type: unknown) => String(type ?? "").split(".").at(-1) ?? "";
+const typeOf = (event: unknown) => shortName((event as { type?: string } | null)?.type);
+
+/** What kind of tick it is; dags and flows write it differently. */
+export const kindOf = (tick: Tick): string => tick.kind || String(tick.data.type ?? "");
+
+/** A tick in a few words. */
+export function tellTick(tick: Tick, nodes?: Map<number, string>): string {
+  const data = tick.data;
+  const job = (data.outcome as { job?: number } | undefined)?.job;
+  const known = nodes?.get(data.work as number);
+  const who = known ?? (job ? `job ${job}` : undefined) ?? (data.work === undefined ? "" : `work ${String(data.work)}`);
+  switch (kindOf(tick)) {
+    case "started":
+      return data.event ? `started with ${typeOf(data.event)}` : "started";
+    case "received": {
+      const event = data.event as { node?: string; by?: string } | undefined;
+      if (event?.node) return `${event.by || "somebody"} answered ${event.node}`;
+      return `received ${typeOf(data.event)}${data.target ? ` for ${String(data.target)}` : ""}`;
+    }
+    case "completed": {
+      const outcome = data.outcome as { state?: string; job?: number; note?: string } | undefined;
+      if (outcome) return `${who} ${outcome.state ?? "ended"}${known && outcome.job ? ` (job ${outcome.job})` : ""}`;
+      const error = data.error as [string, string] | undefined;
+      if (error) return `${who} failed: ${shortName(error[0])}: ${error[1]}${data.retry_in ? "; tries again" : ""}`;
+      const events = ((data.events as unknown[] | undefined) ?? []).map(typeOf);
+      return `${who} ended with ${events.join(", ") || "nothing"}`;
+    }
+    case "noted": {
+      const note = data.note as Record<string, unknown> | undefined;
+      const about = note?.question ?? note?.path ?? note?.name ?? note?.buffer ?? "";
+      return `${who} ${note?.kind === "asked" ? "waits for" : String(note?.kind ?? "noted")} ${about ? shortName(String(about).replace(/ \[.*$/, "")) : ""}`.trim();
+    }
+    case "elapsed":
+      return `timer ${String(data.timer)} went off`;
+    case "cancel_asked":
+      return `cancel asked: ${String(data.reason ?? "")}`;
+    case "resumed":
+      return "taken up by an owner";
+    default:
+      return kindOf(tick);
+  }
+}
+
+/** Which step each piece of a flow's work was. */
+export function worksOf(ticks: Tick[]): Map<number, string> {
+  const found = new Map<number, string>();
+  for (const tick of ticks) for (const [work, name] of (tick.data.begun as [number, string][] | undefined) ?? []) found.set(work, name.split("@")[0] ?? name);
+  return found;
+}
+
+/** The steps of a flow as far as it has come, and what led to what. */
+export function drawFlow(ticks: Tick[], isOver: boolean): { boxes: Box[]; edges: Edge[] } {
+  const boxes = new Map<string, { state: string; times: number }>();
+  const edges = new Map<string, Edge>();
+  const works = new Map<number, string>();
+  for (const tick of ticks) {
+    const kind = kindOf(tick);
+    const work = tick.data.work as number | undefined;
+    let cause = kind === "completed" || kind === "noted" ? works.get(work ?? -1) : kind === "started" ? "start" : undefined;
+    if (kind === "started") boxes.set("start", { state: "succeeded", times: 1 });
+    if (kind === "received") {
+      cause = typeOf(tick.data.event) || "event";
+      boxes.set(cause, { state: "received", times: (boxes.get(cause)?.times ?? 0) + 1 });
+    }
+    if (kind === "completed" && cause) {
+      const box = boxes.get(cause);
+      if (box) box.state = tick.data.error ? (tick.data.retry_in ? "waiting" : "failed") : "succeeded";
+    }
+    if (kind === "noted" && cause && (tick.data.note as { kind?: string } | undefined)?.kind === "asked") {
+      const box = boxes.get(cause);
+      if (box) box.state = "waiting";
+    }
+    for (const [number, placed] of (tick.data.begun as [number, string][] | undefined) ?? []) {
+      const name = placed.split("@")[0] ?? placed;
+      const isAgain = works.has(number);
+      works.set(number, name);
+      const box = boxes.get(name) ?? { state: "running", times: 0 };
+      boxes.set(name, { state: "running", times: box.times + (isAgain ? 0 : 1) });
+      if (cause && cause !== name) edges.set(`${cause} ${name}`, { from: cause, to: name });
+    }
+  }
+  const shown = [...boxes].map(([name, box]) => ({ name, state: isOver && box.state === "running" ? "cancelled" : box.state, about: box.times > 1 ? `×${box.times}` : "" }));
+  return { boxes: shown, edges: [...edges.values()] };
+}
+
+/** What the steps of a flow wait for now, in sentences. */
+export function waitsOf(ticks: Tick[]): string[] {
+  const works = worksOf(ticks);
+  const waits = new Map<number, string>();
+  for (const tick of ticks) {
+    const work = tick.data.work as number;
+    const note = tick.data.note as { kind?: string; question?: string } | undefined;
+    if (kindOf(tick) === "noted" && note?.kind === "asked") waits.set(work, shortName(String(note.question ?? "an event").replace(/ \[.*$/, "")));
+    else if (kindOf(tick) === "completed" || kindOf(tick) === "noted") waits.delete(work);
+    for (const [begun] of (tick.data.begun as [number, string][] | undefined) ?? []) waits.delete(begun);
+  }
+  return [...waits].map(([work, event]) => `Step ${works.get(work) ?? work} waits for ${event}: send it one with “Send an event”.`);
+}

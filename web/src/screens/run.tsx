@@ -1,0 +1,263 @@
+/** One run, live: where it stands and why, its graph and timeline, each step, and its state at any tick. */
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { lazy, Suspense, useCallback, useMemo, useState } from "react";
+import { get } from "../api";
+import { JsonView } from "../parts/json";
+import { Button, Empty, Fact, Head, Loading, Panel, State, Tag, Trouble, Why } from "../parts/ui";
+import { Link, useFilters } from "../router";
+import { CancelRun, ForkRun, RerunDag, SendEvent } from "../run/acts";
+import { lanesOfDag, lanesOfFlow } from "../run/bars";
+import { drawDag } from "../run/edges";
+import { DagStep, FlowStep, type NodeState } from "../run/step";
+import { Timeline } from "../run/timeline";
+import { drawFlow, tellTick, waitsOf, worksOf } from "../run/told";
+import { useMay } from "../session";
+import { absolute, Ago, duration, Took } from "../times";
+import type { Job, JobLine, Page, Run, StateAt, Tick, Ticks, Tree } from "../types";
+
+const Graph = lazy(() => import("../run/graph"));
+
+const MOST_TICKS = 5000;
+const LIVE = ["running", "parked"];
+
+/** The whole journal, or the beginning of a very long one. */
+async function readTicks(id: string): Promise<Ticks> {
+  const items: Tick[] = [];
+  for (;;) {
+    const page = await get<Ticks>(`/runs/${id}/ticks`, { after: items.at(-1)?.seq ?? 0, limit: 1000 });
+    items.push(...page.items);
+    if (page.items.length < 1000 || items.length >= MOST_TICKS) return { items, total: page.total };
+  }
+}
+
+/** The run's jobs, with the attempts of those that failed on the way. */
+async function readJobs(id: string): Promise<(JobLine | Job)[]> {
+  const page = await get<Page<JobLine>>("/jobs", { run: id, limit: 200 });
+  const rough = page.items.filter((job) => job.failures + job.losses > 0).slice(0, 20);
+  const known = new Map(await Promise.all(rough.map(async (job) => [job.id, await get<Job>(`/jobs/${job.id}`)] as const)));
+  return page.items.map((job) => known.get(job.id) ?? job);
+}
+
+export function RunPage({ id }: { id: string }) {
+  const [query, change] = useFilters();
+  const may = useMay("operate");
+  const [act, setAct] = useState<"cancel" | "rerun" | "fork" | "send" | null>(null);
+  const [start, setStart] = useState<string | null>(null);
+  const found = useQuery({ queryKey: ["run", id], queryFn: () => get<Run>(`/runs/${id}`) });
+  const run = found.data;
+  const isDag = run?.shape === "dag";
+  const at = query.get("at") === null ? null : Number(query.get("at"));
+  const step = query.get("step");
+  const choose = useCallback((name: string) => change({ step: name }), [change]);
+  const ticks = useQuery({ queryKey: ["ticks", id], queryFn: () => readTicks(id), enabled: run !== undefined });
+  const tree = useQuery({ queryKey: ["tree", id, at], queryFn: () => get<Tree>(`/runs/${id}/tree`, { at }), enabled: isDag, placeholderData: keepPreviousData });
+  const state = useQuery({ queryKey: ["run", id, "state", at], queryFn: () => get<StateAt>(`/runs/${id}/state`, { at }), enabled: run !== undefined && (isDag || at !== null), placeholderData: keepPreviousData, retry: false });
+  const jobs = useQuery({ queryKey: ["runjobs", id], queryFn: () => readJobs(id), enabled: isDag });
+
+  if (found.error) return <Trouble error={found.error} retry={() => void found.refetch()} />;
+  if (!run) return <Loading lines={10} />;
+  const isLive = LIVE.includes(run.state);
+  const journal = ticks.data?.items ?? [];
+  const shown = at === null ? journal : journal.filter((tick) => tick.seq <= at);
+  const nodeStates = (state.data?.state.state as { nodes?: Record<string, NodeState> } | undefined)?.nodes ?? (state.data?.state.nodes as Record<string, NodeState> | undefined) ?? {};
+  return (
+    <>
+      <Head
+        title={run.workflow}
+        under={
+          <span className="row">
+            <State state={run.state} /> <span>r{run.id}</span> <Tag>{run.shape}</Tag> {run.key && <Tag>{run.key}</Tag>}
+            <span className="soft">
+              started <Ago at={run.created_at} />, {run.ended_at ? "took" : "running for"} <Took from={run.created_at} to={run.ended_at} />
+            </span>
+          </span>
+        }
+      >
+        {may && (
+          <>
+            {isDag && <Button onClick={() => { setStart(null); setAct("rerun"); }}>Run again</Button>}
+            {!isDag && isLive && <Button onClick={() => setAct("send")}>Send an event</Button>}
+            {!isDag && run.ticks > 0 && <Button onClick={() => setAct("fork")}>Fork{at === null ? "" : ` at tick ${at}`}</Button>}
+            {isLive && (
+              <Button kind="danger" onClick={() => setAct("cancel")}>
+                Cancel
+              </Button>
+            )}
+          </>
+        )}
+      </Head>
+      <div className="run-grid">
+        <div className="stack">
+          <Panel title={isLive ? "Why it is where it is" : "How it ended"}>
+            <Why lines={at !== null && tree.data ? tree.data.why : [...run.why, ...(isLive && !isDag ? waitsOf(journal) : [])]} />
+          </Panel>
+          <GraphPanel run={run} tree={tree.data} ticks={shown} total={run.ticks} at={at} chosen={step} onChoose={choose} onAt={(next) => change({ at: next === null ? null : String(next) })} journal={journal} />
+          <Bars run={run} tree={isDag ? tree.data : undefined} jobs={jobs.data ?? []} ticks={shown} states={nodeStates} chosen={step} onChoose={choose} />
+          {at !== null && !isDag && (
+            <Panel title={`State after tick ${at}`}>{state.error ? <Trouble error={state.error} /> : state.data ? <JsonView value={state.data.state} label={`state after tick ${at}`} /> : <Loading />}</Panel>
+          )}
+        </div>
+        <div className="stack">
+          {step && isDag && tree.data?.nodes.some((node) => node.node === step) && (
+            <DagStep key={step} runId={run.id} node={tree.data.nodes.find((node) => node.node === step) as Tree["nodes"][number]} state={nodeStates[step]} isThen={at !== null} may={may} onRerun={(node) => { setStart(node); setAct("rerun"); }} />
+          )}
+          {step && !isDag && <FlowStep key={step} name={step} ticks={shown} />}
+          {!step && <Panel title="Step"><Empty title="Choose a step">Click a node of the graph or a line of the timeline to see what went in and what came out.</Empty></Panel>}
+          <Facts run={run} />
+          {run.result !== null && <Panel title="Result"><JsonView value={run.result} label="result" /></Panel>}
+          {run.error !== null && <Panel title="Error"><JsonView value={run.error} label="error" /></Panel>}
+          {run.input !== null && <Panel title="Input"><JsonView value={run.input} label="input" /></Panel>}
+          <Journal ticks={journal} total={run.ticks} at={at} onAt={(next) => change({ at: String(next) })} states={nodeStates} isDag={isDag} />
+        </div>
+      </div>
+      {act === "cancel" && <CancelRun run={run} onClose={() => setAct(null)} />}
+      {act === "rerun" && <RerunDag run={run} start={start} onClose={() => setAct(null)} />}
+      {act === "fork" && <ForkRun run={run} at={at ?? run.ticks} onClose={() => setAct(null)} />}
+      {act === "send" && <SendEvent run={run} onClose={() => setAct(null)} />}
+    </>
+  );
+}
+
+interface GraphProps {
+  run: Run;
+  tree: Tree | undefined;
+  ticks: Tick[];
+  journal: Tick[];
+  total: number;
+  at: number | null;
+  chosen: string | null;
+  onChoose: (name: string) => void;
+  onAt: (at: number | null) => void;
+}
+
+function GraphPanel({ run, tree, ticks, journal, total, at, chosen, onChoose, onAt }: GraphProps) {
+  const [big, setBig] = useState(false);
+  const [isFar, setFar] = useState(false);
+  const definition = tree ? JSON.stringify(tree.definition) : "";
+  // eslint-disable-next-line react-hooks/exhaustive-deps
+  const drawn = useMemo(() => (tree ? drawDag(tree.definition) : null), [definition]);
+  const isOver = at === null && run.ended_at !== null;
+  const { boxes, edges } = useMemo(() => {
+    if (run.shape === "flow") return drawFlow(ticks, isOver);
+    const known = new Map(tree?.nodes.map((node) => [node.node, node]));
+    const nodes = (drawn?.nodes ?? []).filter(({ name }) => known.has(name));
+    const names = new Set(nodes.map(({ name }) => name));
+    return {
+      boxes: nodes.map(({ name, spec }) => {
+        const node = known.get(name);
+        const about = node?.total ? `${node.done ?? 0}/${node.total}` : (spec.queue ?? spec.task ?? (spec.kind === "input" ? "asks a person" : ""));
+        const job = node?.jobs.length === 1 ? node.jobs[0] : undefined;
+        const queued = node?.state === "running" && job !== undefined && job.state !== "running";
+        return { name, state: queued ? "queued" : (node?.state ?? "pending"), about };
+      }),
+      edges: (drawn?.edges ?? []).filter((edge) => names.has(edge.from) && names.has(edge.to)),
+    };
+  }, [run.shape, ticks, isOver, tree, drawn]);
+  const moment = at === null ? null : journal.find((tick) => tick.seq === at)?.at;
+  return (
+    <Panel
+      title="Graph"
+      aside={
+        <span className="row">
+          <span className="faint">{boxes.length} {run.shape === "dag" ? "nodes" : "steps so far"}</span>
+          <Button kind="quiet" aria-pressed={big} onClick={() => setBig(!big)}>
+            {big ? "smaller" : "larger"}
+          </Button>
+        </span>
+      }
+    >
+      <div className={`graph ${big ? "big" : boxes.length <= 6 ? "low" : boxes.length <= 14 ? "middle" : ""} ${isFar ? "far" : ""}`}>
+        {boxes.length === 0 ? <Empty title="Nothing to draw yet" /> : (
+          <Suspense fallback={<Loading lines={6} />}>
+            <Graph boxes={boxes} edges={edges} chosen={chosen} onChoose={onChoose} onFar={setFar} />
+          </Suspense>
+        )}
+      </div>
+      {at !== null && (
+        <div className="then" role="status">
+          <span>
+            As it was after tick {at}
+            {moment && ` (${absolute(moment)}, ${duration((Date.parse(moment) - Date.parse(run.created_at)) / 1000)} after it started)`}
+          </span>
+          <Button kind="quiet" onClick={() => onAt(null)}>
+            Back to now
+          </Button>
+        </div>
+      )}
+      <div className="slider">
+        <span className="soft">Time</span>
+        <input type="range" min={0} max={total} step={1} value={at ?? total} aria-label="Tick" onChange={(event) => onAt(Number(event.target.value) === total ? null : Number(event.target.value))} />
+        <output>{at === null ? `now, ${total} ticks` : `tick ${at} of ${total}`}</output>
+      </div>
+    </Panel>
+  );
+}
+
+interface BarsProps {
+  run: Run;
+  tree: Tree | undefined;
+  jobs: (JobLine | Job)[];
+  ticks: Tick[];
+  states: Record<string, NodeState>;
+  chosen: string | null;
+  onChoose: (name: string) => void;
+}
+
+function Bars({ run, tree, jobs, ticks, states, chosen, onChoose }: BarsProps) {
+  const lanes = useMemo(() => {
+    if (run.shape === "flow") return lanesOfFlow(ticks, run);
+    if (!tree) return [];
+    const jobOf = new Map(Object.entries(states).flatMap(([name, node]) => (node.job ? [[name, node.job] as const] : [])));
+    return lanesOfDag(tree, new Map(jobs.map((job) => [job.id, job])), jobOf);
+  }, [run, tree, jobs, ticks, states]);
+  return <Timeline lanes={lanes} from={Date.parse(run.created_at) / 1000} to={run.ended_at ? Date.parse(run.ended_at) / 1000 : null} chosen={chosen} onChoose={onChoose} />;
+}
+
+function Facts({ run }: { run: Run }) {
+  const origin = run.origin ?? {};
+  const by = [origin.by && `by ${String(origin.by)}`, origin.host && `on ${String(origin.host)}`, origin.pid && `(pid ${String(origin.pid)})`].filter(Boolean).join(" ");
+  return (
+    <Panel title="Why it started">
+      <dl className="facts">
+        <Fact name="Started">{by || "nobody is recorded"}</Fact>
+        {typeof origin.repeats === "number" && <Fact name="Repeats"><Link to={`/runs/${origin.repeats}`}>r{origin.repeats}</Link></Fact>}
+        {run.parent && <Fact name="Parent"><Link to={`/runs/${run.parent}`}>r{run.parent}</Link></Fact>}
+        {run.forked_from && <Fact name="Fork of"><Link to={`/runs/${run.forked_from}`}>r{run.forked_from}</Link></Fact>}
+        {run.owner_host && <Fact name="Driven by"><Link to={`/workers/${encodeURIComponent(run.owner_host)}`}>{run.owner_host}</Link> (pid {run.owner_pid})</Fact>}
+        <Fact name="Version"><code>{run.version}</code></Fact>
+        <Fact name="More">
+          <span className="row">
+            <Link to={`/jobs?run=${run.id}`}>its jobs</Link>
+            <Link to={`/runs?parent=${run.id}`}>its children</Link>
+            <Link to={`/runs?forked_from=${run.id}`}>its forks</Link>
+          </span>
+        </Fact>
+      </dl>
+    </Panel>
+  );
+}
+
+function Journal({ ticks, total, at, onAt, states, isDag }: { ticks: Tick[]; total: number; at: number | null; onAt: (at: number) => void; states: Record<string, NodeState>; isDag: boolean }) {
+  const names = useMemo(() => {
+    if (!isDag) return worksOf(ticks);
+    return new Map(Object.entries(states).flatMap(([name, node]) => { const work = (node as { work?: number }).work; return work === undefined || work === null ? [] : [[work, name] as const]; }));
+  }, [isDag, ticks, states]);
+  const first = ticks[0]?.at ? Date.parse(ticks[0].at) : 0;
+  return (
+    <Panel title="Journal" aside={<span className="faint">{total} ticks</span>}>
+      {ticks.length === 0 ? (
+        <Empty title="No tick yet" />
+      ) : (
+        <div className="ticks" tabIndex={0} role="group" aria-label="Ticks">
+          {ticks.slice(-400).map((tick) => (
+            <button key={tick.seq} type="button" aria-pressed={at === tick.seq} onClick={() => onAt(tick.seq)} title={tick.at ? absolute(tick.at) : ""}>
+              <span className="seq">{tick.seq}</span>
+              <span className="at">+{tick.at ? duration((Date.parse(tick.at) - first) / 1000) : ""}</span>
+              <span>{tellTick(tick, names)}</span>
+            </button>
+          ))}
+        </div>
+      )}
+    </Panel>
+  );
+}
