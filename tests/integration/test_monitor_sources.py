@@ -10,13 +10,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.support import eventually
 from tests.support.receiver import Request, receiver
 from tests.support.watched import heat_monitor, watching
 from tidemill.core.errors import ConfigError
-from tidemill.monitors import HttpCursorSource, JsonlSource, Page, PostgresSource, SourceError
+from tidemill.monitors import HttpCursorSource, JsonlSource, Page, PostgresSource, SourceError, StreamSource
+from tidemill.monitors.runner import Watcher
 from tidemill.monitors.sources.base import read_time
 from tidemill.store.database import Database
 from tidemill.store.monitors import list_problems, read_monitor
+from tidemill.streams.sources.jsonl import JsonlSource as StreamLines
 
 
 async def all_of(pages: AsyncIterator[Page]) -> list[Page]:
@@ -179,6 +182,30 @@ async def test_a_table_is_read_by_time_and_id(database: Database, database_url: 
     await broken.close()
     with pytest.raises(ConfigError, match="not the name of a table"):
         PostgresSource("reading; DROP TABLE x", url=database_url)
+
+
+async def test_any_source_of_a_stream_is_a_source_of_a_monitor(database: Database, tmp_path: Path) -> None:
+    file = tmp_path / "log.jsonl"
+    file.write_text("".join(json.dumps({"id": i, "at": 900 + i, "who": "a", "heat": 1}) + "\n" for i in range(7)))
+    source = StreamSource(StreamLines(path=str(file)), page=3)
+    async with watching(database, heat_monitor(source)) as watcher:
+        await watcher.one_tick()
+        assert (await read_monitor(database, "heat"))["events"] == 7
+        with file.open("a") as more:
+            more.write('{"id": 7, "at": 950, "who": "a", "heat": 1}\nnonsense\n')
+        await eventually(lambda: _ticked(watcher, database, 8))
+        await source.close()
+    again = StreamSource(StreamLines(path=str(file)), page=3)
+    async with watching(database, heat_monitor(again)) as watcher:
+        await watcher.one_tick()
+        await again.close()
+    row = await read_monitor(database, "heat")
+    assert (row["events"], row["duplicates"]) == (8, 0)
+
+
+async def _ticked(watcher: Watcher, database: Database, events: int) -> bool:
+    await watcher.one_tick()
+    return (await read_monitor(database, "heat"))["events"] == events
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs over HTTP: started, followed, sent events, forked, answered, repeated, cancelled; the server owns none of them."""
+"""Runs over HTTP: started, followed, sent events, forked, answered, repeated, cancelled; the server owns none."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tidemill import App
 from tidemill.dags import Dag, input_node, node
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
@@ -24,7 +26,7 @@ class Asking(Workflow):
         return StopEvent(result={"word": given.word, "from": ev.get("who", "")})
 
 
-def make_app(**settings: object) -> App:
+def make_app(**settings: Any) -> App:
     """A new application; the server has one of its own."""
     app = App("web", **settings)
 

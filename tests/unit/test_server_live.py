@@ -88,12 +88,11 @@ def test_only_this_machine_is_loopback(host: str, own: bool) -> None:
 def test_other_machines_are_served_only_with_tls_or_by_an_explicit_wish() -> None:
     with pytest.raises(ConfigError, match="--tls-cert"):
         ServerSettings(host="0.0.0.0").validate()
-    for wish in (
-        {"plain_http": True},
-        {"behind_proxy": True},
-        {"tls_cert": "cert.pem", "tls_key": "key.pem"},
+    for settings in (
+        ServerSettings(host="0.0.0.0", plain_http=True),
+        ServerSettings(host="0.0.0.0", behind_proxy=True),
+        ServerSettings(host="0.0.0.0", tls_cert="cert.pem", tls_key="key.pem"),
     ):
-        settings = ServerSettings(host="0.0.0.0", **wish).validate()
-        assert settings.asks_login
+        assert settings.validate().asks_login
     with pytest.raises(ConfigError, match="both"):
         ServerSettings(tls_cert="cert.pem").validate()

@@ -11,6 +11,7 @@ from tidemill.monitors.sources.base import Incoming, Page, Source, SourceError
 from tidemill.monitors.sources.http import HttpCursorSource
 from tidemill.monitors.sources.jsonl import JsonlSource
 from tidemill.monitors.sources.postgres import PostgresSource
+from tidemill.monitors.sources.stream import StreamSource
 from tidemill.monitors.state import Bag
 from tidemill.monitors.triggers import absent, momentary, sustained
 
@@ -29,6 +30,7 @@ __all__ = [
     "Slack",
     "Source",
     "SourceError",
+    "StreamSource",
     "Webhook",
     "absent",
     "momentary",

@@ -28,6 +28,7 @@ from tidemill.monitors.event import Tick
 from tidemill.monitors.model import Monitor
 from tidemill.monitors.recompute import Recompute
 from tidemill.monitors.sources.base import SourceError
+from tidemill.monitors.sources.stream import StreamSource
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.monitors import (
     MONITORS_CHANNEL,
@@ -101,6 +102,8 @@ class Watcher:
     async def prepare(self, owner: int) -> None:
         """Make the monitor known, and take part in it."""
         self._owner = owner
+        if isinstance(self.watch.source, StreamSource):
+            self.watch.source.attach(self._database, self.watch.name)
         await declare_monitor(self._database, self.watch.name, self.watch.fold.version, keep=self.watch.keep)
 
     async def run(self) -> None:

@@ -74,7 +74,8 @@ class KafkaTap:
         self._arrival = asyncio.Event()
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
-        self._commit_at = 0.0
+        self._has_news = False
+        self._behind: int | None = None
         self._consumer: Any = None
         self._thread: threading.Thread | None = None
 
@@ -134,12 +135,7 @@ class KafkaTap:
     async def flush(self) -> None:
         if self._cursors is not None:
             await self._cursors.flush()
-        now = time.monotonic()
-        if now < self._commit_at:
-            await asyncio.sleep(0)
-            return
-        self._commit_at = now + COMMIT_EVERY
-        self._commit(asynchronous=True)
+        self._has_news = True  # The client's thread commits, within half a second.
 
     async def settle(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
         if self._cursors is not None:
@@ -153,7 +149,7 @@ class KafkaTap:
             await asyncio.to_thread(self._thread.join, 10.0)
 
     async def lag(self) -> int | None:
-        return await asyncio.to_thread(self._count_behind)
+        return self._behind
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
         self._buffer.extend(deliveries)
@@ -187,8 +183,15 @@ class KafkaTap:
             self._consumer.close()
 
     def _consume(self) -> None:
-        consumer, paused = self._consumer, False
+        """The only one to touch the client, which is not safe for two."""
+        consumer, paused, due = self._consumer, False, 0.0
         while not self._stopping.is_set():
+            if (now := time.monotonic()) >= due:
+                due = now + COMMIT_EVERY
+                if self._has_news:
+                    self._has_news = False
+                    self._commit(asynchronous=True)
+                self._behind = self._count_behind()
             if len(self._buffer) > HIGH and not paused:
                 paused = True
                 consumer.pause(consumer.assignment())

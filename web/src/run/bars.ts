@@ -99,7 +99,7 @@ export function lanesOfFlow(ticks: Tick[], run: Run): Lane[] {
       const known = open.get(work);
       if (known && note?.kind === "asked") {
         known.bar.to = at;
-        known.bar.tone = "park";
+        known.bar.tone = "ok";
         const wait: Bar = { from: at, to: null, tone: "wait", thin: true, label: `waits for ${note.question ?? "an event"}` };
         known.lane.bars.push(wait);
         waits.set(work, wait);

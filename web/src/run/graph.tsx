@@ -94,7 +94,7 @@ export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes
       aria-label="Graph of the run"
     >
       <Background variant={BackgroundVariant.Dots} gap={22} size={1} />
-      <Controls showInteractive={false} />
+      <Controls showInteractive={false} orientation="horizontal" />
     </ReactFlow>
   );
 }

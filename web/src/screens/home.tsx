@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { type ReactNode, useEffect, useState } from "react";
 import { get } from "../api";
-import { bytes, count, Empty, Head, Loading, Meter, Panel, State, Trouble } from "../parts/ui";
+import { bytes, count, Empty, Head, Loading, Meter, Panel, State, Tag, Trouble } from "../parts/ui";
 import { Link } from "../router";
 import { useSession } from "../session";
 import { Ago, duration } from "../times";
@@ -136,6 +136,18 @@ function recent(overview: Overview): (JobLine | RunLine)[] {
   return [...runs, ...jobs];
 }
 
+/** Failures that differ only in their numbers are one line, that of the newest. */
+function alike(found: (JobLine | RunLine)[]): { newest: JobLine | RunLine; times: number }[] {
+  const groups = new Map<string, { newest: JobLine | RunLine; times: number }>();
+  for (const each of found) {
+    const key = `${"workflow" in each ? each.workflow : each.task} ${(each.note ?? "").replaceAll(/\d+/g, "#")}`;
+    const known = groups.get(key);
+    if (known) known.times += 1;
+    else groups.set(key, { newest: each, times: 1 });
+  }
+  return [...groups.values()];
+}
+
 function Broken({ overview }: { overview: Overview | undefined }) {
   if (!overview) return null;
   const found = recent(overview);
@@ -155,13 +167,13 @@ function Broken({ overview }: { overview: Overview | undefined }) {
         </Empty>
       ) : (
         <ul className="broken">
-          {found.slice(0, 12).map((each) => {
+          {alike(found).slice(0, 12).map(({ newest: each, times }) => {
             const isRun = "workflow" in each;
             return (
               <li key={`${isRun ? "r" : ""}${each.id}`}>
                 <State state={each.state} />
                 <Link to={isRun ? `/runs/${each.id}` : `/jobs/${each.id}`}>
-                  {isRun ? `r${each.id} ${each.workflow}` : `${each.task} · job ${each.id}`}
+                  {isRun ? `r${each.id} ${each.workflow}` : `${each.task} · job ${each.id}`} {times > 1 && <Tag tone="bad">×{times}</Tag>}
                 </Link>
                 <span className="faint">
                   <Ago at={(isRun ? each.ended_at : each.finished_at) ?? each.created_at} />
