@@ -3,7 +3,7 @@
 import argparse
 import time
 
-from benchmarks import chaos, contenders, dags, flows, jobs, monitors, pipelines, report, server, venv
+from benchmarks import chaos, contenders, dags, flows, jobs, monitors, pipelines, report, server, server_api, venv
 
 
 def main() -> None:
@@ -25,6 +25,8 @@ def main() -> None:
     suite.set_defaults(run=run_monitors)
     suite = suites.add_parser("pipelines", parents=[options], help="states of files, beside other build tools")
     suite.set_defaults(run=run_pipelines)
+    suite = suites.add_parser("server", parents=[options], help="the HTTP API and the live stream, on a long history")
+    suite.set_defaults(run=run_server)
     arguments = parser.parse_args()
     began = time.monotonic()
     arguments.run(arguments)
@@ -52,6 +54,13 @@ def run_flows(arguments: argparse.Namespace) -> None:
     with server.running() as postgres:
         rows = flows.Run(postgres, plan, deadline=deadline).rows()
     report.emit("flows", rows, json_only=arguments.json)
+
+
+def run_server(arguments: argparse.Namespace) -> None:
+    plan = server_api.QUICK if arguments.quick else server_api.FULL
+    with server.running() as postgres:
+        rows = server_api.run(postgres, plan)
+    report.emit("server", rows, json_only=arguments.json)
 
 
 def run_dags(arguments: argparse.Namespace) -> None:

@@ -21,6 +21,7 @@ import structlog
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import LeaseLostError, StoreError
 from tidemill.core.ticks import Elapsed, Tick
+from tidemill.engine.numbers import RunNumbers
 from tidemill.engine.runstore import CLASHES, RunStore
 from tidemill.engine.stored import RunKind, StoredRun, Unopened, WorkEnd
 from tidemill.store.database import Connection, is_away, is_full
@@ -58,10 +59,7 @@ class RunKeeper:
         self._taken: set[int] = set()  # inbox rows that a run has, as long as a reading may still show them
         self._settled: set[int] = set()  # those of them whose turn has been written
         self._turn_number = 0
-        self._numbers: list[int] = []  # for runs that this process begins
-        self._numbers_at_once = 1
-        self._numbers_at = 0.0
-        self._reserving = asyncio.Lock()
+        self._numbers = RunNumbers(store)
         self._born: dict[int, asyncio.Future[None]] = {}
         self._wake_at = 0.0
         self._woken_at = 0.0
@@ -116,7 +114,7 @@ class RunKeeper:
 
         None when this keeper stops: others will have to drive it.
         """
-        number = await self._next_number()
+        number = await self._numbers.next()
         if self.is_stopping:
             return None
         run = self.runs[number] = open(number)
@@ -126,17 +124,6 @@ class RunKeeper:
         finally:
             self._born.pop(number, None)
         return run
-
-    async def _next_number(self) -> int:
-        async with self._reserving:
-            if not self._numbers:
-                now = asyncio.get_running_loop().time()
-                # Few when runs are begun seldom, so that numbers follow time; many when they are begun often.
-                often = now - self._numbers_at < 1.0
-                self._numbers_at_once = min(self._numbers_at_once * 2, 256) if often else 1
-                self._numbers_at = now
-                self._numbers = (await self._store.reserve(self._numbers_at_once))[::-1]
-            return self._numbers.pop()
 
     async def run(self) -> None:
         """Own and drive runs until told to stop. Raises `LeaseLostError` when taken for dead."""

@@ -33,6 +33,7 @@ from tidemill.streams.model import Stream
 from tidemill.streams.policy import Dispatch, Outcome
 from tidemill.streams.report import Reporter
 from tidemill.streams.retries import RetryFeeder
+from tidemill.streams.serving import serving
 from tidemill.streams.settling import Settlement, Settler
 from tidemill.streams.sources.base import FencedError, Place, Tap
 
@@ -120,10 +121,13 @@ class Dispatcher:
             self._feeders = [self._spawn(self._feed(index), f"feed {tap}") for index, tap in enumerate(self.taps)]
             self._feeders.append(self._spawn(self.retries.run(), "retries"))
             helpers += [self._spawn(self._control(), "control"), self._spawn(Reporter(self).run(), "report")]
-            self._ready.set()
-            log.info("stream is running", stream=self.stream.name, sources=len(self.taps), engines=self.engines.ready)
-            await self._until(self._stop.wait(), [*helpers, *self._feeders])
-            await self._drain(helpers)
+            async with serving(self.stream, self.asking):
+                self._ready.set()
+                log.info(
+                    "stream is running", stream=self.stream.name, sources=len(self.taps), engines=self.engines.ready
+                )
+                await self._until(self._stop.wait(), [*helpers, *self._feeders])
+                await self._drain(helpers)
         finally:
             await self._close(helpers)
 

@@ -1,0 +1,193 @@
+"""The ways in for live requests: gRPC (`live.proto`, with reflection and health) and HTTP.
+
+    POST /v1/run   {"eligibilities": ["spam_comment"], "payload": {...}, "timeout": 2.0}
+    GET  /healthz  200 when requests are taken
+
+An answer says which kind of trouble there was: turned away because too much is open (RESOURCE_EXHAUSTED, 429), nobody
+there (UNAVAILABLE, 503), too late (DEADLINE_EXCEEDED, 504), never possible (INVALID_ARGUMENT, 400).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import msgspec
+import structlog
+
+from tidemill.core.errors import ConfigError
+from tidemill.engine.telemetry.address import read_address
+from tidemill.streams.live import Asking, LiveError, LiveResult
+from tidemill.streams.model import Stream
+
+log = structlog.get_logger("tidemill.streams")
+
+MOST_BODY = 16 << 20
+LONGEST = 300.0
+
+#: For each kind of trouble: the status of gRPC, and that of HTTP.
+STATUSES = {
+    "invalid": ("INVALID_ARGUMENT", 400),
+    "saturated": ("RESOURCE_EXHAUSTED", 429),
+    "unavailable": ("UNAVAILABLE", 503),
+    "deadline": ("DEADLINE_EXCEEDED", 504),
+}
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """A request over HTTP."""
+
+    eligibilities: list[str]
+    payload: msgspec.Raw
+    timeout: float | None = None
+    headers: dict[str, str] = {}
+
+
+@asynccontextmanager
+async def serving(stream: Stream, asking: Asking) -> AsyncIterator[None]:
+    """Serve live requests while the block lasts, at the addresses that the stream names."""
+    async with contextlib.AsyncExitStack() as stack:
+        if stream.grpc is not None:
+            await stack.enter_async_context(_grpc(stream, asking, stream.grpc))
+        if stream.http is not None:
+            await stack.enter_async_context(_http(stream, asking, stream.http))
+        yield
+
+
+# -- gRPC -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _grpc(stream: Stream, asking: Asking, address: str) -> AsyncIterator[None]:
+    import grpc
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
+
+    from tidemill.streams.livewire import SERVICE, RunRequest, RunResponse
+
+    async def run(request: Any, context: Any) -> Any:
+        left = context.time_remaining()
+        timeout = LONGEST if left is None else min(left, LONGEST)
+        headers = {name: value.encode() for name, value in request.headers.items()}
+        try:
+            found = await asking.ask(request.payload, request.eligibilities, timeout=timeout, headers=headers)
+        except LiveError as error:
+            await context.abort(getattr(grpc.StatusCode, STATUSES[error.status][0]), str(error))
+            raise
+        return RunResponse(result=found.result, failures=found.failures)
+
+    server = grpc.aio.server()
+    method = grpc.unary_unary_rpc_method_handler(
+        run, request_deserializer=RunRequest.FromString, response_serializer=RunResponse.SerializeToString
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Run": method}),))
+    healthy = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    host, port = read_address(address)
+    try:
+        server.add_insecure_port(f"{host}:{port}")
+    except RuntimeError as error:
+        raise ConfigError(f"stream {stream.name}: gRPC cannot be served at {address}: {error}") from error
+    for service in ("", SERVICE):
+        await healthy.set(service, health_pb2.HealthCheckResponse.SERVING)
+    await server.start()
+    log.info("live requests over gRPC", stream=stream.name, at=f"{host}:{port}")
+    try:
+        yield
+    finally:
+        await healthy.enter_graceful_shutdown()
+        await server.stop(grace=5.0)
+
+
+# -- HTTP -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _http(stream: Stream, asking: Asking, address: str) -> AsyncIterator[None]:
+    import asyncio
+
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # Signals are the role's business.
+
+    host, port = read_address(address)
+    config = uvicorn.Config(
+        _application(asking), host=host, port=port, log_config=None, access_log=False, lifespan="off", loop="none"
+    )
+    server = Server(config)
+    serving = asyncio.create_task(_serve(server, stream.name, address))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)  # noqa: ASYNC110 - uvicorn tells it in no other way
+    if serving.done():
+        serving.result()
+    log.info("live requests over HTTP", stream=stream.name, at=f"http://{host}:{port}/v1/run")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _serve(server: Any, stream: str, address: str) -> None:
+    try:
+        await server.serve()
+    except SystemExit:
+        raise ConfigError(f"stream {stream}: HTTP cannot be served at {address}: is another process there?") from None
+
+
+def _application(asking: Asking) -> Any:
+    async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        status, body = await _answer(asking, scope, receive)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if status == 429:
+            headers.append((b"retry-after", b"1"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return application
+
+
+async def _answer(asking: Asking, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
+    path, method = scope["path"], scope["method"]
+    if path == "/healthz":
+        return (503, _trouble("unavailable", "stopping")) if asking.closed else (200, b'{"status":"serving"}')
+    if path != "/v1/run":
+        return 404, _trouble("invalid", "there is only /v1/run and /healthz here")
+    if method != "POST":
+        return 405, _trouble("invalid", "only POST works here")
+    body = b""
+    more = True
+    while more:
+        part = await receive()
+        if part["type"] != "http.request":
+            return 400, b""
+        body += part.get("body", b"")
+        more = part.get("more_body", False)
+        if len(body) > MOST_BODY:
+            return 413, _trouble("invalid", f"a request may have {MOST_BODY} bytes")
+    try:
+        request = msgspec.json.decode(body, type=Request)
+        timeout = LONGEST if request.timeout is None else min(request.timeout, LONGEST)
+        headers = {name: value.encode() for name, value in request.headers.items()}
+        found = await asking.ask(bytes(request.payload), request.eligibilities, timeout=timeout, headers=headers)
+    except msgspec.DecodeError as error:
+        return 400, _trouble("invalid", f"the request cannot be read: {error}")
+    except LiveError as error:
+        return STATUSES[error.status][1], _trouble(error.status, str(error))
+    return 200, _found(found)
+
+
+def _found(found: LiveResult) -> bytes:
+    return msgspec.json.encode({"result": msgspec.Raw(found.result), "failures": found.failures})
+
+
+def _trouble(status: str, words: str) -> bytes:
+    return msgspec.json.encode({"error": status, "message": words})
