@@ -3,7 +3,20 @@
 import argparse
 import time
 
-from benchmarks import chaos, contenders, dags, flows, jobs, monitors, pipelines, report, server, server_api, venv
+from benchmarks import (
+    chaos,
+    contenders,
+    dags,
+    flows,
+    jobs,
+    monitors,
+    pipelines,
+    report,
+    server,
+    server_api,
+    streams,
+    venv,
+)
 
 
 def main() -> None:
@@ -27,6 +40,8 @@ def main() -> None:
     suite.set_defaults(run=run_pipelines)
     suite = suites.add_parser("server", parents=[options], help="the HTTP API and the live stream, on a long history")
     suite.set_defaults(run=run_server)
+    suite = suites.add_parser("streams", parents=[options], help="streams, beside other consumers")
+    suite.set_defaults(run=run_streams)
     arguments = parser.parse_args()
     began = time.monotonic()
     arguments.run(arguments)
@@ -83,6 +98,13 @@ def run_pipelines(arguments: argparse.Namespace) -> None:
     with server.running() as postgres:
         rows = pipelines.Run(postgres, pipelines.QUICK if arguments.quick else pipelines.FULL).rows()
     report.emit("pipelines", rows, json_only=arguments.json)
+
+
+def run_streams(arguments: argparse.Namespace) -> None:
+    venv.ensure()
+    with server.running() as postgres:
+        rows = streams.Run(postgres, streams.QUICK if arguments.quick else streams.FULL).rows()
+    report.emit("streams", rows, json_only=arguments.json)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Plan(msgspec.Struct, frozen=True):
     idle: bool
 
 
-QUICK = Plan(pages=12, peer_events=300, rounds=3, pairs=4, alert_s=6.0, entities=10_000, days=4, idle=False)
+QUICK = Plan(pages=10, peer_events=500, rounds=5, pairs=4, alert_s=6.0, entities=10_000, days=4, idle=False)
 FULL = Plan(pages=40, peer_events=1500, rounds=5, pairs=20, alert_s=20.0, entities=10_000, days=20, idle=True)
 
 
@@ -213,7 +213,7 @@ class Run:
             "pairs": pairs,
             "observations": observations,
             "model": msgspec.to_builtins(Hmm.read(MODEL)),
-            "repeats": 3,
+            "repeats": 20,
         }
         command = [str(venv.PYTHON), "-m", "benchmarks.peers.monitor_bench"]
         done = subprocess.run(

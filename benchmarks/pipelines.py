@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -118,7 +119,7 @@ class Run:
                 ours.build()
                 many = min(ours.check() for _ in range(plan.rounds))
                 _, memory = ours.live(plan.rounds)
-            theirs = measure(PEERS["ninja"], plan.many, plan.rounds, cold=False)
+            theirs = measure(PEERS["ninja"], plan.many, plan.rounds)
             rows.append(
                 report.compare("noop_check_100k", "s", many, "ninja", theirs and theirs[1], less_is_better=True)
             )
@@ -159,7 +160,7 @@ async def _install(dsn: str) -> None:
     await install_schema(dsn)
 
 
-def measure(peer: Peer, count: int, rounds: int, *, cold: bool = True) -> tuple[float, float] | None:
+def measure(peer: Peer, count: int, rounds: int) -> tuple[float, float] | None:
     """A peer's cold build and its check of everything, in seconds; None if it cannot be had here."""
     executable = peer.find()
     if executable is None:
@@ -169,11 +170,10 @@ def measure(peer: Peer, count: int, rounds: int, *, cold: bool = True) -> tuple[
     try:
         write_inputs(root, count)
         peer.prepare(root, count)
-        if not cold and peer.pretend is not None:
-            peer.pretend(root, count)
+        run = partial(peer.run, executable, root, PATIENCE)
         try:
-            built = timed(lambda: peer.run(executable, root, PATIENCE))
-            checks = [timed(lambda: peer.run(executable, root, PATIENCE)) for _ in range(rounds)]
+            built = timed(run)
+            checks = [timed(run) for _ in range(rounds)]
         except (subprocess.SubprocessError, OSError) as error:
             say(f"{peer.name}, {count} entities: {error}")
             return None

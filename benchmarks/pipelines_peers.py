@@ -69,7 +69,6 @@ class Peer(msgspec.Struct, frozen=True):
     most: int
     prepare: Callable[[Path, int], None]
     command: Callable[[str, Path], list[str]]
-    pretend: Callable[[Path, int], None] | None = None
 
     def find(self) -> str | None:
         """Where it is, after installing it if need be."""
@@ -112,13 +111,15 @@ def prepare_snakemake(root: Path, count: int) -> None:
 
 
 def prepare_dvc(root: Path, count: int) -> None:
-    stages = [
-        f"  first:\n    foreach: {list(range(count))}\n    do:\n      cmd: tr a-z A-Z < in/${{item}}.txt > mid/${{item}}.txt\n"
-        "      deps: [in/${item}.txt]\n      outs: [mid/${item}.txt]\n",
-        f"  second:\n    foreach: {list(range(count))}\n    do:\n      cmd: cp mid/${{item}}.txt out/${{item}}.txt\n"
-        "      deps: [mid/${item}.txt]\n      outs: [out/${item}.txt]\n",
-    ]  # fmt: skip
-    (root / "dvc.yaml").write_text("stages:\n" + "".join(stages))
+    every = list(range(count))
+    stages = ""
+    for name, command, source, target in (
+        ("first", "tr a-z A-Z < in/${item}.txt > mid/${item}.txt", "in", "mid"),
+        ("second", "cp mid/${item}.txt out/${item}.txt", "mid", "out"),
+    ):
+        stages += f"  {name}:\n    foreach: {every}\n    do:\n      cmd: {command}\n"
+        stages += f"      deps: [{source}/${{item}}.txt]\n      outs: [{target}/${{item}}.txt]\n"
+    (root / "dvc.yaml").write_text("stages:\n" + stages)
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     subprocess.run([str(DIRECTORY / "bin" / "dvc"), "init", "-q"], cwd=root, check=False, timeout=60)
 

@@ -76,46 +76,56 @@ def _from_xml(text: str) -> Program:
         root = ElementTree.fromstring(text)  # noqa: S314 - without entities there is nothing to expand
     except ElementTree.ParseError as error:
         raise BadProgramError(f"this is not a workspace: {error}") from error
-    tops = [root] if _name(root) == "block" else [child for child in root if _name(child) == "block"]
+    tops = [root] if _name(root.tag) == "block" else [child for child in root if _name(child.tag) == "block"]
     return Program(tuple(_block(top) for top in tops))
 
 
 def _block(element: Any) -> Block:
     """A block and all that hangs on it. Stacks are walked, not recursed into: they may be long."""
-    chain = [element]
-    while (following := _child_block(chain[-1], "next")) is not None:
-        chain.append(following)
+    chain: list[tuple[Any, list[tuple[str, str]], list[Any], list[Any]]] = []
+    following = element
+    while following is not None:
+        block, following = following, None
+        fields: list[tuple[str, str]] = []
+        values: list[Any] = []
+        statements: list[Any] = []
+        for child in block:
+            kind = _name(child.tag)
+            if kind == "field":
+                fields.append((child.get("name", ""), (child.text or "").strip()))
+            elif kind == "value":
+                values.append(child)
+            elif kind == "statement":
+                statements.append(child)
+            elif kind == "next":
+                following = next((held for held in child if _name(held.tag) == "block"), None)
+        chain.append((block, fields, values, statements))
     made: Block | None = None
-    for each in reversed(chain):
+    for block, fields, values, statements in reversed(chain):
         inputs = [
-            (_name(slot), slot.get("name", ""), _block(held))
-            for kind in ("value", "statement")
-            for slot in each
-            if _name(slot) == kind and (held := _held(slot)) is not None
+            (kind, slot.get("name", ""), _block(held))
+            for kind, slots in (("value", values), ("statement", statements))
+            for slot in slots
+            if (held := _held(slot)) is not None
         ]
         if made is not None:
             inputs.append(("next", "", made))
-        fields = sorted((f.get("name", ""), (f.text or "").strip()) for f in each if _name(f) == "field")
-        made = Block(each.get("type", "?"), tuple(fields), tuple(inputs), _name(each) == "shadow")
+        fields.sort()
+        made = Block(block.get("type", "?"), tuple(fields), tuple(inputs), _name(block.tag) == "shadow")
     assert made is not None  # noqa: S101 - a chain begins with its own element
     return made
 
 
 def _held(slot: Any) -> Any:
     """The block in a slot, or its shadow where there is none."""
-    found = {_name(child): child for child in slot if _name(child) in ("block", "shadow")}
+    found = {_name(child.tag): child for child in slot}
     return found.get("block", found.get("shadow"))
 
 
-def _child_block(element: Any, kind: str) -> Any:
-    for slot in element:
-        if _name(slot) == kind:
-            return next((child for child in slot if _name(child) == "block"), None)
-    return None
-
-
-def _name(element: Any) -> str:
-    return str(element.tag).rpartition("}")[2]
+@lru_cache(maxsize=1000)
+def _name(tag: str) -> str:
+    """A tag without its namespace."""
+    return tag.rpartition("}")[2]
 
 
 def _from_json(data: Any, *, shadow: bool = False) -> Block:

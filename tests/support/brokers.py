@@ -71,13 +71,28 @@ class Broker:
         process.wait()
 
     def restart(self) -> None:
+        """Start it again until it stays: Kafka is refused as long as its former life is not forgotten."""
         command, port = self.commands()[-1]
-        with (self.folder / "log-again").open("ab") as output:
-            process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
-        self.processes.append(process)
-        self._wait(port, process, "-again")
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            with (self.folder / "log-again").open("ab") as output:
+                process = subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            self._wait(port, process, "-again")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self.probation)
+                assert time.monotonic() < give_up, "the broker does not stay"
+                continue
+            self.processes.append(process)
+            return
+
+    probation = 0.0
 
     def close(self) -> None:
         for process in reversed(self.processes):
@@ -90,6 +105,8 @@ class Broker:
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 return
+            if number == "-again" and process.poll() is not None:
+                return
             said = (self.folder / f"log{number}").read_text(errors="replace")[-2000:]
             assert process.poll() is None, f"the broker ended:\n{said}"
             assert time.monotonic() < give_up, f"the broker does not answer:\n{said}"
@@ -98,6 +115,8 @@ class Broker:
 
 class Kafka(Broker):
     """Apache Kafka with the ZooKeeper that it needs."""
+
+    probation = 2.0
 
     def __init__(self) -> None:
         super().__init__()

@@ -103,14 +103,16 @@ def heat_monitor(source: Any, **options: Any) -> Monitor:
 
 
 @asynccontextmanager
-async def watching(database: Database, watch: Monitor, clock: Any = None, **options: Any) -> AsyncIterator[Watcher]:
+async def watching(
+    database: Database, watch: Monitor, clock: Any = None, task: Any = None, reached: Any = lambda stage: None
+) -> AsyncIterator[Watcher]:
     """A watcher that owns everything and ticks when the test says so: `await watcher.one_tick()`."""
     from tidemill.engine.runstore import PostgresRuns
 
     keeping = PostgresRuns(database)
-    runner = MonitorRunner(database, {watch.name: watch}, **options)
+    runner = MonitorRunner(database, {watch.name: watch})
     owner = await keeping.join(runner._card(), lease=30.0, heartbeat=1.0, on_fenced=lambda why: None)
-    watcher = Watcher(database, watch, options.get("task"), clock=clock or VirtualClock(1000.0), heartbeat=0.0)
+    watcher = Watcher(database, watch, task, clock=clock or VirtualClock(1000.0), heartbeat=0.0, reached=reached)
     await watcher.prepare(owner)
     try:
         yield watcher

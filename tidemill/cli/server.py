@@ -78,11 +78,12 @@ def server(
     ).validate()
 
     def cast() -> Part:
+        from tidemill.server.fair import FairDatabase
         from tidemill.server.role import Server  # Here, for it takes a while, and no other command needs it.
 
         known = application(app, place)
         require_database(known.settings)
-        database = known.database(application=f"tidemill server {known.name}")
+        database = FairDatabase(known.settings.database(), application=f"tidemill server {known.name}")
         return Part(Server(known, database, wanted, on_url=_say), database, known.settings)
 
     return play(cast)

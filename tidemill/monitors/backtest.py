@@ -103,11 +103,11 @@ def walk_through(rules: Rules, entity: str, events: Sequence[Event], until: floa
             if standing.due is None or standing.due > moment or (came and standing.due >= moment):
                 break
             number += 1
-            _gather(total, advance(rules, standing, {}, Ticks([Tick(number, standing.due)])))
+            _gather(total, advance(rules, standing, {}, Ticks([Tick(number, standing.due)]), write=False))
         if came:
             number += 1
             own = [msgspec.structs.replace(event, tick=number) for event in came]
-            _gather(total, advance(rules, standing, {number: own}, Ticks([Tick(number, moment)])))
+            _gather(total, advance(rules, standing, {number: own}, Ticks([Tick(number, moment)]), write=False))
     return total
 
 

@@ -79,8 +79,9 @@ def _fold_on(fold: Fold, standing: Standing, ordered: Sequence[Event]) -> list[P
     state = fold.start() if standing.state is None else standing.state
     state, problems = fold_all(fold, state, ordered)
     if problems:
-        state, problems = fold_carefully(fold, standing.raw, ordered)
+        state, problems = fold_carefully(fold, standing.raw, [*standing.since, *ordered])
     standing.state = state
+    standing.since += ordered
     last = standing.count
     standing.count += len(ordered)
     standing.at, standing.id = ordered[-1].at, ordered[-1].id
@@ -101,6 +102,7 @@ def _fold_anew(fold: Fold, standing: Standing, ordered: Sequence[Event], past: S
     if problems:
         state, problems = fold_carefully(fold, before, events)
     standing.state = state
+    standing.raw, standing.since = before, events
     standing.count = (0 if base is None else base.count) + len(events)
     return problems
 

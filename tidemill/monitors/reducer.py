@@ -24,6 +24,7 @@ from tidemill.monitors.state import write_state
 from tidemill.monitors.triggers import Absent, Momentary, Sustained, Trigger
 
 MOST_EXPLAINED = 20_000
+MOST_SINCE = 256
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -75,10 +76,12 @@ def advance(
     ticks: Ticks,
     *,
     past: Sequence[Event] = (),
+    write: bool = True,
 ) -> Outcome:
     """Walk an entity through ticks, the last of which is where it stands afterwards.
 
-    `arrivals` are its events by the number of the tick that brought them, `ticks` are all that count, in order.
+    `arrivals` are its events by the number of the tick that brought them, `ticks` are all that count, in order. With
+    `write`, the state is taken down at the end as it will be stored.
     """
     outcome = Outcome()
     position, stop = bisect_right(ticks.numbers, standing.folded), 0
@@ -98,6 +101,8 @@ def advance(
             stop += 1
         settle(rules, standing, tick, outcome, folded=bool(came))
         position = at + 1
+    if standing.state is not None and (write or len(standing.since) > MOST_SINCE):
+        standing.write()
     if len(ticks):
         standing.folded = max(standing.folded, ticks.numbers[-1])
     return outcome
@@ -115,7 +120,7 @@ def rebuild(rules: Rules, standing: Standing, history: Sequence[Event]) -> list[
     if last is not None and standing.at is not None and standing.place is not None and standing.place < last:
         standing.at, standing.id = last[0], last[2]
     forget_occurrences(rules, standing)
-    standing.raw = write_state(standing.state)
+    standing.write()
     return problems
 
 
@@ -141,7 +146,6 @@ def settle(rules: Rules, standing: Standing, tick: Tick, outcome: Outcome, *, fo
     forget_occurrences(rules, standing)
     later = [due for due in dues if due is not None and due > now]
     standing.due = min(later, default=None)
-    standing.raw = write_state(standing.state)
 
 
 def forget_occurrences(rules: Rules, standing: Standing) -> None:

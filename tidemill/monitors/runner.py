@@ -11,7 +11,8 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -142,7 +143,8 @@ class Watcher:
             sealed = done or sealed
             pause = self._pace.pause
         if "recompute" in planned:
-            changed = await self._timed("recompute", self._recompute.run(self._owner, self._shares, row["off"], sealed))
+            work = partial(self._recompute.run, self._owner, self._shares, row["off"], sealed)
+            changed = await self._timed("recompute", work)
             active = active or bool(changed)
         if not row["paused"] and not current:
             pause = await self._build()
@@ -176,10 +178,15 @@ class Watcher:
 
     async def _poll(self, row: Any, now: float) -> tuple[bool, Tick | None]:
         """Backfills, then everything new; completes the tick only if the source has answered."""
+        if now >= self._housekeeping_at:
+            # Before anything arrives: a week whose events lie elsewhere already cannot be made any more.
+            await make_partitions(self._database, now)
+            await drop_old(self._database, now)
+            self._housekeeping_at = now + HOUSEKEEPING
         cursor = Cursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
         try:
-            filled = await self._timed("roster", self._drain.fill(now))
-            drained = await self._timed("drain", self._drain.drain(cursor, row["lateness"], now))
+            filled = await self._timed("roster", partial(self._drain.fill, now))
+            drained = await self._timed("drain", partial(self._drain.drain, cursor, row["lateness"], now))
         except SourceError as error:
             await self._failed(str(error))
             return False, None
@@ -189,10 +196,6 @@ class Watcher:
         self._reached("sealed")
         active = bool(filled or drained)
         self._pace = pace.after_success(self._pace, self._limits, active=active)
-        if now >= self._housekeeping_at:
-            await make_partitions(self._database, now)
-            await drop_old(self._database, now)
-            self._housekeeping_at = now + HOUSEKEEPING
         return active, None if done is None else Tick(*done)
 
     async def _failed(self, error: str) -> None:
@@ -221,11 +224,11 @@ class Watcher:
             return tick.PAUSED_RECHECK
         return SAFETY_POLL if current else tick.SUPERSEDED_RECHECK
 
-    async def _timed(self, stage: str, work: Any) -> Any:
+    async def _timed(self, stage: str, work: Callable[[], Awaitable[int]]) -> int:
         self._reached(stage)
         began = time.monotonic()
         try:
-            return await work
+            return await work()
         finally:
             self.timings[stage] = self.timings.get(stage, 0.0) + time.monotonic() - began
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tidemill.monitors.event import Place, place_of
+from tidemill.monitors.event import Event, Place, place_of
+from tidemill.monitors.state import write_state
 
 RECENT = 10
 
@@ -79,7 +80,8 @@ class Standing(msgspec.Struct):
     entity: str
     state: Any = None
     raw: bytes | None = None
-    """The state as it is or will be stored; behind `state` only while events are being folded."""
+    """The state as it was stored last, or will be; `since` are the events that came on top of it."""
+    since: list[Event] = []
     folded: int = 0
     at: float | None = None
     id: str = ""
@@ -90,6 +92,10 @@ class Standing(msgspec.Struct):
     marks: Marks = msgspec.field(default_factory=Marks)
     alerts: dict[str, AlertRecord] = {}
     checkpoints: list[Checkpoint] = []
+
+    def write(self) -> None:
+        """Take down the state as it is now."""
+        self.raw, self.since = write_state(self.state), []
 
     @property
     def place(self) -> Place | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
@@ -217,7 +218,13 @@ def _seconds(value: Duration | None, what: str) -> float | None:
 def _in_words(value: Any) -> Any:
     if not callable(value):
         return value if isinstance(value, str | int | float | bool) else repr(value)
+    return _source(value)
+
+
+@cache
+def _source(function: Callable[..., Any]) -> str:
+    """A function as its author wrote it, as far as that can be had."""
     try:
-        return " ".join(inspect.getsource(value).split()).rstrip(",")
+        return " ".join(inspect.getsource(function).split()).rstrip(",")
     except (OSError, TypeError):
-        return getattr(value, "__qualname__", repr(value))
+        return getattr(function, "__qualname__", repr(function))

@@ -22,7 +22,7 @@ from tidemill.pipelines.log import log
 from tidemill.pipelines.manifest import change_manifest, read_manifest
 from tidemill.pipelines.pattern import Pattern
 from tidemill.pipelines.states import Draft, ManifestEntry, Prepared, Seen, StoreTrouble, Survey, hash_content
-from tidemill.pipelines.walk import Walk, signature
+from tidemill.pipelines.walk import Known, Walk, signature
 
 CHUNK = 1 << 20
 TEMPORARY = ".tidemill-"  # how hidden names begin
@@ -49,7 +49,7 @@ class FileStates:
     async def survey(self, patterns: Sequence[Pattern]) -> Survey:
         return await asyncio.to_thread(self.survey_now, patterns)
 
-    def survey_now(self, patterns: Sequence[Pattern], known: Mapping[str, int] | None = None) -> Survey:
+    def survey_now(self, patterns: Sequence[Pattern], known: Known | None = None) -> Survey:
         """The same, in this thread; with `known` signatures, only files that are not among them are looked at."""
         return Walk(str(self.root), patterns, known).run()
 

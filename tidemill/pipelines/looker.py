@@ -6,7 +6,11 @@ Nothing is built here, and nothing is changed but what the database remembers of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import contextlib
+import ctypes
+import gc
+import sys
+from collections.abc import Awaitable, Iterable, Sequence
 
 import msgspec
 
@@ -18,9 +22,11 @@ from tidemill.pipelines.pattern import Pattern, entity_id
 from tidemill.pipelines.plan import Plan, make_plan
 from tidemill.pipelines.staleness import Failure, Record
 from tidemill.pipelines.states import States, Survey
-from tidemill.pipelines.world import Control, FileFact, World, touched_entities
+from tidemill.pipelines.world import Control, FileFact, Signatures, World, touched_entities
 from tidemill.store import states as rows
 from tidemill.store.database import Database
+
+MANY = 50_000  # files, from which on memory is worth giving back
 
 
 class Looker:
@@ -34,7 +40,8 @@ class Looker:
         self.world = World()
         self.problems: list[str] = []
         self.busy: dict[str, str] = {}  # outputs that are being built here or elsewhere, and their stages
-        self.distrusted: set[str] = set()
+        self.distrusted: set[str] = set()  # changed just before they were looked at
+        self.unknown: set[str] = set()  # perhaps not read yet as they are
         self.folders: dict[str, int] = {}
         self.intents: list[tuple[str, str]] = []  # states that somebody was about to put in place
         self._round = 0
@@ -49,23 +56,24 @@ class Looker:
 
     async def load(self) -> None:
         """Learn all that the database knows."""
-        name, world = self.pipeline.name, self.world
+        name, world, stages = self.pipeline.name, self.world, self.pipeline.stages
         files = world.files
-        stages = self.pipeline.stages
-        for row in await self.database.fetch(rows.LOAD_FILES, name):
-            files[row["path"]] = FileFact(0, row["signature"], row["content"], row["size"])
-        codes: dict[str, str] = {}
+        texts: dict[str, str] = {}  # What is an output here is an input there: each text needs its memory once.
+        async for chunk in rows.in_chunks(self.database, rows.LOAD_FILES, name):
+            for path, signature, size, content in chunk:
+                files[path] = FileFact(0, signature, texts.setdefault(content, content), size)
         self.intents.clear()
-        for row in await self.database.fetch(rows.LOAD_STATES, name):
-            stage, entity, content, code, inputs, size, signature, version, invalid_by, intent = row
-            if stage not in stages:
-                continue
-            code = codes.setdefault(code, code)
-            world.records[stage][entity] = Record(content, code, inputs, size, version, invalid_by)
-            if intent is not None:
-                self.intents.append((stage, entity))
-            if signature and not stages[stage].scatter:
-                files[stages[stage].quick_path(entity)] = FileFact(0, signature, content, size)
+        async for chunk in rows.in_chunks(self.database, rows.LOAD_STATES, name):
+            for stage, entity, content, code, inputs, size, signature, version, invalid_by, intent in chunk:
+                if stage not in stages:
+                    continue
+                content, code = texts.setdefault(content, content), texts.setdefault(code, code)
+                inputs = texts.setdefault(inputs, inputs)
+                world.records[stage][entity] = Record(content, code, inputs, size, version, invalid_by)
+                if intent is not None:
+                    self.intents.append((stage, entity))
+                if signature and not stages[stage].scatter:
+                    files[stages[stage].quick_path(entity)] = FileFact(0, signature, content, size)
         await self.load_wishes()
 
     def now(self) -> float:
@@ -98,7 +106,7 @@ class Looker:
 
     async def look_around(self) -> None:
         """Learn all that the database knows and look at all files, both at once."""
-        surveying = asyncio.create_task(self.states.survey(self.patterns))
+        surveying = asyncio.ensure_future(self.states.survey(self.patterns))
         try:
             await self.load()
         finally:
@@ -107,26 +115,50 @@ class Looker:
 
     async def survey(self) -> list[str]:
         """Look at all files; returns the paths that are news."""
-        return self.take_survey(await self.states.survey(self.patterns))
+        return await self._survey(self.states.survey(self.patterns))
+
+    async def _survey(self, survey: Awaitable[Survey]) -> list[str]:
+        """Take in a look at everything; what was seen since it began is newer, and stays."""
+        lately = self.world.seen_lately = set()
+        try:
+            found = await survey
+        finally:
+            self.world.seen_lately = None
+        for path in lately:
+            found.signatures.pop(path, None)
+            for pattern, paths in found.matched.items():
+                if path not in self.world.files:
+                    paths.pop(path, None)
+                elif pattern.values(path) is not None:
+                    paths[path] = None
+            if path in self.world.files:
+                found.signatures[path] = self.world.files[path].signature
+        changed = self.take_survey(found)
+        if len(self.world.files) > MANY:
+            give_back_memory()
+        return changed
 
     def take_survey(self, survey: Survey) -> list[str]:
         """What a look at all files has found becomes what is known."""
-        files, found = self.world.files, survey.signatures
+        before = self.world.files
+        files: dict[str, FileFact] = {}  # made anew, so that all tables share the survey's own texts
         changed: list[str] = []
-        for path, signature in found.items():
-            fact = files.get(path)
+        for path, signature in survey.signatures.items():
+            fact = before.get(path)
             if fact is None:
-                files[path] = FileFact(signature)
+                fact = FileFact(signature)
                 changed.append(path)
             elif fact.signature != signature:
-                changed.append(path)
+                if fact.signature or fact.known != signature:
+                    changed.append(path)
                 # The same number twice needs its memory once.
                 fact.signature = fact.known if fact.known == signature else signature
-        if len(files) != len(found):
-            for path in [path for path in files if path not in found]:
-                if files.pop(path).signature:
-                    changed.append(path)
+            files[path] = fact
+        if len(before) + len(changed) > len(files):
+            changed += [path for path, fact in before.items() if path not in files and fact.signature]
+        self.world.files = files
         self.world.matched = survey.matched
+        self.unknown.update(path for path in changed if path in files)
         self.problems = survey.problems
         self.distrusted = survey.racy
         self.folders = survey.folders
@@ -139,9 +171,9 @@ class Looker:
             return await self.survey()
         changed: list[str] = []
         if await asyncio.to_thread(states.changed_folders, self.folders):
-            known = {path: fact.signature for path, fact in self.world.files.items()}
             problems = self.problems
-            changed = self.take_survey(await asyncio.to_thread(states.survey_now, self.patterns, known))
+            known = Signatures(self.world.files)
+            changed = await self._survey(asyncio.to_thread(states.survey_now, self.patterns, known))
             self.problems = list(dict.fromkeys([*problems, *self.problems]))
         self._round += 1
         paths = list(self.world.files)[self._round % share :: share]
@@ -153,13 +185,16 @@ class Looker:
         wanted = [path for path in paths if any(pattern.values(path) is not None for pattern in patterns)]
         found = await self.states.look(wanted)
         changed = [path for path, signature in found.items() if self.world.see(path, signature)]
-        self.distrusted.update(path for path in changed if found[path] is not None)
+        there = [path for path in changed if found[path] is not None]
+        self.unknown.update(there)
+        self.distrusted.update(there)
         return changed
 
     async def settle(self, *, store: bool = True) -> list[str]:
         """Read all files whose content is not known; returns those whose content is news."""
         files = self.world.files
-        unknown = [path for path, fact in files.items() if fact.known != fact.signature]
+        unknown = [path for path in self.unknown if path in files and files[path].known != files[path].signature]
+        self.unknown.clear()
         return await self.read(unknown, store=store)
 
     async def read(self, paths: Sequence[str], *, store: bool = True) -> list[str]:
@@ -173,6 +208,7 @@ class Looker:
                 fact = self.world.files.get(path)
                 if seen is None or fact is None:
                     self.distrusted.add(path)
+                    self.unknown.add(path)
                     continue
                 if fact.content != seen.content or not fact.known:
                     news.append(path)
@@ -256,6 +292,14 @@ class Looker:
         await rows.keep_codes(self.database, self.pipeline.name, codes)
         for stage, code, parts in codes:
             self.world.codes[stage, code] = parts
+
+
+def give_back_memory() -> None:
+    """A look at everything needs more for a moment than what is known afterwards: the rest goes back to the system."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError, OSError):  # not with every C library
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def open_states(pipeline: Pipeline, database: Database) -> States:

@@ -1,10 +1,11 @@
 """Keeping manifests up to date without writing them for every state: they are large where states are many.
 
-A directory's manifest is written when a good part of it is new, and when the pipeline comes to rest.
+They are written when the pipeline has come to rest: after a second, or after half a minute where they are large.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +20,8 @@ from tidemill.pipelines.world import World
 from tidemill.store.database import Database
 from tidemill.store.states import BUILT_AT
 
-AT_LEAST = 2000  # new states of a directory that are worth a manifest while others are being built
+SOON, LATER = 1.0, 30.0  # seconds of rest before manifests are written: small ones, large ones
+LARGE = 20_000  # states of a stage
 
 
 class Manifests:
@@ -30,9 +32,11 @@ class Manifests:
         self._states = states
         self._world = world
         self._due: dict[str, dict[str, ManifestEntry | None]] = {}
+        self._noted_at = 0.0
 
     def note(self, stage: Stage, entities: Iterable[str], times: Mapping[str, datetime] | None = None) -> None:
         """These states are new, built now or at these times: their manifests are due."""
+        self._noted_at = time.monotonic()
         records = self._world.records[stage.name]
         by = f"{self._pipeline.name}#{stage.name}"
         for entity in entities:
@@ -45,10 +49,12 @@ class Manifests:
                 entry = ManifestEntry(record.code, content, stamp, by, input_key(record.inputs))
                 self._due.setdefault(directory, {})[name] = entry
 
-    @property
-    def due(self) -> bool:
-        """Whether something is to be written."""
-        return bool(self._due)
+    def due_in(self) -> float | None:
+        """Seconds until something is to be written, if anything is."""
+        if not self._due:
+            return None
+        large = any(len(records) > LARGE for records in self._world.records.values())
+        return max(0.0, self._noted_at + (LATER if large else SOON) - time.monotonic())
 
     async def catch_up(self, database: Database) -> None:
         """States that were built while nobody kept the manifests are put into them."""

@@ -22,14 +22,14 @@ State = tuple[Stage, str]
 
 def find_state(pipeline: Pipeline, target: str) -> State:
     """The state that is meant: by its path, or as STAGE/ENTITY or PIPELINE/STAGE/ENTITY."""
-    rest = target.removeprefix(f"{pipeline.name}/")
-    name, _, entity = rest.partition("/")
-    if name in pipeline.stages and (entity or not pipeline.stages[name].variables):
-        return pipeline.stages[name], entity
     for stage in pipeline.stages.values():
         found = stage.output.match(target)
         if found is not None and not stage.scatter and all(name in found for name in stage.variables):
             return stage, entity_id([found[name] for name in stage.variables]) if stage.variables else ""
+    rest = target.removeprefix(f"{pipeline.name}/")
+    name, _, entity = rest.partition("/")
+    if name in pipeline.stages and (entity or not pipeline.stages[name].variables):
+        return pipeline.stages[name], entity
     stages = ", ".join(pipeline.stages)
     raise NotFoundError(
         f"{target!r} is no state of pipeline {pipeline.name}: write the path of an output, or STAGE/ENTITY; "

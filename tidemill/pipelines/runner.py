@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.pipelines.driver import Driver
 from tidemill.pipelines.files import FileStates
 from tidemill.pipelines.log import log
+from tidemill.pipelines.looker import give_back_memory
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.plan import Step
 from tidemill.pipelines.work import enqueue_builds, task_name
@@ -28,6 +30,8 @@ from tidemill.store import states as rows
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.migrate import migrate, wait_for_schema
 from tidemill.store.wake import ANYTHING, Listener
+
+logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It would tell of every file twice.
 
 STAND_BY = 2.0
 CHECK_FLIGHTS = 5.0
@@ -181,6 +185,7 @@ class PipelineRunner:
         try:
             await self._find_flights(driver)
             await driver.act(await driver.begin())
+            give_back_memory()
             log.info("drives the pipeline", pipeline=pipeline.name, files=len(driver.world.files))
             for problem in driver.problems:
                 log.error("cannot look at everything", pipeline=pipeline.name, problem=problem)
@@ -236,7 +241,7 @@ class PipelineRunner:
             retries = driver.due_retries()
             if retries:
                 await driver.act(driver.plan(retries))
-            if driver.idle.is_set() and not driver.busy:
+            if driver.idle.is_set() and driver.manifests.due_in() == 0.0:
                 await driver.manifests.flush()
 
     async def _wait(self, driver: Driver, wishes: Wishes, scan_at: float, flights_at: float) -> None:
@@ -248,8 +253,9 @@ class PipelineRunner:
         due = driver.next_retry()
         if due is not None:
             until = min(until, now + max(0.0, due - driver.now()) + 0.01)
-        if driver.manifests.due:
-            until = min(until, now + 1.0)
+        writing = driver.manifests.due_in()
+        if writing is not None:
+            until = min(until, now + max(writing, 0.05))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until - now)):
                 await wishes.event.wait()
@@ -308,7 +314,7 @@ class PipelineRunner:
             folders = watched_folders(driver, root)
             try:
                 async for changes in watchfiles.awatch(
-                    *folders, watch_filter=_is_shown, debounce=200, step=20, recursive=True, stop_event=self._stop
+                    *folders, watch_filter=_is_shown, debounce=60, step=15, recursive=True, stop_event=self._stop
                 ):
                     found = {str(Path(path).relative_to(root)) for _, path in changes}
                     wishes.paths |= found

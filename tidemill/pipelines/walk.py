@@ -6,7 +6,8 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tidemill.pipelines.pattern import Pattern, Segment
 from tidemill.pipelines.states import Survey
@@ -15,6 +16,12 @@ from tidemill.pipelines.states import Survey
 RACY_NS = 50_000_000
 
 Fits = Callable[[str], bool]
+
+
+class Known(Protocol):
+    """Signatures that are known already."""
+
+    def get(self, path: str, /) -> int | None: ...
 
 
 class _Node:
@@ -40,7 +47,7 @@ class _Node:
 class Walk:
     """One walk for many patterns."""
 
-    def __init__(self, root: str, patterns: Sequence[Pattern], known: Mapping[str, int] | None = None) -> None:
+    def __init__(self, root: str, patterns: Sequence[Pattern], known: Known | None = None) -> None:
         """With `known` signatures, only files that are not among them are looked at."""
         self._root = root
         self._known = known

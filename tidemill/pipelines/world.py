@@ -26,6 +26,17 @@ class FileFact(msgspec.Struct, gc=False):
     size: int = 0
 
 
+class Signatures:
+    """The signatures of files, to be looked up."""
+
+    def __init__(self, files: Mapping[str, FileFact]) -> None:
+        self._files = files
+
+    def get(self, path: str) -> int | None:
+        fact = self._files.get(path)
+        return None if fact is None else fact.signature
+
+
 class Control(msgspec.Struct, frozen=True):
     """What operators want of a stage."""
 
@@ -44,10 +55,13 @@ class World:
         self.failures: dict[str, dict[str, Failure]] = defaultdict(dict)
         self.controls: dict[str, Control] = {}
         self.codes: dict[tuple[str, str], dict[str, str]] = {}
+        self.seen_lately: set[str] | None = None  # while somebody looks at everything: what is newer than their look
 
     def see(self, path: str, signature: int | None) -> bool:
         """A file is there with this signature, or is not there; returns whether that is news."""
         fact = self.files.get(path)
+        if self.seen_lately is not None:
+            self.seen_lately.add(path)
         if signature is None:
             for paths in self.matched.values():
                 paths.pop(path, None)

@@ -14,6 +14,7 @@ from litestar.openapi.spec import Components, Reference, SecurityScheme
 from litestar.serialization import encode_json
 
 from tidemill.server.access import check_scope
+from tidemill.server.console import get_console
 from tidemill.server.desk import Desk
 from tidemill.server.gate import Gate
 from tidemill.server.idempotency import Repeats
@@ -27,7 +28,7 @@ API = "/api/v1"
 def build(desk: Desk) -> Gate:
     """The whole site as an ASGI application."""
     inner = Litestar(
-        route_handlers=[Router(path=API, route_handlers=[*ALL, get_document])],
+        route_handlers=[Router(path=API, route_handlers=[*ALL, get_document]), get_console],
         openapi_config=None,
         **_common(desk),
     )

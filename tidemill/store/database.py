@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,10 +97,12 @@ class PooledConnection(asyncpg.Connection):
 class Database:
     """One process's way to the database. Open it once; it heals itself."""
 
-    def __init__(self, settings: DatabaseSettings, *, application: str = "tidemill") -> None:
+    def __init__(
+        self, settings: DatabaseSettings, *, application: str = "tidemill", session: Mapping[str, str] | None = None
+    ) -> None:
         self.settings = settings.validate()
         self.embedded = EmbeddedServer(Path(settings.directory)) if settings.url is None else None
-        self._application = application
+        self._session = {"application_name": application, **(session or {})}
         self._pool: asyncpg.Pool | None = None
         self._rewritten: dict[str, str] = {}
 
@@ -236,8 +238,9 @@ class Database:
                 self.dsn, timeout=10, statement_cache_size=0, connection_class=PooledConnection
             )
         else:
-            settings = {"application_name": self._application}
-            connection = await asyncpg.connect(self.dsn, timeout=10, statement_cache_size=200, server_settings=settings)
+            connection = await asyncpg.connect(
+                self.dsn, timeout=10, statement_cache_size=200, server_settings=self._session
+            )
         # JSON crosses as bytes, untouched: msgspec reads and writes it.
         await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=_same, format="binary")
         return connection

@@ -84,7 +84,8 @@ touched AS (
     UPDATE tidemill.monitor_entity AS e
     SET head = held.tick, fresh_at = CASE WHEN e.head > e.folded THEN least(e.fresh_at, s.at) ELSE s.at END
     FROM (SELECT entity, min(at) AS at FROM stored GROUP BY entity) AS s, held
-    WHERE e.monitor = $1 AND e.entity = s.entity),
+    WHERE e.monitor = $1 AND e.entity = s.entity
+      AND (e.head <> held.tick OR e.fresh_at IS NULL OR e.fresh_at > s.at)),
 counted AS (
     SELECT (SELECT count(*) FROM stored) AS stored, (SELECT min(at) FROM stored) AS oldest,
            (SELECT count(*) FROM followed) AS followed, (SELECT count(*) FROM new) AS given)
@@ -97,7 +98,8 @@ FROM counted AS c WHERE m.name = $1
 RETURNING c.stored, c.oldest, c.given - c.followed AS ignored
 """
 
-#: Complete a tick, if it brought anything or a timer is due by then; returns it.
+#: Complete a tick, if it brought anything or a timer is due by then; returns it. A timer that the last complete tick
+#: serves, and that its entity's owner has not come to yet, needs no other.
 SEAL_TICK = """
 WITH held AS (SELECT tick, tick_at FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
 due AS (
@@ -105,9 +107,11 @@ due AS (
     WHERE EXISTS (SELECT FROM tidemill.monitor_entity
                   WHERE monitor = $1 AND head > folded AND head = held.tick + 1)
        OR EXISTS (SELECT FROM tidemill.monitor_entity WHERE monitor = $1 AND due_at <= greatest($2, held.tick_at)
-                  AND active AND problem IS NULL)
-       OR EXISTS (SELECT FROM tidemill.alert WHERE monitor = $1 AND resolved_at IS NULL
-                  AND realert_at <= to_timestamp(greatest($2, held.tick_at)))),
+                  AND active AND problem IS NULL AND NOT (due_at <= held.tick_at AND folded < held.tick))
+       OR EXISTS (SELECT FROM tidemill.alert AS a JOIN tidemill.monitor_entity AS e USING (monitor, entity)
+                  WHERE a.monitor = $1 AND a.resolved_at IS NULL
+                  AND a.realert_at <= to_timestamp(greatest($2, held.tick_at)) AND e.active AND e.problem IS NULL
+                  AND NOT (a.realert_at <= to_timestamp(held.tick_at) AND e.folded < held.tick))),
 sealed AS (UPDATE tidemill.monitor AS m SET tick = m.tick + 1, tick_at = due.at FROM due WHERE m.name = $1
            RETURNING m.tick, m.tick_at),
 news AS (SELECT pg_notify('tidemill_monitors', $1) FROM sealed)

@@ -50,7 +50,7 @@ async def make_partitions(database: Database, now: float, *, back: int = 2, ahea
         name = f"monitor_event_w{week}"
         statement = (
             f"CREATE TABLE IF NOT EXISTS tidemill.{name} PARTITION OF tidemill.monitor_event "
-            f"FOR VALUES FROM ({week * WEEK}) TO ({(week + 1) * WEEK})"
+            f"FOR VALUES FROM ({week * WEEK}) TO ({(week + 1) * WEEK}) WITH (toast_tuple_target = 8160)"
         )
         if name not in existing and await _change(database, statement):
             made.append(name)

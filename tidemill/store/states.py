@@ -7,7 +7,7 @@ builder, or by somebody who invalidated the state, finds that its version has mo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import asyncpg
@@ -243,6 +243,16 @@ FORGET_BUILDS = """
 DELETE FROM tidemill.state_build WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM tidemill.state_build WHERE at < now() - make_interval(days => $1) LIMIT 5000))
 """
+
+
+async def in_chunks(
+    database: Database, statement: str, *args: Any, size: int = 20_000
+) -> AsyncIterator[list[asyncpg.Record]]:
+    """The rows of a large result, some at a time, so that they need not all be held at once."""
+    async with database.transaction(patience=30.0) as connection:
+        cursor = await connection.cursor(database.sql(statement), *args)
+        while rows := await cursor.fetch(size):
+            yield rows
 
 
 async def intend(

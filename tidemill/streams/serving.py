@@ -9,6 +9,7 @@ there (UNAVAILABLE, 503), too late (DEADLINE_EXCEEDED, 504), never possible (INV
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -83,7 +84,7 @@ async def _grpc(stream: Stream, asking: Asking, address: str) -> AsyncIterator[N
         run, request_deserializer=RunRequest.FromString, response_serializer=RunResponse.SerializeToString
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Run": method}),))
-    healthy = health.aio.HealthServicer()
+    healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = read_address(address)
@@ -107,14 +108,18 @@ async def _grpc(stream: Stream, asking: Asking, address: str) -> AsyncIterator[N
 
 @asynccontextmanager
 async def _http(stream: Stream, asking: Asking, address: str) -> AsyncIterator[None]:
-    import asyncio
-
     import uvicorn
+
+    listening = asyncio.Event()
 
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield  # Signals are the role's business.
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            listening.set()
 
     host, port = read_address(address)
     config = uvicorn.Config(
@@ -122,8 +127,9 @@ async def _http(stream: Stream, asking: Asking, address: str) -> AsyncIterator[N
     )
     server = Server(config)
     serving = asyncio.create_task(_serve(server, stream.name, address))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)  # noqa: ASYNC110 - uvicorn tells it in no other way
+    started = asyncio.create_task(listening.wait())
+    await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+    started.cancel()
     if serving.done():
         serving.result()
     log.info("live requests over HTTP", stream=stream.name, at=f"http://{host}:{port}/v1/run")

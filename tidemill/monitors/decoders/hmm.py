@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError
 
+DECIDE_EVERY = 32  # steps between two looks at what is decided for good
 IMPOSSIBLE = -1e6  # in place of the logarithm of zero: no number of unlikely steps comes near, and JSON can hold it
 
 
@@ -114,34 +117,36 @@ class Viterbi:
     def __init__(self, model: Hmm, state: PathState | None = None) -> None:
         self._model = model
         self.data = state if state is not None else PathState()
-        self._transitions = _logs_by_target(model)
+        self._transitions, self._symbols = _tables(model)
 
     def step(self, observation: Any) -> int:
         """Take one more observation; returns the state that is most likely now."""
         data, model = self.data, self._model
-        emissions = model.emission_logs(observation)
+        known = self._symbols.get(observation) if self._symbols is not None else None
+        emissions = model.emission_logs(observation) if known is None else known
+        before = data.scores
         if not data.steps:
             data.scores = [log(p) + e for p, e in zip(model.start, emissions, strict=True)]
         else:
             back, scores = [], []
             for into, emission in zip(self._transitions, emissions, strict=True):
-                best, origin = -math.inf, 0
-                for index, (score, move) in enumerate(zip(data.scores, into, strict=True)):
-                    if score + move > best:
-                        best, origin = score + move, index
-                back.append(origin)
+                reached = list(map(add, before, into))
+                best = max(reached)
+                back.append(reached.index(best))
                 scores.append(best + emission)
             data.open.append(back)
             data.scores = scores
-            self._decide()
+            if data.steps % DECIDE_EVERY == 0:
+                self._decide()
         data.steps += 1
-        return self.state
+        best = data.scores
+        return best.index(max(best))
 
     @property
     def state(self) -> int:
         """The state that is most likely now."""
         scores = self.data.scores
-        return max(range(len(scores)), key=scores.__getitem__)
+        return scores.index(max(scores))
 
     @property
     def path(self) -> list[int]:
@@ -244,6 +249,14 @@ def decode(model: Hmm, observations: Sequence[Any]) -> list[int]:
 def log(p: float) -> float:
     """The logarithm of a probability."""
     return math.log(p) if p > 0 else IMPOSSIBLE
+
+
+@lru_cache(maxsize=64)
+def _tables(model: Hmm) -> tuple[list[list[float]], dict[Any, list[float]] | None]:
+    """Logarithms of the transitions by target, and of the emissions by symbol."""
+    if model.emissions is None:
+        return _logs_by_target(model), None
+    return _logs_by_target(model), {symbol: model.emission_logs(symbol) for symbol in range(len(model.emissions[0]))}
 
 
 def _logs_by_target(model: Hmm) -> list[list[float]]:

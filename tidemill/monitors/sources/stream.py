@@ -79,13 +79,12 @@ class StreamSource:
 
     async def _poll(self) -> list[Any]:
         """The next messages; a poll that is still waiting is kept for the next time, so that it loses nothing."""
-        if self._polling is None:
-            self._polling = asyncio.ensure_future(self._tap.poll(self._page))
-        done, _ = await asyncio.wait([self._polling], timeout=self._wait)
+        polling = self._polling = self._polling or asyncio.ensure_future(self._tap.poll(self._page))
+        done, _ = await asyncio.wait([polling], timeout=self._wait)
         if not done:
             return []
-        found, self._polling = self._polling.result(), None
-        return found
+        self._polling = None
+        return polling.result()
 
     def _as_page(self, deliveries: Sequence[Any], now: float) -> Page:
         events: list[Incoming] = []

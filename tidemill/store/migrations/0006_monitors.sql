@@ -41,7 +41,9 @@ CREATE TABLE tidemill.monitor_event (
 ) PARTITION BY RANGE (at);
 CREATE UNIQUE INDEX monitor_event_source ON tidemill.monitor_event (monitor, source_id, at);
 CREATE INDEX monitor_event_entity ON tidemill.monitor_event (monitor, entity, at);
-CREATE TABLE tidemill.monitor_event_default PARTITION OF tidemill.monitor_event DEFAULT;
+-- Events stay in one piece up to what a page holds: to compress them would take longer than to write them.
+CREATE TABLE tidemill.monitor_event_default PARTITION OF tidemill.monitor_event DEFAULT
+    WITH (toast_tuple_target = 8160);
 
 -- Ticks that changed something, with their time: the same ticks give the same alerts again.
 CREATE TABLE tidemill.monitor_tick (

@@ -40,7 +40,7 @@ class KafkaSource(Source, frozen=True, tag="kafka"):
     topic: str
     bootstrap: str = "localhost:9092"
     group: str = ""
-    """Who reads together; the stream's name if not given."""
+    """Who reads together; those of this stream and source, if not given."""
     begin: Literal["earliest", "latest"] = "earliest"
     """Where a new group begins."""
     exact: bool = False
@@ -87,7 +87,7 @@ class KafkaTap:
         self._loop = asyncio.get_running_loop()
         settings = {
             "bootstrap.servers": self._source.bootstrap,
-            "group.id": self._source.group or self._place.stream,
+            "group.id": self._source.group or f"{self._place.stream}.{self._source.name}",
             "auto.offset.reset": self._source.begin,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -158,8 +158,9 @@ class KafkaTap:
     def _forget(self, parts: set[int], trackers: list[Offsets]) -> None:
         """Partitions went to another member: what waits here of them is theirs now."""
         gone = {id(tracker) for tracker in trackers}
-        for part in parts if self._cursors is not None else ():
-            self._cursors.disown(part)
+        if self._cursors is not None:
+            for part in parts:
+                self._cursors.disown(part)
 
         def is_lost(delivery: Delivery) -> bool:
             return delivery.part in parts and id(delivery.token) in gone

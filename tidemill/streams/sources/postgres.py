@@ -39,7 +39,7 @@ class PostgresSource(Source, frozen=True, tag="postgres"):
 
     topic: str
     group: str = ""
-    """Who reads together; the stream's name if not given."""
+    """Who reads together; those of this stream and source, if not given."""
     begin: Literal["earliest", "latest"] = "earliest"
     """Where a new group begins."""
     lease: float = LEASE
@@ -72,7 +72,7 @@ class PostgresTap:
         self._database = place.database
         self._owner = uuid4()
         self._lost = place.lost
-        self._group = source.group or place.stream
+        self._group = source.group or f"{place.stream}.{source.name}"
         self._pause = Pause(*SAFETY_POLL)
         self._ranges: dict[int, _Range] = {}
         self._finished: list[int] = []

@@ -32,7 +32,7 @@ class RedisSource(Source, frozen=True, tag="redis"):
     key: str
     url: str = "redis://localhost:6379"
     group: str = ""
-    """Who reads together; the stream's name if not given."""
+    """Who reads together; those of this stream and source, if not given."""
     begin: Literal["earliest", "latest"] = "earliest"
     lease: float = 30.0
     """How long a silent consumer keeps what it has taken."""
@@ -54,7 +54,7 @@ class RedisTap:
 
     def __init__(self, source: RedisSource, place: Place) -> None:
         self._source = source
-        self._group = source.group or place.stream
+        self._group = source.group or f"{place.stream}.{source.name}"
         self._me = str(place.dispatcher)
         self._client: Any = None
         self._open: set[bytes] = set()

@@ -1,0 +1,1 @@
+"""Content understanding: sixteen streams of posts through plans on small local models."""

@@ -1,0 +1,181 @@
+"""The plans: spam, reply ranking, banger screen, safety, embeddings. Each writes its result to a table and a topic.
+
+Models are loaded once per engine and called with many posts at once, whichever plans they come from.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from apps.content.classifiers import Classifiers
+from apps.content.embedding import SentenceModel, StaticModel
+from apps.content.posts import readable
+from apps.content.summary import Summariser, summariser
+from tidemill.streams import Batched, Context, Filtered, Plan, task
+
+RESULTS = "content_results"
+TRACTION = 5
+
+#: A result is what a plan last found for a post: a repetition of the message changes nothing.
+STORE = """
+INSERT INTO content_result (post, plan, source, found) VALUES ($1, $2, $3, $4::text::jsonb)
+ON CONFLICT (post, plan) DO UPDATE SET source = excluded.source, found = excluded.found, at = now()
+"""
+
+
+class Models:
+    """What the plans of an engine share."""
+
+    def __init__(self) -> None:
+        self.static = StaticModel()
+        self.classifiers = Classifiers.load()
+        self.summaries: Summariser = summariser(self.static)
+        self.embed = Batched(self._embed, max_size=32, max_wait="5ms")
+
+    def _embed(self, texts: list[str]) -> list[np.ndarray]:
+        return list(self.static.encode(texts))
+
+
+models = cache(Models)
+sentences = cache(SentenceModel)
+
+
+class ContentPlan(Plan):
+    """What all of them do: read the post, and keep what was found."""
+
+    async def start(self) -> None:
+        models()
+
+    async def vector(self, ctx: Context) -> np.ndarray:
+        """The post's quick embedding, made once for all plans of a message."""
+        if "vector" not in ctx.shared:
+            ctx.shared["vector"] = await models().embed(readable(ctx.value))
+        return ctx.shared["vector"]
+
+    async def scores(self, ctx: Context) -> dict[str, float]:
+        return models().classifiers.score((await self.vector(ctx))[None, :])[0]
+
+    def keep(self, ctx: Context, found: dict[str, Any]) -> dict[str, Any]:
+        """Store a result with the message's completion."""
+        text = msgspec.json.encode(found).decode()
+        ctx.execute(STORE, ctx.value.id, self.name, ctx.message.source, text)
+        ctx.publish(RESULTS, {"post": ctx.value.id, "plan": self.name, **found}, key=str(ctx.value.id))
+        return found
+
+
+class SpamComment(ContentPlan, eligibility="spam_comment", timeout="10s"):
+    """Whether a reply is spam."""
+
+    @task
+    async def only_replies(self, ctx: Context) -> None:
+        if not ctx.value.is_reply:
+            raise Filtered("not a reply")
+
+    @task(after="only_replies")
+    async def judge(self, ctx: Context) -> dict[str, Any]:
+        scores = await self.scores(ctx)
+        spam = max(scores["spam"], scores["scam"])
+        return self.keep(ctx, {"spam": spam > 0.5, "score": spam})
+
+
+class ReplyRanking(ContentPlan, eligibility="reply_ranking", timeout="10s"):
+    """How high a reply should stand: near to what it answers, with something to say, and not spam."""
+
+    @task
+    async def only_replies(self, ctx: Context) -> None:
+        if not ctx.value.is_reply:
+            raise Filtered("not a reply")
+
+    @task(after="only_replies")
+    async def nearness(self, ctx: Context) -> float:
+        parent = await models().embed(ctx.value.parent)
+        return float((await self.vector(ctx)) @ parent)
+
+    @task(after="only_replies")
+    async def quality(self, ctx: Context) -> float:
+        scores = await self.scores(ctx)
+        return scores["thoughtful"] - scores["shallow"] - max(scores["spam"], scores["abuse"])
+
+    @task(after=("nearness", "quality"))
+    async def rank(self, ctx: Context) -> dict[str, Any]:
+        score = 0.4 * ctx.results["nearness"] + 0.6 * ctx.results["quality"]
+        return self.keep(ctx, {"rank": round(score, 4)})
+
+
+class BangerScreen(ContentPlan, eligibility="banger_initial_screen", timeout="10s"):
+    """Whether a post may be one that everybody wants to see."""
+
+    @task
+    async def has_traction(self, ctx: Context) -> None:
+        if ctx.value.likes < TRACTION:
+            raise Filtered("too little traction")
+
+    @task(after="has_traction")
+    async def screen(self, ctx: Context) -> dict[str, Any]:
+        scores = await self.scores(ctx)
+        score = scores["banger"] * (1 - max(scores["spam"], scores["abuse"], scores["scam"]))
+        return self.keep(ctx, {"banger": score > 0.5, "score": round(score, 4)})
+
+
+class PostSafety(ContentPlan, eligibility="post_safety", timeout="10s"):
+    """Whether a popular post is safe to show."""
+
+    @task
+    async def judge(self, ctx: Context) -> dict[str, Any]:
+        scores = await self.scores(ctx)
+        worst = max(("abuse", "violence", "adult", "scam"), key=lambda label: scores[label])
+        return self.keep(ctx, {"safe": scores[worst] <= 0.5, "worst": worst, "score": scores[worst]})
+
+
+class SafetyPtos(ContentPlan, eligibility="safety_ptos", timeout="10s"):
+    """Which terms of service a post may break."""
+
+    @task
+    async def label(self, ctx: Context) -> dict[str, Any]:
+        scores = await self.scores(ctx)
+        labels = [label for label in ("abuse", "violence", "adult", "scam", "spam") if scores[label] > 0.5]
+        return self.keep(ctx, {"labels": labels, "scores": scores})
+
+
+class EmbeddingWithSummary(ContentPlan, eligibility="post_embedding_with_summary", timeout="30s"):
+    """The post's embedding, of its words and of its summary together."""
+
+    @task(breaker="llm", concurrency=16)
+    def summarise(self, ctx: Context) -> str:
+        return models().summaries.summarise(readable(ctx.value))
+
+    @task(after="summarise")
+    async def embed(self, ctx: Context) -> dict[str, Any]:
+        summary = await models().embed(ctx.results["summarise"])
+        both = (await self.vector(ctx)) + summary
+        both /= max(float(np.linalg.norm(both)), 1e-9)
+        return self.keep(ctx, {"summary": ctx.results["summarise"], "vector": _short(both)})
+
+
+class EmbeddingWithSummaryForReply(EmbeddingWithSummary, eligibility="post_embedding_with_summary_for_reply"):
+    """The same, kept apart for those who rank replies."""
+
+
+class EmbeddingV5(ContentPlan, eligibility="mm_emb_v5", timeout="30s"):
+    """The newer embedding: the whole model, many posts at a time."""
+
+    async def start(self) -> None:
+        await super().start()
+        sentences()
+        self._encode = Batched(lambda texts: list(sentences().encode(texts)), max_size=16, max_wait="10ms")
+
+    @task
+    async def embed(self, ctx: Context) -> dict[str, Any]:
+        return self.keep(ctx, {"vector": _short(await self._encode(readable(ctx.value)))})
+
+
+class EmbeddingV5ForReply(EmbeddingV5, eligibility="mm_emb_v5_for_reply"):
+    """The same, kept apart for those who rank replies."""
+
+
+def _short(vector: np.ndarray) -> list[float]:
+    return [round(float(each), 4) for each in vector]

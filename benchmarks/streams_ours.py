@@ -1,0 +1,204 @@
+"""Ours, measured: one scenario per process, `python -m benchmarks.streams_ours SCENARIO --dsn DSN [--messages N]`."""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+
+from benchmarks.peers.kafka_stream_bench import OLD
+from benchmarks.streams_plans import MemoryTap, from_environment
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.eventlog import Entry, append, keep_log
+from tidemill.store.migrate import migrate
+from tidemill.streams.dispatcher import Dispatcher
+from tidemill.streams.model import DECLARED
+
+PLANS = str(Path(__file__).with_name("streams_plans.py"))
+TIMEOUT = 120.0
+
+
+@asynccontextmanager
+async def running(dsn: str, **options: Any) -> AsyncIterator[Dispatcher]:
+    """A dispatcher with its engine in a process of its own."""
+    os.environ["BENCH_STREAM"] = json.dumps({"name": "bench", **options})
+    from_environment()
+    async with Database(DatabaseSettings(url=dsn)) as database:
+        dispatcher = Dispatcher(DECLARED["bench"], database, target=PLANS)
+        life = asyncio.create_task(dispatcher.run())
+        ready = asyncio.create_task(dispatcher.wait_ready())
+        await asyncio.wait([life, ready], return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if life.done():
+                life.result()
+            yield dispatcher
+        finally:
+            dispatcher.stop()
+            await life
+
+
+def memory(count: int, *, plan: str = "nothing", **more: Any) -> dict[str, Any]:
+    return {"type": "memory", "name": more.pop("name", "memory"), "count": count, "eligibilities": [plan], **more}
+
+
+async def rate_of(dispatcher: Dispatcher) -> float:
+    tap = dispatcher.taps[0]
+    assert isinstance(tap, MemoryTap)
+    async with asyncio.timeout(TIMEOUT):
+        await tap.done.wait()
+    return tap.acked / (tap.ended - tap.began)
+
+
+async def dispatch(dsn: str, messages: int) -> dict[str, Any]:
+    """Messages a second through dispatcher and engine, at 100 in flight as the document has it, and at 512."""
+    found: dict[str, Any] = {}
+    for in_flight in (100, 512):
+        async with running(dsn, sources=[memory(messages)], max_in_flight=in_flight) as dispatcher:
+            found["rate" if in_flight == 100 else "rate_512"] = await rate_of(dispatcher)
+    return found
+
+
+async def paced(dsn: str, messages: int) -> dict[str, Any]:
+    """How long a message takes at 20 a second, and what the processes use while nothing happens."""
+    async with running(dsn, sources=[memory(messages, pace=20.0)]) as dispatcher:
+        tap = dispatcher.taps[0]
+        assert isinstance(tap, MemoryTap)
+        async with asyncio.timeout(TIMEOUT):
+            await tap.done.wait()
+        family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        before, began = sum(sum(each.cpu_times()[:2]) for each in family), time.perf_counter()
+        await asyncio.sleep(5.0)
+        used = sum(sum(each.cpu_times()[:2]) for each in family) - before
+        return {"latencies": tap.took, "idle": used / (time.perf_counter() - began)}
+
+
+async def pglog(dsn: str, messages: int) -> dict[str, Any]:
+    """The PostgreSQL log: append, and from the log through an engine to durable acks."""
+    payload = b"x" * 100
+    async with Database(DatabaseSettings(url=dsn)) as database:
+        await migrate(database)
+        await keep_log(database, time_of_day(), keep_days=30)
+        await database.fetch("CREATE TABLE bare (topic text, key text, headers json, payload bytea)")
+        records = [("posts", None, None, payload)] * messages
+        appended, bare = [], []
+        for _ in range(3):
+            async with database.acquire() as connection:
+                began = time.perf_counter()
+                await connection.copy_records_to_table("bare", records=records)
+                bare.append(messages / (time.perf_counter() - began))
+                began = time.perf_counter()
+                await append(connection, database.schema, [Entry("appended", payload)] * messages)
+                appended.append(messages / (time.perf_counter() - began))
+        async with database.acquire() as connection:
+            await append(connection, database.schema, [Entry("posts", payload)] * messages)
+        source = {"type": "postgres", "topic": "posts", "eligibilities": ["nothing"]}
+        began = time.perf_counter()
+        async with running(dsn, sources=[source]) as dispatcher:
+            began = time.perf_counter()
+            while dispatcher.policy.counts[0].done < messages:
+                await asyncio.sleep(0.005)
+            while await database.fetch("SELECT FROM tidemill.log_range LIMIT 1"):
+                await asyncio.sleep(0.005)
+            rate = messages / (time.perf_counter() - began)
+    return {"rate": rate, "append": statistics.median(appended), "copy": statistics.median(bare)}
+
+
+def time_of_day() -> Any:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).date()
+
+
+async def kafka(dsn: str, messages: int, bootstrap: str, topic: str, group: str) -> dict[str, Any]:
+    """From a Kafka topic through an engine to acks, one handler call per message."""
+    config = {name: value for name, value in OLD.items() if name != "log_level"}
+    source = {
+        "type": "kafka", "topic": topic, "bootstrap": bootstrap, "group": group, "config": config,
+        "eligibilities": ["nothing"],
+    }  # fmt: skip
+    async with running(dsn, sources=[source]) as dispatcher:
+        counts = dispatcher.policy.counts[0]
+        async with asyncio.timeout(TIMEOUT):
+            while not counts.done:
+                await asyncio.sleep(0.0005)
+            began, first = time.perf_counter(), counts.done
+            while counts.done < messages:
+                await asyncio.sleep(0.001)
+        return {"rate": (messages - first) / (time.perf_counter() - began)}
+
+
+async def fairness(dsn: str, messages: int) -> dict[str, Any]:
+    """How far shares are from the weights while all are busy, and rates from their limits."""
+    weights = (8, 4, 2, 1, 1)
+    sources = [memory(messages, name=f"s{number}", weight=weight) for number, weight in enumerate(weights)]
+    async with running(dsn, sources=sources) as dispatcher:
+        async with asyncio.timeout(TIMEOUT):
+            while dispatcher.policy.counts[0].done < messages * 0.9:
+                await asyncio.sleep(0.001)
+        done = [counts.done for counts in dispatcher.policy.counts]
+        shares = [count / sum(done) / (weight / sum(weights)) - 1 for count, weight in zip(done, weights, strict=True)]
+    sources = [memory(2500, name="limited", max_qps=500.0), memory(10**9, name="free")]
+    async with running(dsn, sources=sources) as dispatcher:
+        tap = dispatcher.taps[0]
+        assert isinstance(tap, MemoryTap)
+        async with asyncio.timeout(TIMEOUT):
+            await tap.done.wait()
+        begin = tap.acked_at[0]
+        seconds = [sum(begin + at <= moment < begin + at + 1 for moment in tap.acked_at) for at in range(1, 4)]
+    return {
+        "fairness_error": max(abs(share) for share in shares),
+        "qps_error": max(abs(count / 500 - 1) for count in seconds),
+    }
+
+
+async def live(dsn: str, messages: int) -> dict[str, Any]:
+    """How long live requests take with nothing else to do, and while a backlog keeps every slot taken."""
+    found: dict[str, Any] = {}
+    for name, backlog in (("idle", 0), ("load", 10**9)):
+        sources = [memory(backlog, plan="working")]
+        async with running(dsn, sources=sources, max_in_flight=64) as dispatcher:
+            took: list[float] = []
+            await asyncio.sleep(0.5)
+            for _ in range(messages):
+                began = time.perf_counter()
+                await dispatcher.asking.ask(b"1", ["working"])
+                took.append(time.perf_counter() - began)
+            found[name] = took
+    return found
+
+
+async def microbatch(dsn: str, messages: int) -> dict[str, Any]:
+    """The embedding plan, up to 32 messages a call, and one by one."""
+    found: dict[str, Any] = {}
+    for name in ("together", "one"):
+        async with running(dsn, sources=[memory(messages, plan=name)], threads=1) as dispatcher:
+            found[name] = await rate_of(dispatcher)
+    return found
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("scenario")
+    parser.add_argument("--dsn", required=True)
+    parser.add_argument("--messages", type=int, required=True)
+    parser.add_argument("--bootstrap", default="")
+    parser.add_argument("--topic", default="")
+    parser.add_argument("--group", default="")
+    arguments = parser.parse_args()
+    async with Database(DatabaseSettings(url=arguments.dsn)) as database:
+        await migrate(database)
+    more = (arguments.bootstrap, arguments.topic, arguments.group) if arguments.scenario == "kafka" else ()
+    found = await globals()[arguments.scenario](arguments.dsn, arguments.messages, *more)
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

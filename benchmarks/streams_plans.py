@@ -1,0 +1,144 @@
+"""The streams that the benchmarks run, where their engines can import them."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from apps.content.embedding import StaticModel
+from tidemill.streams import Batch, KafkaSource, Plan, PostgresSource, Source, Stream, task
+from tidemill.streams.message import Delivery
+
+SENTENCES = (
+    "The new movie is awesome",
+    "Ships that pass in the night, and speak each other in passing",
+    "What time does the last train leave for the coast on a Sunday?",
+    "He said that the tide would turn before they had hauled in the net",
+)
+
+
+class MemorySource(Source, frozen=True, tag="memory"):
+    """As many messages as wanted, at once or evenly over time, from nowhere: measures everything but a broker."""
+
+    count: int = 0
+    pace: float = 0.0
+    """Messages a second; 0 for all at once."""
+
+    def tap(self, place: Any) -> Any:
+        return MemoryTap(self)
+
+
+class MemoryTap:
+    transactional = False
+
+    def __init__(self, source: MemorySource) -> None:
+        self.sent = self.acked = 0
+        self.took: list[float] = []
+        self.acked_at: list[float] = []
+        self.began = self.ended = 0.0
+        self.done = asyncio.Event()
+        self._source = source
+
+    async def start(self) -> None: ...
+
+    async def poll(self, most: int) -> list[Delivery]:
+        left = self._source.count - self.sent
+        if not left:
+            await asyncio.sleep(3600)
+        if not self.sent:
+            self.began = time.perf_counter()
+        if self._source.pace:
+            await asyncio.sleep(max(0.0, self.began + self.sent / self._source.pace - time.perf_counter()))
+            self.sent += 1
+            return [Delivery(b"x" * 100, self.sent, token=time.perf_counter())]
+        count = min(left, most)
+        first = self.sent
+        self.sent += count
+        return [Delivery(b"x" * 100, first + number) for number in range(count)]
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        now = time.perf_counter()
+        self.acked += len(deliveries)
+        self.acked_at += [now] * len(deliveries)
+        if self._source.pace:
+            self.took += [now - delivery.token for delivery in deliveries]
+        if self.acked >= self._source.count:
+            self.ended = now
+            self.done.set()
+
+    def nack(self, deliveries: Sequence[Delivery]) -> None: ...
+    async def flush(self) -> None: ...
+    async def settle(self, connection: Any, deliveries: Sequence[Delivery]) -> None: ...
+    async def stop(self) -> None: ...
+
+    async def lag(self) -> int | None:
+        return None
+
+
+class Nothing(Plan, eligibility="nothing"):
+    @task
+    async def nothing(self, ctx: Any) -> None: ...
+
+
+class Working(Plan, eligibility="working"):
+    """What a plan with a call to somewhere looks like: it waits, and computes a little."""
+
+    @task
+    async def wait(self, ctx: Any) -> int:
+        await asyncio.sleep(0.01)
+        return sum(range(1000))
+
+
+class Together(Plan, eligibility="together"):
+    """Embeddings, up to 32 messages a call."""
+
+    async def start(self) -> None:
+        self.model = StaticModel()
+
+    @task(batch=Batch(max_size=32, max_wait="5ms"))
+    def embed(self, items: list[Any]) -> list[Any]:
+        return list(self.model.encode([sentence(item) for item in items]))
+
+
+class OneByOne(Plan, eligibility="one"):
+    """Embeddings, a call per message."""
+
+    async def start(self) -> None:
+        self.model = StaticModel()
+
+    @task
+    def embed(self, ctx: Any) -> Any:
+        return self.model.encode([sentence(ctx)])[0]
+
+
+def sentence(ctx: Any) -> str:
+    return SENTENCES[len(ctx.value) % len(SENTENCES)]
+
+
+def stream(name: str, sources: Sequence[Source], **options: Any) -> Stream:
+    plans = [Nothing, Working, Together, OneByOne]
+    wanted = {each for source in sources for each in source.eligibilities} | set(options.pop("more", ()))
+    return Stream(
+        name,
+        plans=[plan for plan in plans if plan.eligibility in wanted],
+        sources=sources,
+        **{"engines": 1, "max_in_flight": 512, **options},
+    )
+
+
+def from_environment() -> None:
+    """What an engine finds when it imports this module: the stream that its parent describes."""
+    told = os.environ.get("BENCH_STREAM")
+    if told:
+        options = json.loads(told)
+        kinds = {"memory": MemorySource, "postgres": PostgresSource, "kafka": KafkaSource}
+        sources = []
+        for given in options.pop("sources"):
+            given["eligibilities"] = frozenset(given["eligibilities"])
+            sources.append(kinds[given.pop("type")](**given, decoder=bytes))
+        stream(options.pop("name"), sources, **options)
+
+
+from_environment()

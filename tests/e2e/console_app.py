@@ -1,0 +1,101 @@
+"""What the console is shown in tests: every kind of work, and each of it does what a test says."""
+
+import asyncio
+from pathlib import Path
+
+from tidemill import App, current_job
+from tidemill.dags import Dag, input_node, node, ref
+from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
+
+app = App("harbour")
+
+
+@app.task(queue="mail")
+async def send(to: str) -> dict:
+    return {"sent": to}
+
+
+@app.task(queue="mail", retry=app.retry(max_attempts=2, backoff="10ms"), tags=["flaky"])
+async def broken(number: int = 0) -> None:
+    raise ValueError(f"parcel {number} has no address")
+
+
+@app.task(queue="slow")
+async def until(file: str) -> str:
+    """Runs until a file is there."""
+    job = current_job()
+    job.report(0.5, f"waits for {Path(file).name}")
+    while not Path(file).exists():
+        await asyncio.sleep(0.02)
+    return "seen"
+
+
+@app.task(queue="mail", every="1h")
+async def count_ships() -> int:
+    return 3
+
+
+@app.task(queue="wide")
+async def pass_on(value: int) -> int:
+    return value
+
+
+SIGNATURE = {
+    "type": "object",
+    "required": ["name", "copies"],
+    "properties": {
+        "name": {"type": "string", "title": "Your name"},
+        "copies": {"type": "integer", "title": "Copies", "minimum": 1, "maximum": 9},
+        "kind": {"enum": ["paper", "screen"], "title": "Kind"},
+        "urgent": {"type": "boolean", "title": "Urgent"},
+    },
+}
+
+app.dag(
+    Dag(
+        "release",
+        nodes=[
+            node("weigh", "pass_on", args={"value": 7}),
+            input_node("sign", prompt="Who signs for {{$.weigh}} tons?", deps=["weigh"], schema=SIGNATURE),
+            node("ship", "send", args={"to": ref("sign.name")}, deps=["sign"]),
+        ],
+    )
+)
+
+app.dag(Dag("doomed", nodes=[node("first", "pass_on", args={"value": 1}), node("bad", "broken", deps=["first"])]))
+
+#: A thousand nodes: forty chains between a beginning and an end.
+app.dag(
+    Dag(
+        "wide",
+        nodes=[
+            node("begin", "pass_on", args={"value": 0}),
+            *(
+                node(f"n{i}", "pass_on", args={"value": i}, deps=["begin"] if i < 40 else [f"n{i - 40}"])
+                for i in range(998)
+            ),
+            node("end", "pass_on", args={"value": 1}, deps=[f"n{i}" for i in range(958, 998)]),
+        ],
+    )
+)
+
+
+class Draft(Event):
+    text: str
+
+
+@app.workflow
+class Article(Workflow):
+    """Writes, then waits for a person."""
+
+    @step
+    async def write(self, ev: StartEvent) -> Draft:
+        return Draft(text=f"About {ev.get('topic')}")
+
+    @step
+    async def approve(self, ctx: Context, ev: Draft) -> StopEvent:
+        said = await ctx.wait_for_event(HumanResponseEvent, waiter_event=InputRequiredEvent(), timeout=3600)
+        return StopEvent(result={"text": ev.text, "said": said.get("response")})
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**{"timeout": None, **options})  # pyright: ignore[reportArgumentType]

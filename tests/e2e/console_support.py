@@ -1,0 +1,231 @@
+"""A real server with real work, and a real browser that looks at it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = ROOT / "tests" / "e2e" / "console_app.py"
+STATIC = ROOT / "tidemill" / "server" / "static"
+AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
+PATIENCE = 40.0
+
+#: Where screenshots are kept; say TIDEMILL_ARTEFACTS to keep them somewhere else.
+ARTEFACTS = Path(os.environ.get("TIDEMILL_ARTEFACTS") or Path(tempfile.gettempdir()) / "tidemill-console")
+
+SETTINGS = {"TIDEMILL_LEASE": "3s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "5s"}
+
+
+def require_browser() -> str:
+    """Where Chromium is; skips, and says why, where there is none or no console to look at."""
+    found = os.environ.get("TIDEMILL_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("no Chromium: install Debian's package chromium, or name one with TIDEMILL_CHROMIUM")
+    if not (STATIC / "index.html").is_file():
+        pytest.skip("the console is not built: run `make web`")
+    return found
+
+
+def launch(playwright: Playwright) -> Browser:
+    """A browser without a window."""
+    return playwright.chromium.launch(executable_path=require_browser(), args=["--no-sandbox"])
+
+
+class Process:
+    """One command of ours, with what it says."""
+
+    def __init__(self, *words: str, folder: Path) -> None:
+        environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
+        self.said: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tidemill.cli.main", *words],
+            cwd=folder,
+            env={**environment, **SETTINGS, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        self.said.extend(self._process.stdout)
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(sign)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Harbour:
+    """The application at work: everything that runs, and a server that can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._place = ("--directory", str(folder / "data"))
+        self._all = Process("up", str(APP), "--no-server", *self._place, folder=folder)
+        self._server: Process | None = None
+        wait_until(self._works, lambda: f"workers have started; said: {self._heard()}")
+
+    def serve(self, *options: str) -> None:
+        """Start the server; returns when it answers."""
+        self._server = Process("server", str(APP), "--port", str(self.port), *self._place, *options, folder=self.folder)
+        wait_until(self._answers, lambda: f"the server answers; said: {self._heard()}")
+
+    def stop_server(self) -> None:
+        assert self._server is not None
+        self._server.stop()
+
+    def close(self) -> None:
+        for process in (self._server, self._all):
+            if process is not None:
+                process.stop()
+
+    def run(self, *words: str) -> str:
+        """A command of ours in this application's place."""
+        return subprocess.run(
+            [sys.executable, "-m", "tidemill.cli.main", *words, *self._place],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    def api(self, path: str, body: Any = None) -> Any:
+        """Ask the server for something, as a program does."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/api/v1{path}", data, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def enqueue(self, task: str, **args: Any) -> int:
+        return self.api("/jobs", {"task": task, "args": args})["id"]
+
+    def start(self, workflow: str, **args: Any) -> int:
+        return self.api("/runs", {"workflow": workflow, "args": args})["id"]
+
+    def job_ends(self, number: int) -> dict[str, Any]:
+        """A job once it has ended."""
+        done = ("succeeded", "failed", "cancelled")
+        return wait_until(lambda: (job := self.api(f"/jobs/{number}"))["state"] in done and job, f"job {number} ends")
+
+    def run_is(self, number: int, state: str) -> dict[str, Any]:
+        """A run once it is in a state."""
+        return wait_until(lambda: (run := self.api(f"/runs/{number}"))["state"] == state and run, f"r{number} {state}")
+
+    def asks(self, number: int) -> dict[str, Any]:
+        """What a run asks people, once it does."""
+        return wait_until(lambda: self.api(f"/inputs?run={number}")["items"], f"r{number} asks")[0]
+
+    def _works(self) -> bool:
+        return any("worker started" in line for line in list(self._all.said))
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            return self.api("/health")["ok"]
+        return False
+
+    def _heard(self) -> str:
+        return "".join([*self._all.said[-5:], *(self._server.said[-10:] if self._server else [])])
+
+
+class Watched:
+    """A page, and everything that it does wrong."""
+
+    #: What a browser says by itself when a server is away: not the page's fault.
+    AWAY = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self.page: Page = context.new_page()
+        self.url = url
+        self.wrong: list[str] = []
+        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("request", lambda asked: self._check(asked.url))
+
+    def _check(self, asked: str) -> None:
+        if not asked.startswith((self.url, "data:")):
+            self.wrong.append(f"asked another origin: {asked}")
+
+    def open(self, path: str, heading: str | re.Pattern[str] | None = None) -> Page:
+        """Go to a screen."""
+        self.page.goto(self.url + path)
+        if heading is not None:
+            expect(self.page.get_by_role("heading", level=1, name=heading)).to_be_visible()
+        return self.page
+
+    def keep(self, name: str) -> None:
+        """Keep a picture of the page."""
+        ARTEFACTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=ARTEFACTS / f"{name}.png")
+
+    def serious_problems(self) -> list[str]:
+        """What axe-core finds that would shut people out."""
+        # Through the debugger, for the page's own policy lets no foreign script in.
+        debugger = self.page.context.new_cdp_session(self.page)
+        look = (
+            "axe.run(document, {resultTypes: ['violations']}).then(found => JSON.stringify(found.violations"
+            ".filter(each => ['serious', 'critical'].includes(each.impact))"
+            ".map(each => each.id + ': ' + each.nodes.slice(0, 3).map(node => node.html.slice(0, 200)).join(' | '))))"
+        )
+        debugger.send("Runtime.evaluate", {"expression": AXE.read_text()})
+        found = debugger.send("Runtime.evaluate", {"expression": look, "awaitPromise": True, "returnByValue": True})
+        debugger.detach()
+        return json.loads(found["result"]["value"])
+
+
+@contextlib.contextmanager
+def harbour() -> Iterator[Harbour]:
+    """The application at work in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="tidemill-console-") as folder:
+        made = Harbour(Path(folder))
+        try:
+            made.serve()
+            wait_until(lambda: made.api("/overview")["counts"]["workers_alive"] >= 2, "workers are alive")
+            yield made
+        finally:
+            made.close()
+
+
+def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], timeout: float = PATIENCE) -> Any:
+    """The first truthy value of a condition."""
+    give_up = time.monotonic() + timeout
+    while not (seen := condition()):
+        if time.monotonic() > give_up:
+            raise AssertionError(f"not within {timeout:g} s: {what if isinstance(what, str) else what()}")
+        time.sleep(0.05)
+    return seen
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

@@ -1,0 +1,280 @@
+"""The console in a real Chromium: each screen's main job done as a person would, while real work runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from tests.e2e.console_support import Harbour, Watched, harbour, launch, require_browser, wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    require_browser()
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def shop(browser: Browser) -> Iterator[Harbour]:
+    with harbour() as running:
+        yield running
+
+
+@pytest.fixture
+def console(browser: Browser, shop: Harbour) -> Iterator[Watched]:
+    """A page that must do nothing wrong."""
+    context = browser.new_context(viewport={"width": 1360, "height": 860})
+    context.set_default_timeout(20_000)
+    watched = Watched(context, shop.url)
+    yield watched
+    wrong, watched.wrong = watched.wrong, []
+    context.close()
+    assert wrong == []
+
+
+def test_home_says_what_is_broken_and_every_figure_leads_to_its_list(shop: Harbour, console: Watched) -> None:
+    shop.job_ends(shop.enqueue("broken", number=4))
+    page = console.open("/", "harbour")
+    expect(page.get_by_text("parcel 4 has no address").first).to_be_visible()
+    console.keep("home")
+    tiles = page.locator("a.tile")
+    assert {tile.get_attribute("href") for tile in tiles.all()} >= {"/inputs", "/workers", "/runs?state=running"}
+    page.locator("a.tile", has_text="Workers").click()
+    expect(page.get_by_role("heading", level=1, name="Workers and hosts")).to_be_visible()
+
+
+def test_a_job_appears_in_an_open_list_by_itself(shop: Harbour, console: Watched) -> None:
+    page = console.open("/jobs?task=send", "Jobs")
+    number = shop.enqueue("send", to="the lighthouse")
+    expect(page.get_by_role("link", name=str(number), exact=True)).to_be_visible()
+
+
+def test_failed_jobs_that_match_are_counted_first_and_then_retried(shop: Harbour, console: Watched) -> None:
+    for number in range(3):
+        shop.job_ends(shop.enqueue("broken", number=100 + number))
+    page = console.open("/jobs", "Jobs")
+    page.get_by_role("button", name="failed", exact=True).click()
+    page.get_by_label("Tag").fill("flaky")
+    expect(page).to_have_url(re.compile(r"state=failed.*tag=flaky"))
+    before = len(shop.api("/jobs?state=failed&tag=flaky")["items"])
+    page.get_by_role("button", name="Retry all that match").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text(f"{before} jobs", exact=True)).to_be_visible()
+    console.keep("jobs-bulk")
+    dialog.get_by_role("button", name=f"Retry {before} jobs").click()
+    expect(page.get_by_text(re.compile(r"Retry: .*enqueued anew"))).to_be_visible()
+    wait_until(lambda: len(shop.api("/jobs?state=failed&tag=flaky")["items"]) == 2 * before, "all have failed again")
+
+
+def test_a_failed_job_tells_why_and_is_run_again(shop: Harbour, console: Watched) -> None:
+    number = shop.enqueue("broken", number=9)
+    shop.job_ends(number)
+    page = console.open(f"/jobs/{number}", "broken")
+    expect(page.get_by_text("Traceback (most recent call last)").first).to_be_visible()
+    expect(page.get_by_text("attempt 2", exact=True)).to_be_visible()
+    console.keep("job")
+    page.get_by_role("button", name="Run again").click()
+    expect(page).not_to_have_url(re.compile(rf"/jobs/{number}$"))
+    expect(page.get_by_text(f"to repeat job {number}")).to_be_visible()
+
+
+def test_a_job_is_enqueued_and_cancelled_by_hand(shop: Harbour, console: Watched, tmp_path: Path) -> None:
+    page = console.open("/jobs", "Jobs")
+    page.get_by_role("button", name="Enqueue a job").click()
+    page.get_by_role("textbox", name="Task The name of a function").fill("until")
+    page.get_by_label("Arguments").fill('{"file": ')
+    expect(page.get_by_text("Not JSON yet")).to_be_visible()
+    page.get_by_label("Arguments").fill(f'{{"file": "{tmp_path / "never"}"}}')
+    page.get_by_role("button", name="Enqueue", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="until")).to_be_visible()
+    expect(page.get_by_text("waits for never").first).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".head .state", has_text="cancelled")).to_be_visible()
+
+
+def test_runs_are_filtered_in_the_address_and_cancelled_after_a_preview(shop: Harbour, console: Watched) -> None:
+    runs = [shop.start("Article", topic=f"tide {number}") for number in range(3)]
+    page = console.open("/runs", "Runs")
+    page.get_by_role("button", name="running", exact=True).click()
+    page.get_by_role("button", name="flow", exact=True).click()
+    expect(page).to_have_url(re.compile(r"state=running.*shape=flow"))
+    page.get_by_role("checkbox", name=f"Choose run {runs[0]}").check()
+    page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
+    shop.run_is(runs[0], "cancelled")
+    expect(page.get_by_role("link", name=f"r{runs[0]}", exact=True)).to_have_count(0)
+    page.get_by_role("button", name="Cancel all that match").click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile(r"Cancel \d+ runs")).click()
+    for number in runs[1:]:
+        shop.run_is(number, "cancelled")
+    expect(page.get_by_text("No run matches")).to_be_visible()
+    console.keep("runs")
+
+
+def test_a_view_of_runs_is_kept_by_name(console: Watched) -> None:
+    page = console.open("/runs?state=failed", "Runs")
+    page.get_by_role("button", name="keep this view").click()
+    page.get_by_label("Name of the view").fill("trouble")
+    page.get_by_label("Name of the view").press("Enter")
+    console.open("/runs", "Runs")
+    page.get_by_role("link", name="trouble").click()
+    expect(page).to_have_url(re.compile("state=failed"))
+
+
+def test_a_person_answers_with_a_form_that_the_schema_has_made(shop: Harbour, console: Watched) -> None:
+    number = shop.start("release")
+    shop.asks(number)
+    page = console.open("/inputs", "Inputs")
+    card = page.locator(".panel", has=page.get_by_role("link", name=f"r{number}", exact=True))
+    expect(card.get_by_text("Who signs for 7 tons?")).to_be_visible()
+    card.get_by_label("Your name").fill("Ada")
+    card.get_by_label("Copies").fill("12")
+    card.get_by_label("Kind").select_option("paper")
+    card.get_by_label("Urgent").check()
+    console.keep("inputs")
+    card.get_by_role("button", name="Submit").click()
+    assert shop.api(f"/inputs?run={number}")["items"], "twelve copies are too many, and the browser says so"
+    card.get_by_label("Copies").fill("2")
+    card.get_by_role("button", name="Submit").click()
+    expect(page.get_by_text(f"Run r{number} has taken the answer.")).to_be_visible()
+    assert shop.run_is(number, "succeeded")["result"] == {"ship": {"sent": "Ada"}}
+
+
+def test_a_dag_is_looked_at_step_by_step_and_at_any_tick_and_repeated(shop: Harbour, console: Watched) -> None:
+    number = shop.start("doomed")
+    run = shop.run_is(number, "failed")
+    page = console.open(f"/runs/{number}", "doomed")
+    page.locator(".react-flow__node", has_text="bad").click()
+    expect(page).to_have_url(re.compile("step=bad"))
+    panel = page.locator(".panel", has=page.get_by_role("tablist"))
+    expect(panel.get_by_text("parcel 0 has no address").first).to_be_visible()
+    panel.get_by_role("tab", name="input").click()
+    expect(panel.get_by_text("{}")).to_be_visible()
+    bars = page.get_by_role("button", name=re.compile("^bad")).locator(".track i.bad")
+    expect(bars).to_have_count(2)
+    console.keep("run-dag")
+    slider = page.get_by_role("slider", name="Tick")
+    assert slider.get_attribute("max") == str(run["ticks"])
+    slider.fill("1")
+    expect(page.get_by_text("As it was after tick 1")).to_be_visible()
+    expect(page.locator(".react-flow__node", has_text="bad")).to_contain_text("pending")
+    page.get_by_role("button", name="Back to now").click()
+    expect(page.locator(".react-flow__node", has_text="bad")).to_contain_text("failed")
+    page.get_by_role("button", name="Run again from here").click()
+    page.get_by_role("dialog").get_by_label("Other arguments").fill('{"number": 5}')
+    page.get_by_role("dialog").get_by_role("button", name="Run again", exact=True).click()
+    expect(page.get_by_text(re.compile(rf"Run r\d+ repeats r{number}"))).to_be_visible()
+    expect(page.get_by_text("parcel 5 has no address").first).to_be_visible()
+
+
+def test_a_flow_is_followed_given_its_event_and_forked(shop: Harbour, console: Watched) -> None:
+    number = shop.start("Article", topic="tides")
+    page = console.open(f"/runs/{number}", "Article")
+    expect(page.get_by_text("Step approve waits for HumanResponseEvent", exact=False)).to_be_visible()
+    page.get_by_role("button", name="Send an event").click()
+    page.get_by_label("Fields").fill('{"response": "print it"}')
+    page.get_by_role("dialog").get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".head .state", has_text="succeeded")).to_be_visible()
+    page.get_by_role("button", name=re.compile("^write")).click()
+    expect(page.get_by_text('"About tides"').first).to_be_visible()
+    page.get_by_role("slider", name="Tick").fill("2")
+    expect(page.get_by_text("State after tick 2")).to_be_visible()
+    console.keep("run-flow")
+    page.get_by_role("button", name="Fork at tick 2").click()
+    page.get_by_role("dialog").get_by_role("button", name="Fork", exact=True).click()
+    expect(page.get_by_role("link", name=f"r{number}", exact=True)).to_be_visible()
+    fork = int(page.url.rsplit("/", 1)[1].partition("?")[0])
+    assert shop.api(f"/runs/{fork}")["forked_from"] == number
+
+
+def test_a_queue_is_paused_limited_and_resumed(shop: Harbour, console: Watched) -> None:
+    page = console.open("/queues", "Queues")
+    row = page.get_by_role("row", name=re.compile("^mail "))
+    row.get_by_role("button", name="Pause").click()
+    expect(row.get_by_text("paused")).to_be_visible()
+    waiting = shop.enqueue("send", to="whoever waits")
+    expect(row.get_by_role("cell").nth(2)).to_have_text("1")
+    row.get_by_role("button", name="Limit").click()
+    page.get_by_label("How fast jobs may start").fill("50/s")
+    page.get_by_role("button", name="Set the limit").click()
+    expect(row.get_by_text("50/s")).to_be_visible()
+    console.keep("queues")
+    row.get_by_role("button", name="Resume").click()
+    assert shop.job_ends(waiting)["state"] == "succeeded"
+
+
+def test_a_schedule_is_run_now_paused_and_resumed(shop: Harbour, console: Watched) -> None:
+    page = console.open("/schedules", "Schedules")
+    row = page.get_by_role("row", name=re.compile("count_ships"))
+    row.get_by_role("button", name="Run now").click()
+    expect(page.get_by_text(re.compile(r"Job \d+ is enqueued"))).to_be_visible()
+    row.get_by_role("button", name="Pause").click()
+    expect(row.get_by_text("paused")).to_be_visible()
+    console.keep("schedules")
+    row.get_by_role("button", name="Resume").click()
+    expect(row.get_by_text("on", exact=True)).to_be_visible()
+
+
+def test_the_workers_of_a_host_are_drained_and_resumed_and_its_charts_are_drawn(
+    shop: Harbour, console: Watched
+) -> None:
+    host = shop.api("/workers")["items"][0]["host"]
+    page = console.open("/workers", "Workers and hosts")
+    page.get_by_role("button", name="Drain").click()
+    expect(page.get_by_text(f"{host}/*=drain").first).to_be_visible()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_text(f"{host}/*=drain")).to_have_count(0)
+    wait_until(lambda: shop.api("/hosts")["items"], "the host is sampled")
+    page.reload()
+    page.locator(".hosts a").first.click()
+    expect(page.get_by_role("img", name=re.compile("^CPU over time"))).to_be_visible()
+    console.keep("host")
+
+
+def test_a_token_is_shown_once_and_revoked_and_all_that_is_in_the_audit_trail(console: Watched) -> None:
+    page = console.open("/settings", "Settings")
+    page.get_by_role("button", name="Make a token").click()
+    page.get_by_label("Name").fill("night watch")
+    page.get_by_label("Scope").select_option("operate")
+    page.get_by_role("button", name="Make it").click()
+    secret = page.locator(".secret").inner_text()
+    assert secret.startswith("tm_")
+    page.get_by_role("button", name="I have it").click()
+    row = page.get_by_role("row", name=re.compile("night watch"))
+    expect(row.get_by_text("good")).to_be_visible()
+    assert secret not in page.content()
+    row.get_by_role("button", name="Revoke").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
+    expect(row.get_by_text("revoked")).to_be_visible()
+    console.keep("settings")
+    console.open("/audit?action=token", "Audit")
+    expect(page.get_by_role("cell", name="token.create").first).to_be_visible()
+    expect(page.get_by_role("cell", name="token.revoke").first).to_be_visible()
+
+
+def test_everything_is_found_and_reached_by_keyboard(shop: Harbour, console: Watched) -> None:
+    number = shop.enqueue("send", to="by key")
+    page = console.open("/", "harbour")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").fill(str(number))
+    expect(page.get_by_role("option", name=re.compile(f"job {number} send"))).to_be_visible()
+    console.keep("search")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"/jobs/{number}$"))
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    expect(page.get_by_role("heading", level=1, name="Runs")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name=str(number), exact=True)).to_be_visible()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/jobs/\d+$"))

@@ -1,0 +1,108 @@
+"""Random lessons with random deaths: whatever dies when, what is written is what would have been written anyway.
+
+Time is virtual and a death is an exception out of any point of a tick, in the middle of a transaction among others. A
+failing seed is printed by its test's name and can be run alone.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tests.support.server import TestServer
+from tests.support.watched import Pages, event, everything, heat_monitor, triggers, watching
+from tidemill.core.clock import VirtualClock
+from tidemill.monitors import SourceError
+from tidemill.monitors.backtest import as_identity, identity, replay
+from tidemill.store.alerts import ack_alerts, list_alerts
+from tidemill.store.database import Database, DatabaseSettings
+
+SEEDS = range(4)
+ROUNDS = 20
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+class World:
+    """What happens outside, round by round, the same for the same seed."""
+
+    def __init__(self, seed: int) -> None:
+        draw = random.Random(seed)
+        self.rounds: list[tuple[float, list[Any]]] = []
+        now, number = 10_000.0, 0
+        for _ in range(ROUNDS):
+            now += draw.choice([1.0, 5.0, 30.0, 200.0, 400.0])
+            events = []
+            for _ in range(draw.choice([0, 1, 3, 20, 60])):
+                number += 1
+                late = draw.choice([0.0] * 8 + [30.0, 250.0])
+                at = round(now - late - draw.random() * 5, 3)
+                events.append(event(number, at, draw.choice("abcdef"), heat=draw.randrange(100)))
+            self.rounds.append((now, events))
+        self.acks = draw.sample(range(ROUNDS), 6)
+        self.failing = draw.sample(range(ROUNDS), 3)
+
+
+async def live_through(database: Database, seed: int, deaths: random.Random | None) -> int:
+    """All rounds; with `deaths`, the process dies at random points and another takes over. How often that was."""
+    world, clock, source = World(seed), VirtualClock(10_000.0), Pages(page=7)
+    source.overlap, source.overlap_most = 600.0, 600.0
+    died = 0
+
+    def reached(stage: str) -> None:
+        if deaths is not None and deaths.random() < 0.03:
+            raise Death(stage)
+
+    position = 0
+    while position < len(world.rounds):
+        try:
+            watch = heat_monitor(source, triggers=some_triggers())
+            async with watching(database, watch, clock, reached=reached) as watcher:
+                while position < len(world.rounds):
+                    now, events = world.rounds[position]
+                    if clock.now() < now:
+                        clock.advance(now - clock.now())
+                        source.add(*events)
+                        source.failures = [SourceError("down")] if position in world.failing else []
+                    await watcher.one_tick()
+                    while source.failures or await _behind(database, clock.now()):
+                        await watcher.one_tick()
+                    if position in world.acks:
+                        some = [row["id"] for row in await list_alerts(database, current=True, linger=0.0)]
+                        await ack_alerts(database, sorted(some)[:2], by="ann", at=clock.now())
+                    position += 1
+        except Death:
+            died += 1
+    return died
+
+
+def some_triggers() -> list[Any]:
+    return triggers(hold="10s", clear="20s", realert="5m")
+
+
+async def _behind(database: Database, now: float) -> bool:
+    row = await database.fetchrow(
+        "SELECT count(*) AS n FROM tidemill.monitor_entity WHERE head > folded OR due_at <= $1", now
+    )
+    return row is not None and bool(row["n"])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_deaths_change_nothing_and_a_replay_gives_the_same_again(
+    seed: int, database: Database, server: TestServer
+) -> None:
+    url = server.create()
+    async with Database(DatabaseSettings(url=url)) as calm:
+        assert await live_through(calm, seed, None) == 0
+        expected = await everything(calm)
+    server.drop(url)
+    assert await live_through(database, seed, random.Random(f"deaths {seed}")) > 0
+    assert await everything(database) == expected
+    stored = [dict(row) for row in await list_alerts(database, limit=100_000)]
+    assert stored
+    report = await replay(database, heat_monitor(Pages(), triggers=some_triggers()), -1e12, 1e12)
+    assert identity(report) == as_identity(stored)
