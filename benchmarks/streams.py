@@ -154,9 +154,8 @@ def _run(name: str, command: list[str], timeout: float = 240.0) -> dict[str, Any
     for line in reversed(done.stdout.splitlines()):
         if line.startswith("{"):
             found = json.loads(line)
-            say(
-                f"{name}: {', '.join(f'{key} {value:,.3f}' for key, value in found.items() if not isinstance(value, list))}"
-            )
+            figures = {key: value for key, value in found.items() if not isinstance(value, list)}
+            say(f"{name}: {', '.join(f'{key} {value:,.3f}' for key, value in figures.items())}")
             return found
     last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-1:]
     say(f"{name}: {last[0] if last else f'exit status {done.returncode}'}")

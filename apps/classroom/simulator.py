@@ -142,11 +142,19 @@ class Lesson:
     """Everybody's events in order of time, as far as the clock has come."""
 
     def __init__(
-        self, students: int, *, start: float, seed: int = 1, now: Callable[[], float] = time.time, code: str = "5B"
+        self,
+        students: int,
+        *,
+        start: float,
+        seed: int = 1,
+        now: Callable[[], float] = time.time,
+        code: str = "5B",
+        speed: float = 1.0,
     ) -> None:
         self.pupils = [Pupil(f"s{number:03d}", seed) for number in range(1, students + 1)]
         self._now = now
         self._code = code
+        self._start, self._speed = start, speed
         self._stories = [(pupil, pupil.story(start)) for pupil in self.pupils]
         self._due: list[tuple[float, int, str, dict[str, Any]]] = []
         for index, (_, story) in enumerate(self._stories):
@@ -157,11 +165,13 @@ class Lesson:
     def upto_now(self) -> list[dict[str, Any]]:
         """The log, with everything that has happened by now; oldest first."""
         with self._lock:
-            now = self._now()
+            now = self._start + (self._now() - self._start) * self._speed
             while self._due[0][0] <= now:
                 at, index, kind, message = heapq.heappop(self._due)
                 pupil, story = self._stories[index]
-                self.log.append(self._entry(pupil, at, kind, message))
+                # Faster students live through more in the same time; the log keeps to the time of the clock.
+                moment = self._start + (at - self._start) / self._speed
+                self.log.append(self._entry(pupil, moment, kind, message))
                 heapq.heappush(self._due, (*_first(next(story), index),))
             return self.log
 
@@ -271,14 +281,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A production system with simulated students.")
     parser.add_argument("--students", type=int, default=200)
     parser.add_argument("--port", type=int, default=8899)
-    parser.add_argument("--speed", type=float, default=1.0, help="how fast their time goes")
+    parser.add_argument("--speed", type=float, default=1.0, help="how much faster they live than the clock")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calm", action="store_true", help="an API without moods")
     wanted = parser.parse_args()
     start = time.time()
-    lesson = Lesson(
-        wanted.students, start=start, seed=wanted.seed, now=lambda: start + (time.time() - start) * wanted.speed
-    )
+    lesson = Lesson(wanted.students, start=start, seed=wanted.seed, speed=wanted.speed)
     moods = Moods() if wanted.calm else Moods(errors=0.02, slow=0.02, repeats=0.05, token_uses=500)
     server = serve(Production(lesson, moods), wanted.port)
     print(f"{wanted.students} students at http://127.0.0.1:{wanted.port}", flush=True)

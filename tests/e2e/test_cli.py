@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from tests.e2e.cli_support import APP, TIDEMILL, Process, all_gone, environment, listing, make_folder, ok, run, wait_for
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.e2e.cli_support import APP, Process, make_folder, ok, run
 
 TWO_APPS = 'from tidemill import App\none = App("one")\ntwo = App("two")\n'

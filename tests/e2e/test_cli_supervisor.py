@@ -7,8 +7,8 @@ import sys
 
 import psutil
 import pytest
-from tests.e2e.cli_support import all_gone
 
+from tests.e2e.cli_support import all_gone
 from tidemill.engine import supervisor as supervision
 from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, describe_exit, pause_after
 

@@ -57,6 +57,13 @@ PRINTED = {
     "placement": ["5 pages: 1530 cents", "in the ledger: [1530]", "jobs of the run: 5 x Invoice.count"],
     "monitor": ["oven: hot", "oven: peak", "oven: no longer hot", "silent: oven, press"],
     "progress_and_cancel": ["progress was seen: True; 20 rows exported", "cancelled", "cancelled", "cancelled"],
+    "stream": [
+        "receipt for order 1",
+        "receipt for order 3",
+        "web: 2 done, 0 retried, 0 dead",
+        "shop: 1 done, 3 retried, 1 dead",
+        "Check: ValueError: order 4 costs -9 (all 3 attempts failed)",
+    ],
     "schedules": [
         "heartbeat: every 0.2 seconds",
         "morning-report: at 08:30 on Monday through Friday (Europe/Paris)",

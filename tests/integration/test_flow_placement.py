@@ -16,7 +16,6 @@ from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
 from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.store.database import Database
 
-
 THRICE = retry_policy(wait=wait_fixed(0.01), stop=stop_after_attempt(3))
 
 

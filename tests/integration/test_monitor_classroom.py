@@ -19,6 +19,7 @@ from apps.classroom.feed import (
     mark_present,
     precision,
     prompt_of,
+    relive,
     timeline,
     whom_to_go_to,
 )
@@ -103,6 +104,16 @@ async def test_a_lesson_from_the_first_event_to_the_export(
     assert not {row["SubjectID"] for row in rows} & {pupil.name for pupil in made.lesson.pupils}
     assert {row["CodeStateID"] for row in rows} - {""} == set(programs)
     assert "s001" not in await export_alerts(database, key="k")
+
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    lived = [entry async for entry in relive(database, START, clock.now(), speed=10, sleep=sleep)]
+    assert [entry["at"] for entry in lived] == sorted(entry["at"] for entry in lived)
+    assert {entry["alert"] for entry in lived if "alert" in entry} == {"wheel-spin", "inactive", "big-rewrite"}
+    assert sum(pauses) == pytest.approx((lived[-1]["at"] - START) / 10)
 
     corrected = await backtest(database, classroom(watch.source, profile="corrected"), 0.0, 1e12)
     original = await backtest(database, watch, 0.0, 1e12)

@@ -267,7 +267,7 @@ async def test_a_step_that_will_not_be_cancelled_is_left_behind_and_not_heard(ap
     gate.clear()
     async with running_keeper(app) as keeper:
         run = await app.start(Deaf)
-        await eventually(lambda: keeper.runs and keeper.runs[run.id]._tasks)
+        await eventually(lambda: keeper.runs and keeper.runs[run.id]._tasks)  # pyright: ignore
         await run.cancel()
         with pytest.raises(WorkflowCancelledByUser):
             await run.result(timeout=10)

@@ -432,3 +432,21 @@ async def test_a_database_that_was_lost_is_made_up_for_by_the_manifests(project:
     put(project.root, {"mid/b.txt": "strange"})
     await update(database, project.start())
     assert project.calls == [("first", "b")]
+
+
+async def test_a_stage_whose_patterns_have_changed_starts_anew(tmp_path: Path, database: Database) -> None:
+    def make(input: str, output: str) -> Pipeline:
+        pipeline = Pipeline("p", root=tmp_path)
+
+        @pipeline.stage(input=input, output=output, in_process=True, version="1")
+        def only(entity, text):
+            return text
+
+        return pipeline
+
+    put(tmp_path, {"in/a.txt": "x", "in/7.txt": "y", "in/k/b.txt": "z"})
+    assert (await update(database, make("in/{id}.txt", "out/{id}.txt"))).steps == []
+    assert wanted(await look(database, make("in/{id:int}.txt", "new/{id:int}.txt"))) == {"only/7": "Deleted"}
+    plan = await update(database, make("in/{kind}/{id}.txt", "out/{kind}/{id}.txt"))
+    assert plan.steps == []
+    assert tree(tmp_path)["out/k/b.txt"] == "z"

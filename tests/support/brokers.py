@@ -116,7 +116,7 @@ class Broker:
 class Kafka(Broker):
     """Apache Kafka with the ZooKeeper that it needs."""
 
-    probation = 2.0
+    probation = 4.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,6 +130,10 @@ class Kafka(Broker):
             "offsets.topic.num.partitions=4\noffsets.topic.replication.factor=1\n"
             "group.min.session.timeout.ms=1000\nlog.retention.hours=-1\nzookeeper.session.timeout.ms=4000\n"
         )
+
+    def restart(self) -> None:
+        time.sleep(5.0)  # ZooKeeper must have forgotten its former life, or it is refused.
+        super().restart()
 
     @property
     def bootstrap(self) -> str:

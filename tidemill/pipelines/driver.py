@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError
 from tidemill.pipelines import reasons
 from tidemill.pipelines.commit import Committed, Committer, finish_intents
 from tidemill.pipelines.lines import StageLine
@@ -65,7 +66,7 @@ class Driver(Looker):
         world, stages = self.world, self.pipeline.stages
         world.records.clear()
         for row in await self.database.fetch(rows.LOAD_STATES, self.pipeline.name):
-            if row["stage"] in stages:
+            if row["stage"] in stages and fits(stages[row["stage"]], row["entity"]):
                 world.records[row["stage"]][row["entity"]] = _record(row)
         await self.load_wishes()
 
@@ -236,6 +237,14 @@ class Driver(Looker):
         for line in self._lines.values():
             await line.close()
         await self.manifests.flush()
+
+
+def fits(stage: Stage, entity: str) -> bool:
+    """Whether an entity can be one of a stage's; it may be from when the stage had another pattern."""
+    try:
+        return stage.scatter != () or bool(stage.quick_path(entity))
+    except ConfigError:
+        return False
 
 
 def _record(row: Any) -> Record:

@@ -16,6 +16,7 @@ import msgspec
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError
 from tidemill.pipelines.files import FileStates
 from tidemill.pipelines.model import Pipeline, Stage, check_order
 from tidemill.pipelines.pattern import Pattern, entity_id
@@ -67,13 +68,17 @@ class Looker:
             for stage, entity, content, code, inputs, size, signature, version, invalid_by, intent in chunk:
                 if stage not in stages:
                     continue
+                try:
+                    path = "" if stages[stage].scatter else stages[stage].quick_path(entity)
+                except ConfigError:
+                    continue  # The stage had another pattern then.
                 content, code = texts.setdefault(content, content), texts.setdefault(code, code)
                 inputs = texts.setdefault(inputs, inputs)
                 world.records[stage][entity] = Record(content, code, inputs, size, version, invalid_by)
                 if intent is not None:
                     self.intents.append((stage, entity))
-                if signature and not stages[stage].scatter:
-                    files[stages[stage].quick_path(entity)] = FileFact(0, signature, content, size)
+                if signature and path:
+                    files[path] = FileFact(0, signature, content, size)
         await self.load_wishes()
 
     def now(self) -> float:

@@ -19,7 +19,7 @@ import watchfiles
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
-from tidemill.pipelines.driver import Driver
+from tidemill.pipelines.driver import Driver, fits
 from tidemill.pipelines.files import FileStates
 from tidemill.pipelines.log import log
 from tidemill.pipelines.looker import give_back_memory
@@ -271,6 +271,8 @@ class PipelineRunner:
         for stage in driver.order:
             for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage)):
                 entity = "" if row["unique_key"] == "*" and not stage.variables else row["unique_key"]
+                if not fits(stage, entity):
+                    continue
                 driver.in_flight[stage.name, entity] = row["id"]
                 driver.busy[driver.output_key(stage.name, entity)] = stage.name
 

@@ -375,4 +375,7 @@ def _in_turn(rows: list[Any]) -> list[Any]:
 
 def claimed_job(row: Any) -> ClaimedJob:
     """A row that a claim has returned, as a job in hand."""
-    return ClaimedJob(*row[:9], bool(row[9]), row[10], row[12])
+    id, attempt, queue, task, args, options, failures, losses, keyed, expired, cancel_reason, _, due_at = row[:13]
+    return ClaimedJob(
+        id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), cancel_reason, due_at
+    )

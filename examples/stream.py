@@ -1,0 +1,68 @@
+"""A stream: orders from two topics through plans, with a retry, a dead letter and a job that a message leads to.
+
+python examples/stream.py                 everything in this process, then the end
+tidemill up examples/stream.py            the same as a service, with engines in processes of their own
+tidemill stream status
+"""
+
+import asyncio
+
+from tidemill import App
+from tidemill.streams import Filtered, Plan, PostgresSource, Stream, task
+
+app = App("orders")
+
+
+@app.task
+async def send_receipt(order: int) -> None:
+    print(f"receipt for order {order}")
+
+
+class Check(Plan, eligibility="check"):
+    @task
+    async def has_items(self, ctx):
+        if not ctx.value["items"]:
+            raise Filtered("an empty order")
+
+    @task(after="has_items")
+    async def total(self, ctx):
+        total = sum(ctx.value["items"])
+        if total < 0:
+            raise ValueError(f"order {ctx.value['order']} costs {total}")
+        if ctx.value["order"] == 3 and ctx.message.attempt == 1:
+            raise ConnectionError("the price list was away for a moment")
+        ctx.enqueue(send_receipt, order=ctx.value["order"])
+        return total
+
+
+orders = app.stream(
+    Stream(
+        "orders",
+        plans=[Check],
+        engines=0,  # in this process; say 2 for a service
+        retry=app.retry(3, backoff="50ms"),
+        sources=[
+            PostgresSource("web", weight=3, eligibilities={"check"}),
+            PostgresSource("shop", weight=1, max_qps=100, eligibilities={"check"}),
+        ],
+    )
+)
+
+
+async def main() -> None:
+    async with app.running():
+        await app.streams.publish_many("web", [{"order": 1, "items": [5, 7]}, {"order": 2, "items": []}])
+        await app.streams.publish_many("shop", [{"order": 3, "items": [4]}, {"order": 4, "items": [-9]}])
+        while True:
+            sources = [source for status in await app.streams.status("orders") for source in status["sources"]]
+            if sum(source["done"] + source["dead"] for source in sources) == 4:
+                break
+            await asyncio.sleep(0.1)
+        for source in sources:
+            print(f"{source['name']}: {source['done']} done, {source['retried']} retried, {source['dead']} dead")
+        for letter in await app.streams.dead_letters(stream="orders"):
+            print(letter["error"])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,177 @@
+"""Streams: what the dispatchers that run tell of themselves, weights and limits while they run, and dead letters."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Request, get, post
+from litestar.params import Parameter
+
+from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.server.desk import Desk, caller_of
+from tidemill.server.routes.jobs import Word
+from tidemill.store.streams import COUNT_DEAD, COUNT_KEPT, DeadFilter, list_dead, read_status, replay_dead, set_control
+
+SHOWN_BYTES = 4000
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A stream: the dispatchers that run it now, each with its sources and plans, and what is kept of it."""
+
+    name: str
+    dispatchers: list[dict[str, Any]]
+    retries: int
+    """Messages that wait for another attempt."""
+    dead: int
+
+
+class Streams(msgspec.Struct, frozen=True):
+    items: list[Stream]
+
+
+class StreamWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is wanted of a stream, or of one of its sources; what is not said stays as it is."""
+
+    source: str = ""
+    mode: Literal["run", "drain"] | None = None
+    weight: float | None = None
+    max_qps: float | None = None
+    enabled: bool | None = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that was given up, and why. Of a long payload, the beginning."""
+
+    id: int
+    stream: str
+    source: str
+    place: str
+    plans: list[str] | None
+    why: str
+    error: str | None
+    attempts: int
+    buried_at: datetime
+    payload: str
+
+
+class DeadLetters(msgspec.Struct, frozen=True):
+    items: list[DeadLetter]
+    total: int
+
+
+class DeadWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters: by their ids, or all of a stream that match."""
+
+    stream: str
+    source: str | None = None
+    plan: str | None = None
+    why: str | None = None
+    ids: list[int] | None = None
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How many became messages again."""
+
+    count: int
+
+
+@get("/streams", opt={"scope": "read"}, summary="List streams")
+async def get_streams(desk: Desk) -> Streams:
+    """The streams that are declared or run, with rate, lag and weight of each source."""
+    rows = await read_status(desk.database)
+    names = sorted({*desk.app.streams.declared, *(row["stream"] for row in rows)})
+    kept = {row["stream"]: row for row in await desk.database.fetch(COUNT_KEPT, names)}
+    found = [
+        Stream(
+            name,
+            [
+                {"host": row["host"], "pid": row["pid"], "silent": row["silent"], **decode(row["status"])}
+                for row in rows
+                if row["stream"] == name
+            ],
+            kept[name]["retries"],
+            kept[name]["dead"],
+        )
+        for name in names
+    ]
+    return Streams(found)
+
+
+@post("/streams/{name:str}/control", opt={"scope": "operate"}, status_code=200, summary="Change a running stream")
+async def control(desk: Desk, request: Request[Any, Any, Any], name: str, data: StreamWish) -> StreamWish:
+    """Drain or resume a stream; weigh, limit, switch off or on one of its sources. Dispatchers obey at once."""
+    declared = desk.app.streams.declared.get(name)
+    running = [source for row in await read_status(desk.database, name) for source in decode(row["status"])["sources"]]
+    known = {source["name"] for source in running} | {each.name for each in (declared.sources if declared else ())}
+    if not known:
+        raise NotFoundError(f"there is no stream {name!r}")
+    if data.source and data.source not in known:
+        raise NotFoundError(f"stream {name!r} has no source {data.source!r}; it has {', '.join(sorted(known))}")
+    if data.weight is not None and not 0 < data.weight < 1e9:
+        raise ConfigError(
+            f"a weight of {data.weight:g} would never let a message through: switch the source off instead"
+        )
+    if data.max_qps is not None and not 0 < data.max_qps < 1e9:
+        raise ConfigError(
+            f"a limit of {data.max_qps:g} messages a second makes no sense: switch the source off instead"
+        )
+    if not data.source and (data.weight, data.max_qps, data.enabled) != (None, None, None):
+        raise ConfigError("say of which source")
+    await set_control(
+        desk.database,
+        name,
+        data.source,
+        mode=data.mode,
+        weight=data.weight,
+        max_qps=data.max_qps,
+        enabled=data.enabled,
+        by=caller_of(request).name,
+    )
+    return data
+
+
+@get("/dead-letters", opt={"scope": "read"}, summary="List dead letters")
+async def get_dead_letters(
+    desk: Desk,
+    stream: Word = None,
+    source: Word = None,
+    why: Word = None,
+    limit: Annotated[int, Parameter(ge=1, le=200)] = 50,
+) -> DeadLetters:
+    """Messages that were given up, the newest first."""
+    which = DeadFilter(stream=stream, source=source, why=why)
+    rows = await list_dead(desk.database, which, limit=limit)
+    total = (await desk.database.fetch(COUNT_DEAD, *which.arguments()))[0]["n"]
+    return DeadLetters([_letter(row) for row in rows], total)
+
+
+@post("/dead-letters/replay", opt={"scope": "operate"}, status_code=200, summary="Replay dead letters")
+async def replay(desk: Desk, request: Request[Any, Any, Any], data: DeadWanted) -> Replayed:
+    """Make messages of dead letters again, with a fresh number of attempts."""
+    ids = None if data.ids is None else tuple(data.ids)
+    if ids is not None and any(not 0 < each < 2**63 for each in ids):
+        raise NotFoundError("there is no such dead letter")
+    count = await replay_dead(desk.database, DeadFilter(data.stream, data.source, data.plan, data.why, ids=ids))
+    await desk.note(caller_of(request), "stream.replay", data.stream, after={"count": count, "ids": data.ids})
+    return Replayed(count)
+
+
+routes = [get_streams, control, get_dead_letters, replay]
+
+
+def _letter(row: Any) -> DeadLetter:
+    return DeadLetter(
+        row["id"],
+        row["stream"],
+        row["source"],
+        str(row["place"]),
+        row["plans"],
+        row["why"],
+        row["error"],
+        row["attempts"],
+        row["buried_at"],
+        bytes(row["payload"] or b"")[:SHOWN_BYTES].decode(errors="replace"),
+    )
