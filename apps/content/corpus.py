@@ -15,7 +15,7 @@ FEELINGS = ("is better than anyone admits", "has been all I think about", "deser
             "was a mistake and I regret nothing", "made my week", "is why I am late again")  # fmt: skip
 PHRASES = {
     "spam": ("check my profile for free crypto", "DM me to earn $500 a day", "link in my bio",
-             "limited offer, buy followers now", "win a free iphone, just register here", "hot deals 90% off today only"),
+             "buy followers now", "win a free iphone, just register here", "hot deals 90% off today only"),
     "abuse": ("you are all worthless idiots", "nobody would miss you", "shut up and get lost, trash",
               "people like you should be silenced", "I hope you lose everything"),
     "violence": ("I will hurt him when I see him", "bring weapons, it starts at nine", "they deserve to be beaten",

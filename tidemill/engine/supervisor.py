@@ -108,7 +108,7 @@ class Supervisor:
                     self._failed = True
                     log.error("did not stop well", role=spec.name, why=describe_exit(status))
                 return
-            if loop.time() - born >= SETTLED:
+            if loop.time() - born >= SETTLED and status != EXIT_MISCONFIGURED:  # that one was only slow to find out
                 settled, deaths = True, 0
             deaths += 1
             if not settled and is_hopeless(status, deaths):

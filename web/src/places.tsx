@@ -11,7 +11,7 @@ export interface Place {
   path: string;
   label: string;
   icon: string;
-  group: "Now" | "Work" | "Machines" | "House";
+  group: "Now" | "Work" | "Events" | "Machines" | "House";
   /** A second key after `g` that goes there. */
   key: string;
   screen: ComponentType<{ id: string }>;
@@ -26,6 +26,8 @@ export const PLACES: Place[] = [
   { path: "/jobs", label: "Jobs", icon: "jobs", group: "Work", key: "j", screen: Jobs, one: lazily(() => import("./screens/job"), "JobPage") },
   { path: "/queues", label: "Queues", icon: "queues", group: "Work", key: "q", screen: lazily(() => import("./screens/queues"), "Queues") },
   { path: "/schedules", label: "Schedules", icon: "schedules", group: "Work", key: "c", screen: lazily(() => import("./screens/schedules"), "Schedules") },
+  { path: "/streams", label: "Streams", icon: "streams", group: "Events", key: "s", screen: lazily(() => import("./screens/streams"), "Streams") },
+  { path: "/monitors", label: "Monitors", icon: "monitors", group: "Events", key: "m", screen: lazily(() => import("./screens/monitors"), "Monitors") },
   { path: "/workers", label: "Workers and hosts", icon: "workers", group: "Machines", key: "w", screen: lazily(() => import("./screens/workers"), "Workers"), one: lazily(() => import("./screens/host"), "HostPage") },
   { path: "/audit", label: "Audit", icon: "audit", group: "House", key: "a", screen: lazily(() => import("./screens/audit"), "Audit") },
   { path: "/settings", label: "Settings", icon: "settings", group: "House", key: "t", screen: lazily(() => import("./screens/settings"), "Settings") },

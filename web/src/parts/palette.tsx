@@ -24,7 +24,7 @@ const WHERE: Record<string, (id: string) => string> = {
   dag: (id) => `/runs?workflow=${encodeURIComponent(id)}`,
   schedule: (id) => `/schedules?name=${encodeURIComponent(id)}`,
   host: (id) => `/workers/${encodeURIComponent(id)}`,
-  stream: (id) => `/streams/${encodeURIComponent(id)}`,
+  stream: () => "/streams",
   monitor: (id) => `/monitors?monitor=${encodeURIComponent(id)}`,
 };
 

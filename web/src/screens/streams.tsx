@@ -1,0 +1,280 @@
+/** Streams: sources with rate, lag, weight and limit, changed while they run; dead letters with replay. */
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { get, post } from "../api";
+import { useAction } from "../parts/acting";
+import { Button, count, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
+import { useMay } from "../session";
+import { Ago, duration } from "../times";
+import type { List } from "../types";
+
+interface Source {
+  name: string;
+  weight: number;
+  max_qps: number | null;
+  enabled: boolean;
+  rate: number;
+  lag: number | null;
+  waiting: number;
+  in_flight: number;
+  done: number;
+  retried: number;
+  dead: number;
+}
+
+interface Dispatcher {
+  host: string;
+  pid: number;
+  mode: string;
+  in_flight: number;
+  max_in_flight: number;
+  engines: number;
+  restarts: number;
+  sources: Source[];
+  plans: Record<string, { done: number; filtered: number; failed: number; p50: number | null; p99: number | null }>;
+}
+
+interface Stream {
+  name: string;
+  dispatchers: Dispatcher[];
+  retries: number;
+  dead: number;
+}
+
+interface DeadLetter {
+  id: number;
+  stream: string;
+  source: string;
+  plans: string[] | null;
+  why: string;
+  error: string | null;
+  attempts: number;
+  buried_at: string;
+  payload: string;
+}
+
+interface Wish {
+  stream: string;
+  source?: string;
+  mode?: "run" | "drain";
+  weight?: number;
+  max_qps?: number;
+  enabled?: boolean;
+}
+
+export function Streams() {
+  const may = useMay("operate");
+  const found = useQuery({ queryKey: ["streams"], queryFn: () => get<List<Stream>>("/streams"), refetchInterval: 2000 });
+  const change = useAction<Wish>({
+    act: ({ stream, ...wish }) => post(`/streams/${encodeURIComponent(stream)}/control`, wish),
+    told: (_, wish) => `${wish.stream}${wish.source ? `/${wish.source}` : ""}: ${Object.entries(wish).filter(([name]) => name !== "stream" && name !== "source").map(([name, value]) => `${name} ${String(value)}`).join(", ")}.`,
+  });
+  return (
+    <>
+      <Head title="Streams" under="What flows in from each source, how much is behind, and what was given up." />
+      {found.error && <Trouble error={found.error} retry={() => void found.refetch()} />}
+      {found.isPending && <Loading />}
+      {found.data?.items.length === 0 && (
+        <Panel>
+          <Empty title="No stream yet">
+            Declare one with <code>app.stream(Stream("posts", sources=[…], plans=[…]))</code>: <code>tidemill up</code> runs it.
+          </Empty>
+        </Panel>
+      )}
+      <div className="stack">
+        {found.data?.items.map((stream) => (
+          <StreamPanel key={stream.name} stream={stream} may={may} onWish={change.mutate} />
+        ))}
+        {found.data && found.data.items.length > 0 && <DeadLetters may={may} />}
+      </div>
+    </>
+  );
+}
+
+function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; onWish: (wish: Wish) => void }) {
+  const draining = stream.dispatchers.some((each) => each.mode !== "run");
+  return (
+    <Panel
+      title={stream.name}
+      aside={
+        <span className="row">
+          {stream.dispatchers.length === 0 ? <State state="silent" label="nobody runs it" /> : <State state={draining ? "draining" : "run"} label={draining ? "draining" : "running"} />}
+          <span className="soft">{count(stream.retries)} wait for another attempt</span>
+          {stream.dead > 0 && <Tag tone="bad">{count(stream.dead)} dead letters</Tag>}
+          {may && stream.dispatchers.length > 0 && (
+            <Button className="small" onClick={() => onWish({ stream: stream.name, mode: draining ? "run" : "drain" })}>
+              {draining ? "Resume" : "Drain"}
+            </Button>
+          )}
+        </span>
+      }
+    >
+      {stream.dispatchers.length === 0 && (
+        <Empty title="No dispatcher is alive">
+          Start one with <code>tidemill stream run app.py {stream.name}</code>, or everything with <code>tidemill up app.py</code>.
+        </Empty>
+      )}
+      {stream.dispatchers.map((dispatcher) => (
+        <div key={`${dispatcher.host}:${dispatcher.pid}`}>
+          <div className="pad soft">
+            {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_in_flight)} in flight · {dispatcher.engines} engines
+            {dispatcher.restarts > 0 && `, ${dispatcher.restarts} restarts`}
+          </div>
+          <div className="scroll" tabIndex={0} role="region" aria-label={`Sources of ${stream.name}`}>
+            <table>
+              <thead>
+                <tr>
+                  <th>Source</th>
+                  <th>State</th>
+                  <th className="num">Rate</th>
+                  <th className="num">Lag</th>
+                  <th className="num">In flight</th>
+                  <th className="num">Done</th>
+                  <th className="num">Retried</th>
+                  <th className="num">Dead</th>
+                  <th>Weight</th>
+                  <th>Limit</th>
+                  {may && <th />}
+                </tr>
+              </thead>
+              <tbody>
+                {dispatcher.sources.map((source) => (
+                  <tr key={source.name}>
+                    <td>{source.name}</td>
+                    <td>{source.enabled ? <State state="run" label="on" /> : <State state="paused" label="off" />}</td>
+                    <td className="num">{count(Math.round(source.rate))}/s</td>
+                    <td className="num">{source.lag === null ? <span className="faint">–</span> : count(source.lag)}</td>
+                    <td className="num">{count(source.in_flight)}</td>
+                    <td className="num">{count(source.done)}</td>
+                    <td className="num">{count(source.retried)}</td>
+                    <td className="num">{count(source.dead)}</td>
+                    <td>
+                      <Weight source={source} may={may} onChange={(weight) => onWish({ stream: stream.name, source: source.name, weight })} />
+                    </td>
+                    <td className="nowrap">{source.max_qps === null ? <span className="faint">none</span> : `${source.max_qps}/s`}</td>
+                    {may && (
+                      <td className="right">
+                        <Button className="small" aria-label={`Switch ${source.enabled ? "off" : "on"} ${source.name}`} onClick={() => onWish({ stream: stream.name, source: source.name, enabled: !source.enabled })}>
+                          Switch {source.enabled ? "off" : "on"}
+                        </Button>
+                      </td>
+                    )}
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+          {Object.keys(dispatcher.plans).length > 0 && (
+            <div className="scroll" tabIndex={0} role="region" aria-label={`Plans of ${stream.name}`}>
+              <table>
+                <thead>
+                  <tr>
+                    <th>Plan</th>
+                    <th className="num">Done</th>
+                    <th className="num">Filtered</th>
+                    <th className="num">Failed</th>
+                    <th className="num">Half within</th>
+                    <th className="num">99% within</th>
+                  </tr>
+                </thead>
+                <tbody>
+                  {Object.entries(dispatcher.plans).map(([name, plan]) => (
+                    <tr key={name}>
+                      <td>{name}</td>
+                      <td className="num">{count(plan.done)}</td>
+                      <td className="num">{count(plan.filtered)}</td>
+                      <td className="num">{count(plan.failed)}</td>
+                      <td className="num">{plan.p50 === null ? "–" : duration(plan.p50)}</td>
+                      <td className="num">{plan.p99 === null ? "–" : duration(plan.p99)}</td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </div>
+          )}
+        </div>
+      ))}
+    </Panel>
+  );
+}
+
+const STEPS = [0.1, 0.25, 0.5, 1, 2, 3, 5, 8, 13, 20, 50, 100];
+
+/** A slider over useful weights; told when it is let go. */
+function Weight({ source, may, onChange }: { source: Source; may: boolean; onChange: (weight: number) => void }) {
+  const [held, setHeld] = useState<number | null>(null);
+  const nearest = STEPS.reduce((best, step, index) => (Math.abs(step - source.weight) < Math.abs((STEPS[best] ?? 0) - source.weight) ? index : best), 0);
+  const tell = () => {
+    if (held !== null && held !== nearest) onChange(STEPS[held] ?? 1);
+    setHeld(null);
+  };
+  return (
+    <span className="weight">
+      {may && <input type="range" min={0} max={STEPS.length - 1} value={held ?? nearest} aria-label={`Weight of ${source.name}`} aria-valuetext={String(held === null ? source.weight : STEPS[held])} onChange={(event) => setHeld(Number(event.target.value))} onPointerUp={tell} onBlur={tell} onKeyUp={(event) => event.key === "Enter" && tell()} />}
+      {held === null ? source.weight : STEPS[held]}
+    </span>
+  );
+}
+
+function DeadLetters({ may }: { may: boolean }) {
+  const found = useQuery({ queryKey: ["dead"], queryFn: () => get<{ items: DeadLetter[]; total: number }>("/dead-letters"), refetchInterval: 5000 });
+  const replay = useAction<{ stream: string; ids?: number[] }, { count: number }>({
+    act: (which) => post<{ count: number }>("/dead-letters/replay", which),
+    told: (result) => `${count(result.count)} dead letters are messages again.`,
+  });
+  const letters = found.data?.items ?? [];
+  const streams = [...new Set(letters.map((letter) => letter.stream))];
+  return (
+    <Panel
+      title={found.data?.total ? `${count(found.data.total)} dead letters` : "Dead letters"}
+      aside={may && streams.map((stream) => (
+        <Button key={stream} className="small" busy={replay.isPending} onClick={() => replay.mutate({ stream })}>
+          Replay all of {stream}
+        </Button>
+      ))}
+    >
+      {letters.length === 0 ? (
+        <Empty good title="No dead letters">A message that fails at every attempt is kept here, and can be replayed.</Empty>
+      ) : (
+        <div className="scroll" tabIndex={0} role="region" aria-label="Dead letters">
+          <table>
+            <thead>
+              <tr>
+                <th>Letter</th>
+                <th>From</th>
+                <th>Why</th>
+                <th className="num">Attempts</th>
+                <th>Given up</th>
+                <th>Message</th>
+                {may && <th />}
+              </tr>
+            </thead>
+            <tbody>
+              {letters.map((letter) => (
+                <tr key={letter.id}>
+                  <td>{letter.id}</td>
+                  <td className="nowrap">{letter.stream}/{letter.source}</td>
+                  <td>
+                    <div className="cut" title={letter.error ?? ""}>
+                      <Tag tone="bad">{letter.why}</Tag> {letter.error}
+                    </div>
+                  </td>
+                  <td className="num">{letter.attempts}</td>
+                  <td className="nowrap"><Ago at={letter.buried_at} /></td>
+                  <td><div className="cut mono" title={letter.payload}>{letter.payload}</div></td>
+                  {may && (
+                    <td className="right">
+                      <Button className="small" aria-label={`Replay ${letter.id}`} onClick={() => replay.mutate({ stream: letter.stream, ids: [letter.id] })}>
+                        Replay
+                      </Button>
+                    </td>
+                  )}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </Panel>
+  );
+}
