@@ -75,7 +75,7 @@ async def paced(dsn: str, messages: int) -> dict[str, Any]:
             await tap.done.wait()
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
         before, began = sum(sum(each.cpu_times()[:2]) for each in family), time.perf_counter()
-        await asyncio.sleep(5.0)
+        await asyncio.sleep(8.0)
         used = sum(sum(each.cpu_times()[:2]) for each in family) - before
         return {"latencies": tap.took, "idle": used / (time.perf_counter() - began)}
 
@@ -86,13 +86,13 @@ async def pglog(dsn: str, messages: int) -> dict[str, Any]:
     async with Database(DatabaseSettings(url=dsn)) as database:
         await migrate(database)
         await keep_log(database, time_of_day(), keep_days=30)
-        await database.fetch("CREATE TABLE bare (topic text, key text, headers json, payload bytea)")
-        records = [("posts", None, None, payload)] * messages
+        await database.fetch("CREATE TABLE bare (LIKE tidemill.event_log INCLUDING DEFAULTS)")
+        columns, records = ("topic", "key", "headers", "payload"), [("posts", None, None, payload)] * messages
         appended, bare = [], []
         for _ in range(3):
             async with database.acquire() as connection:
                 began = time.perf_counter()
-                await connection.copy_records_to_table("bare", records=records)
+                await connection.copy_records_to_table("bare", columns=columns, records=records)
                 bare.append(messages / (time.perf_counter() - began))
                 began = time.perf_counter()
                 await append(connection, database.schema, [Entry("appended", payload)] * messages)
@@ -124,7 +124,7 @@ async def kafka(dsn: str, messages: int, bootstrap: str, topic: str, group: str)
         "type": "kafka", "topic": topic, "bootstrap": bootstrap, "group": group, "config": config,
         "eligibilities": ["nothing"],
     }  # fmt: skip
-    async with running(dsn, sources=[source]) as dispatcher:
+    async with running(dsn, sources=[source], max_in_flight=2048) as dispatcher:
         counts = dispatcher.policy.counts[0]
         async with asyncio.timeout(TIMEOUT):
             while not counts.done:

@@ -11,6 +11,7 @@ import multiprocessing
 import random
 import time
 from queue import Empty
+from typing import Any
 
 MAX_IN_FLIGHT = 100
 RATE = 20.0
@@ -25,6 +26,7 @@ async def engine(context, started) -> None:
         answers.put({"task": task, "success": True})
 
     while not shutdown.is_set() or not tasks.empty():
+        tasks.qsize()  # it is asked before every poll, for a log line
         try:
             task = tasks.get(block=False)
         except Empty:
@@ -62,9 +64,10 @@ async def dispatch(context, count: int, paced: bool) -> list[float]:
                 await asyncio.sleep(0.01)
             in_flight.add(payload["id"])
             tasks.put(payload)
+            tasks.qsize()  # for a log line
 
     async def results() -> None:
-        while len(took) < count:
+        while not context["shutdown"].is_set() and len(took) < count:
             try:
                 answer = answers.get(block=False)
             except Empty:
@@ -87,7 +90,7 @@ def main() -> None:
     parser.add_argument("--paced", type=int, default=0)
     arguments = parser.parse_args()
     manager = multiprocessing.Manager()
-    context = manager.dict(tasks=manager.Queue(), answers=manager.Queue(), shutdown=manager.Event())
+    context: Any = manager.dict(tasks=manager.Queue(), answers=manager.Queue(), shutdown=manager.Event())
     started = multiprocessing.Event()
     process = multiprocessing.Process(target=run_engine, args=(context, started))
     process.start()

@@ -45,9 +45,8 @@ def faststream(arguments: argparse.Namespace, counter: Counter) -> None:
     import asyncio
     import logging
 
-    from faststream import FastStream
-    from faststream.confluent import KafkaBroker
-    from faststream.confluent.config import ConfluentFastConfig  # noqa: F401
+    from faststream import FastStream  # pyright: ignore[reportMissingImports]
+    from faststream.confluent import KafkaBroker  # pyright: ignore[reportMissingImports]
 
     broker = KafkaBroker(
         arguments.bootstrap, config=OLD, logger=None, log_level=logging.ERROR, allow_auto_create_topics=False
@@ -61,14 +60,22 @@ def faststream(arguments: argparse.Namespace, counter: Counter) -> None:
 
 
 def quixstreams(arguments: argparse.Namespace, counter: Counter) -> None:
-    from quixstreams import Application
+    from quixstreams import Application  # pyright: ignore[reportMissingImports]
+    from quixstreams.models.topics import TopicConfig  # pyright: ignore[reportMissingImports]
+    from quixstreams.models.topics.admin import TopicAdmin  # pyright: ignore[reportMissingImports]
 
+    # It asks the broker for a topic's settings, which this old broker cannot tell.
+    known = TopicConfig(num_partitions=2, replication_factor=1)
+    TopicAdmin.inspect_topics = lambda self, names, *_, **__: dict.fromkeys(names, known)
     app = Application(
         broker_address=arguments.bootstrap,
         consumer_group=arguments.group,
         auto_offset_reset="earliest",
         consumer_extra_config=OLD,
-        producer_extra_config={name: value for name, value in OLD.items() if not name.startswith("session")},
+        producer_extra_config={
+            **{name: value for name, value in OLD.items() if not name.startswith("session")},
+            "enable.idempotence": False,
+        },
         auto_create_topics=False,
         use_changelog_topics=False,
         loglevel="ERROR",

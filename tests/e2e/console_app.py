@@ -2,10 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
+from tidemill.monitors import JsonlSource as Readings
+from tidemill.monitors import Monitor, sustained
+from tidemill.streams import JsonlSource, Plan, Stream
+from tidemill.streams import task as plan_task
 
 app = App("harbour")
 
@@ -99,3 +104,44 @@ class Article(Workflow):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"timeout": None, **options})  # pyright: ignore[reportArgumentType]
+
+
+class Sort(Plan, eligibility="sort"):
+    """Sorts letters; what has no address is given up, unless the file `forgiven` is there."""
+
+    @plan_task
+    async def sort(self, ctx: Any) -> None:
+        if ctx.value.get("bad") and not Path("forgiven").exists():
+            raise ValueError("no address")
+
+
+app.stream(
+    Stream(
+        "letters",
+        plans=[Sort],
+        engines=0,
+        retry=app.retry(2, backoff="10ms"),
+        sources=[JsonlSource(path="letters.jsonl", name="box", weight=1, eligibilities=frozenset({"sort"}))],
+    )
+)
+
+
+class Ship:
+    """Since when a ship is too deep in the water."""
+
+    def on_event(self, state: Any, event: Any) -> None:
+        state.deep_since = event.at if event["draught"] > 9 else None
+
+
+app.monitor(
+    Monitor(
+        "ships",
+        source=Readings("readings.jsonl"),
+        entity=lambda event: event["ship"],
+        fold=Ship,
+        idle=0.1,
+        triggers=[
+            sustained("deep", when=lambda s, now: s.deep_since is not None, since=lambda s: s.deep_since, realert="1h")
+        ],
+    )
+)

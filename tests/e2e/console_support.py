@@ -89,6 +89,8 @@ class Harbour:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._place = ("--directory", str(folder / "data"))
+        for name in ("letters.jsonl", "readings.jsonl"):
+            (folder / name).touch()
         self._all = Process("up", str(APP), "--no-server", *self._place, folder=folder)
         self._server: Process | None = None
         wait_until(self._works, lambda: f"workers have started; said: {self._heard()}")
@@ -131,6 +133,11 @@ class Harbour:
 
     def start(self, workflow: str, **args: Any) -> int:
         return self.api("/runs", {"workflow": workflow, "args": args})["id"]
+
+    def write(self, name: str, **line: Any) -> None:
+        """Add a line to a file that a stream or a monitor follows."""
+        with (self.folder / name).open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
     def job_ends(self, number: int) -> dict[str, Any]:
         """A job once it has ended."""

@@ -45,6 +45,10 @@ def shop(browser: Browser) -> Iterator[Harbour]:
 @pytest.fixture(scope="module")
 def screens(shop: Harbour) -> dict[str, str]:
     """Every screen, with something to see on it."""
+    shop.write("letters.jsonl", bad=True)
+    shop.write("readings.jsonl", id="1", at=time.time(), ship="Ada", draught=12)
+    wait_until(lambda: shop.api("/dead-letters")["items"], "a letter is dead")
+    wait_until(lambda: shop.api("/alerts")["items"], "an alert has opened")
     failed, asking, waiting = shop.start("doomed"), shop.start("release"), shop.start("Article", topic="tides")
     shop.run_is(failed, "failed")
     shop.asks(asking)
@@ -61,6 +65,8 @@ def screens(shop: Harbour) -> dict[str, str]:
         "job": f"/jobs/{job}",
         "queues": "/queues",
         "schedules": "/schedules",
+        "streams": "/streams",
+        "monitors": "/monitors?monitor=ships",
         "workers": "/workers",
         "host": f"/workers/{host}",
         "audit": "/audit",

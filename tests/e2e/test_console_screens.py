@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -237,6 +238,42 @@ def test_the_workers_of_a_host_are_drained_and_resumed_and_its_charts_are_drawn(
     page.locator(".hosts a").first.click()
     expect(page.get_by_role("img", name=re.compile("^CPU over time"))).to_be_visible()
     console.keep("host")
+
+
+def test_a_source_is_weighed_while_it_runs_and_a_dead_letter_is_replayed(shop: Harbour, console: Watched) -> None:
+    page = console.open("/streams", "Streams")
+    row = page.get_by_role("row", name=re.compile("^box"))
+    slider = row.get_by_role("slider", name="Weight of box")
+    slider.fill("6")
+    slider.blur()
+    expect(page.get_by_text("letters/box: weight 5.")).to_be_visible()
+    running = lambda: shop.api("/streams")["items"][0]["dispatchers"][0]["sources"][0]["weight"]  # noqa: E731
+    wait_until(lambda: running() == 5, "the dispatcher weighs it so")
+    shop.write("letters.jsonl", bad=True, number=7)
+    expect(page.get_by_text("no address").first).to_be_visible()
+    console.keep("streams")
+    (shop.folder / "forgiven").touch()
+    page.get_by_role("button", name="Replay all of letters").click()
+    expect(page.get_by_text("No dead letters")).to_be_visible()
+
+
+def test_an_alert_is_told_acknowledged_and_silenced_where_it_is_seen(shop: Harbour, console: Watched) -> None:
+    page = console.open("/monitors", "Monitors")
+    shop.write("readings.jsonl", id="deep-1", at=time.time(), ship="Grace", draught=11)
+    row = page.get_by_role("row", name=re.compile("^Grace"))
+    expect(row.get_by_text("open", exact=True)).to_be_visible(timeout=20_000)
+    row.get_by_role("button", name="Story").click()
+    expect(page.get_by_role("dialog").get_by_role("listitem").first).to_contain_text("open")
+    page.get_by_role("button", name="Close").click()
+    row.get_by_role("button", name="Ack").click()
+    expect(row.get_by_text("seen by local")).to_be_visible()
+    row.get_by_role("button", name="Silence").click()
+    expect(page.get_by_text("Nobody is told of deep of Grace for an hour.")).to_be_visible()
+    page.get_by_role("button", name="Whom it follows").click()
+    expect(page.get_by_role("button", name=re.compile("^Grace"))).to_be_visible()
+    console.keep("monitors")
+    shop.write("readings.jsonl", id="light-1", at=time.time(), ship="Grace", draught=4)
+    expect(row.get_by_text("resolved")).to_be_visible(timeout=20_000)
 
 
 def test_a_token_is_shown_once_and_revoked_and_all_that_is_in_the_audit_trail(console: Watched) -> None:

@@ -119,8 +119,8 @@ def test_posts_go_through_their_plans_and_results_are_written(database_url: str,
             put(connection, "GROX_MULTIMODAL_EMBEDDING_REQUESTS_WITH_SUMMARY", 6, "The tide turns. We leave at nine.")
             put(connection, "UNIFIED_POSTS_POPULAR", 7, "a" * 5000)
             raw(connection, "UNIFIED_POSTS_POPULAR", b'{"id": "seven"}')
-            wanted = {(1, "SpamComment"), (1, "ReplyRanking"), (2, "SpamComment"), (2, "ReplyRanking"), (4, "PostSafety"),
-                      (5, "BangerScreen"), (6, "EmbeddingWithSummary"), (6, "EmbeddingV5")}  # fmt: skip
+            wanted = {(post, plan) for post in (1, 2) for plan in ("SpamComment", "ReplyRanking")}
+            wanted |= {(4, "PostSafety"), (5, "BangerScreen"), (6, "EmbeddingWithSummary"), (6, "EmbeddingV5")}
             found = wait_for(connection, wanted, process, log)
             assert found[1, "SpamComment"]["spam"] is True
             assert found[2, "SpamComment"]["spam"] is False

@@ -112,7 +112,7 @@ async def test_several_pages_of_a_tick_are_judged_once(database: Database) -> No
 
 async def test_failures_in_a_row_make_a_source_unhealthy_and_one_success_mends_it(database: Database) -> None:
     source = Pages()
-    source.failures = [SourceError(f"answered 50{i}") for i in range(5)]
+    source.failures = [*(SourceError(f"answered 50{i}") for i in range(4)), ZeroDivisionError("answered 504")]
     async with watching(database, heat_monitor(source, failure_max=30)) as watcher:
         pauses = [await watcher.one_tick() for _ in range(5)]
         row = (await list_monitors(database, "heat"))[0]
@@ -200,6 +200,25 @@ async def test_a_backfill_during_live_traffic_loses_and_repeats_nothing(database
     assert state["count"] == 52
     keys = [row["key"] for row in await list_alerts(database, trigger="peak")]
     assert sorted(keys) == ["new5", "old0", "old10", "old20", "old30"]
+
+
+async def test_a_past_that_cannot_be_read_holds_up_nobody_and_is_given_up(database: Database) -> None:
+    class Forgetful(Pages):
+        async def history(self, entity: str, since: float, token: str | None) -> Any:
+            raise SourceError("no such entity")
+            yield
+
+    source, clock = Forgetful(), VirtualClock(1000.0)
+    async with watching(database, heat_monitor(source, roster="listed", backfill_rate="1000/s"), clock) as watcher:
+        await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=Backfill(0.0), by="me")
+        source.add(event(1, 999.0))
+        for _ in range(6):
+            clock.advance(1.0)
+            await watcher.one_tick()
+        assert (await read_monitor(database, "heat"))["events"] == 1
+        assert (await list_roster(database, "heat"))[0]["backfill"] is None
+    problems = await list_problems(database, "heat")
+    assert [(p["place"], p["entity"], p["count"]) for p in problems] == [("backfill", "a", 5)]
 
 
 async def test_whoever_is_removed_is_ignored_and_has_no_open_alerts(database: Database) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -14,9 +17,10 @@ from tests.support import eventually, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill import App
 from tidemill.core.retry import retry
+from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
 from tidemill.store import streams as store
 from tidemill.store.database import Database
-from tidemill.streams import Filtered, JsonlSource, Plan, PostgresSource, Stream, task
+from tidemill.streams import Filtered, HttpSource, JsonlSource, Plan, PostgresSource, Stream, task
 from tidemill.streams.live import InvalidError, LateError, SaturatedError
 
 QUICK = retry(3, backoff=0.02, jitter=0.0)
@@ -263,6 +267,70 @@ async def test_lines_of_a_file_are_read_on_from_where_they_were_left(
     assert await value(database, "SELECT position FROM tidemill.source_cursor") == file.stat().st_size
 
 
+async def test_pages_of_an_api_are_read_on_from_where_they_were_left(database_url: str, database: Database) -> None:
+    items, asked = list(range(25)), []
+
+    class Api(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            start, limit = int(query.get("cursor", ["0"])[0]), int(query["limit"][0])
+            asked.append(start)
+            page = items[start : start + limit]
+            body = json.dumps({"items": page, "cursor": str(start + len(page))}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    source = HttpSource(
+        f"http://127.0.0.1:{server.server_port}/posts", limit=10, poll=(0.02, 0.1), eligibilities={"record"}
+    )
+    try:
+        async with running_stream(stream_of(source), database_url):
+            await eventually(lambda: len(Recording.seen) == 25)
+        items += [25, 26]
+        asked.clear()
+        async with running_stream(stream_of(source), database_url):
+            await eventually(lambda: len(Recording.seen) == 27)
+        assert asked[0] == 25, "it begins after the last page that was done"
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [number for number, _ in Recording.seen] == list(range(27))
+
+
+async def test_an_event_reaches_a_run_once_though_its_message_is_repeated(
+    app: App, database: Database, database_url: str
+) -> None:
+    class Approved(Event):
+        by: str
+
+    @app.workflow
+    class Order(Workflow):
+        @step
+        async def begin(self, event: StartEvent) -> StopEvent:
+            return StopEvent(result="never run here")
+
+    class Sending(Plan, eligibility="record"):
+        @task
+        async def send(self, ctx: Any) -> None:
+            ctx.send(ctx.value, Approved(by="a message"))
+
+    run = await app.start(Order)
+    source = PostgresSource("posts", eligibilities={"record"})
+    stream = app.stream(Stream("s", plans=[Sending], sources=[source], engines=0))
+    await publish(database, "posts", [run.id])
+    for _ in range(2):
+        async with running_stream(stream, database_url):
+            await all_read(database, "posts")
+        await database.fetch("UPDATE tidemill.log_group SET xid = '0', id = 0")
+    sent = "SELECT count(*) FROM tidemill.inbox WHERE run_id = $1 AND data::text LIKE '%a message%'"
+    assert await value(database, sent, run.id) == 1
+
+
 async def test_operators_change_weight_limit_and_switch_while_it_runs(database: Database, database_url: str) -> None:
     async with running_stream(stream_of(), database_url) as dispatcher:
         await store.set_control(database, "s", "posts", weight=7.0, max_qps=50.0, by="test")
@@ -353,7 +421,7 @@ async def test_an_unwritable_database_pauses_and_goes_on_without_loss(database: 
             "RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$"
         )
         await database.fetch(
-            "CREATE TRIGGER no_room BEFORE INSERT ON tidemill.dead_letter FOR EACH STATEMENT EXECUTE FUNCTION full_disk()"
+            "CREATE TRIGGER no_room BEFORE INSERT ON tidemill.dead_letter EXECUTE FUNCTION full_disk()"
         )
         await publish(database, "posts", [b"{bad"] * 10)
         await eventually(lambda: dispatcher.policy.settling == 4)

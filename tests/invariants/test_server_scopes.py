@@ -65,6 +65,18 @@ NEEDS: dict[tuple[str, str], str] = {
     ("POST", "/tokens"): "admin",
     ("DELETE", "/tokens/{token_id}"): "admin",
     ("GET", "/changes"): "read",
+    ("GET", "/streams"): "read",
+    ("POST", "/streams/{name}/control"): "operate",
+    ("GET", "/dead-letters"): "read",
+    ("POST", "/dead-letters/replay"): "operate",
+    ("GET", "/monitors"): "read",
+    ("GET", "/monitors/{name}/entities"): "read",
+    ("POST", "/monitors/{name}/pause"): "operate",
+    ("POST", "/monitors/{name}/resume"): "operate",
+    ("POST", "/monitors/{name}/silences"): "operate",
+    ("GET", "/alerts"): "read",
+    ("GET", "/alerts/{alert_id}"): "read",
+    ("POST", "/alerts/ack"): "operate",
 }
 
 
@@ -108,7 +120,7 @@ def read_only(server: TestServer) -> Iterator[Site]:
 
 def filled(path: str) -> str:
     """An address with something at every place; what it names does not exist."""
-    for name in ("job_id", "run_id", "token_id"):
+    for name in ("job_id", "run_id", "token_id", "alert_id"):
         path = path.replace(f"{{{name}}}", "987654")
     return path.replace("{name}", "nothing").replace("{node}", "nothing") + ("?q=x" if path == "/search" else "")
 

@@ -6,12 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 
+from tests.support.server import private_server
 from tests.support.waiting import eventually
-from tests.support.web import API, WebServer, web_server
-from tidemill.store.database import Database
+from tests.support.web import WebServer, web_server
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.migrate import migrate
 from tidemill.store.tokens import create_token, revoke_token
 
 
@@ -295,7 +296,20 @@ async def test_a_stopping_server_lets_streams_go_and_ends(database_url: str) -> 
         assert await web.ends() == 0
 
 
-async def test_without_the_database_it_says_so(database_url: str) -> None:
-    async with web_server(database_url) as web:
-        response = await httpx.AsyncClient(base_url=web.url).get(f"{API}/health")
-        assert response.json() == {"ok": True}
+async def test_without_the_database_it_says_so_and_goes_on_when_it_is_back() -> None:
+    with private_server() as embedded:
+        async with Database(DatabaseSettings(url=embedded.dsn)) as database:
+            await migrate(database)
+        async with web_server(embedded.dsn) as web, web.client() as api:
+            assert (await api.get("/health")).json() == {"ok": True}
+            embedded.stop()
+            for path in ("/health", "/jobs"):
+                away = await api.get(path)
+                assert (away.status_code, away.headers["content-type"]) == (503, "application/problem+json")
+            assert (await api.post("/jobs", json=JOB)).status_code == 503
+            embedded.ensure()
+
+            async def back() -> bool:
+                return (await api.post("/jobs", json=JOB)).status_code == 201
+
+            await eventually(back)

@@ -6,16 +6,18 @@ in between asks again from where the last page left it, and what was stored alre
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import structlog
 
 from tidemill.core.codec import decode, storable
+from tidemill.core.errors import ConfigError
 from tidemill.monitors.cursor import Cursor, adapted, ask_from, moved
+from tidemill.monitors.folding import describe
 from tidemill.monitors.model import Monitor
 from tidemill.monitors.recompute import shard_of
-from tidemill.monitors.sources.base import Backfilling, Incoming, Page
+from tidemill.monitors.sources.base import Backfilling, Incoming, Page, SourceError
 from tidemill.store.database import Database
 from tidemill.store.monitors import CursorMove, NewEvents, Stored, add_entities, ingest, note_problems
 from tidemill.store.roster import move_backfill, next_backfills
@@ -24,6 +26,7 @@ log = structlog.get_logger("tidemill.monitors")
 
 PAGES_A_TICK = 40
 BACKFILLS_AT_ONCE = 8
+BACKFILL_TRIES = 5
 PROBE_EVERY = 60.0
 CHEAP_PAGES = 2
 
@@ -35,7 +38,7 @@ class Backfill(msgspec.Struct, omit_defaults=True):
     token: str | None = None
     pages: int = 0
     events: int = 0
-    error: str | None = None
+    failures: int = 0
 
 
 class Drain:
@@ -61,7 +64,7 @@ class Drain:
             # Now and then further back, to notice what comes later than was ever seen, or by a clock set back.
             since = cursor.at - most
         began, seen, count, pages = cursor, [], 0, 0
-        async for page in source.pages(since, cursor.token, now):
+        async for page in _given(source.pages(since, cursor.token, now)):
             pages += 1
             if page.settled:
                 cursor = moved(cursor, [*seen, *page.events], now, page.token)
@@ -130,7 +133,7 @@ class Drain:
         if now < self._next_backfill:
             return 0
         rows = await next_backfills(self._database, self._watch.name, BACKFILLS_AT_ONCE)
-        count = 0
+        count, pages = 0, 0
         for row in rows:
             plan = decode(row["backfill"], Backfill)
             source = self._watch.source
@@ -138,14 +141,27 @@ class Drain:
                 async with self._database.acquire() as connection:
                     await move_backfill(self._database, connection, self._watch.name, row["entity"], None)
                 continue
-            count += await self._fill_one(source, row["entity"], plan)
-            self._next_backfill = now + 1 / self._watch.backfill_rate
+            pages += 1
+            try:
+                count += await self._fill_one(source, row["entity"], plan)
+            except (SourceError, ConfigError) as error:
+                await self._not_filled(row["entity"], plan, str(error))
             self._reached("backfill")
+        self._next_backfill = now + pages / self._watch.backfill_rate
         return count
+
+    async def _not_filled(self, entity: str, plan: Backfill, error: str) -> None:
+        """Try again, but not for ever: the past of one must not hold up the present of all."""
+        plan.failures += 1
+        tried = plan if plan.failures < BACKFILL_TRIES else None
+        async with self._database.transaction() as connection:
+            await move_backfill(self._database, connection, self._watch.name, entity, tried)
+            told = [("backfill", entity, storable(error))]
+            await note_problems(self._database, connection, self._watch.name, told)
 
     async def _fill_one(self, source: Backfilling, entity: str, plan: Backfill) -> int:
         """One page of one entity's past, stored together with how far that is."""
-        pages = source.history(entity, plan.since, plan.token)
+        pages = _given(source.history(entity, plan.since, plan.token))
         page = await anext(pages, None)
         follows = page is not None and await anext(pages, None) is not None
         name = self._watch.name
@@ -158,3 +174,17 @@ class Drain:
             await move_backfill(self._database, connection, name, entity, plan if follows else None)
         log.info("backfill", monitor=name, entity=entity, pages=plan.pages, events=plan.events, done=not follows)
         return count
+
+
+async def _given(pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
+    """What a source gives; whatever it raises is its failure, and not the monitor's."""
+    while True:
+        try:
+            page = await anext(pages)
+        except StopAsyncIteration:
+            return
+        except SourceError:
+            raise
+        except Exception as error:
+            raise SourceError(describe(error)) from error
+        yield page

@@ -110,6 +110,7 @@ class Watcher:
     async def run(self) -> None:
         """Tick after tick until stopped, whatever the source, the database or the user's code does."""
         while not self._stopping:
+            began = time.monotonic()
             try:
                 pause = await self.one_tick()
             except LeaseLostError as error:
@@ -122,7 +123,8 @@ class Watcher:
                 log.warning("the database is away", error=str(error))
                 pause = 1.0
             self._reached("sleep")
-            await self._sleep(pause)
+            # From the beginning of one tick to the next: work does not make polls rarer.
+            await self._sleep(max(0.0, pause - (time.monotonic() - began)))
         await share_out(self._database, self.watch.name, self._owner, [])
         await self.watch.source.close()
 

@@ -19,8 +19,12 @@ class FairDatabase(Database):
 
     def __init__(self, settings: DatabaseSettings, *, application: str) -> None:
         super().__init__(settings, application=application, session=QUICK_PAGES)
+        self.most_patience: float | None = None
+        """How long to wait for a database that is away; whoever asks over HTTP would rather be told."""
         self._turns = asyncio.Semaphore(settings.pool_size)
 
     async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
+        if self.most_patience is not None:
+            patience = self.most_patience if patience is None else min(patience, self.most_patience)
         async with self._turns:
             return await super().run(work, patience=patience)

@@ -37,6 +37,7 @@ PAUSE = 0.08  # between two looks while there is something to see
 SAFETY = 1.0  # a look without a bell, while somebody watches
 KEEP_EVERY = 60.0
 HEARTBEAT = 15.0
+LONGEST = 300.0  # then a page comes again, and is asked again who it is
 MOST_KEPT = 20_000
 MOST_RUNS = 500
 MOST_BEHIND = 256
@@ -112,6 +113,8 @@ class Hub:
         self._reset_after: int | None = None
         self._kept: deque[Change] = deque()
         self._frames: deque[Frame] = deque(maxlen=MOST_BEHIND)
+        self._told: dict[str, News | None] = {}
+        """What those who came back were told since the last look: after a restart many come back from one point."""
         self._count = 0
         self._turn: asyncio.Future[None] | None = None
         self._ready = asyncio.Event()
@@ -176,6 +179,7 @@ class Hub:
         fresh, first = list(look.changes), self._seen is None
         self._seen, self._gone = look.seen, max(self._gone, look.gone)
         self._kept.extend(fresh)
+        self._told.clear()
         while len(self._kept) > MOST_KEPT:
             self._gone = max(self._gone, self._kept.popleft().xid)
         if fresh and not first:
@@ -243,14 +247,15 @@ class Hub:
         return self._count
 
     async def watch(self, topics: Topics, last: str | None = None) -> AsyncIterator[bytes]:
-        """The stream for one page, from where it has been (`last`), until the server stops."""
+        """The stream for one page, from where it has been (`last`), for some minutes: it then comes back."""
         with self.attended():
             await self._ready.wait()
             if last is not None and self._is_ahead(last):
                 await self._look_once()
             place = self._count
             yield self._catch_up(topics, last)
-            while not self._closed:
+            until = asyncio.get_running_loop().time() + LONGEST
+            while not self._closed and asyncio.get_running_loop().time() < until:
                 if place == self._count and not await self._news_within(HEARTBEAT):
                     yield f"id: {self._id()}\n\n".encode()
                     continue
@@ -295,11 +300,14 @@ class Hub:
     def _catch_up(self, topics: Topics, last: str | None) -> bytes:
         if last is None:
             return f"id: {self._id()}\nevent: hello\ndata: {{}}\n\n".encode()
-        missed = self.missed_since(last)
-        if missed is None:
+        if last not in self._told:
+            missed = self.missed_since(last)
+            self._told[last] = None if missed is None else put_together(missed)
+        news = self._told[last]
+        if news is None:
             return write_event(None, self._id())
-        news = topics.of(put_together(missed)) if missed else None
-        return f"id: {self._id()}\n\n".encode() if news is None else write_event(news, self._id())
+        wanted = topics.of(news) if news != News() else None
+        return f"id: {self._id()}\n\n".encode() if wanted is None else write_event(wanted, self._id())
 
     def missed_since(self, last: str) -> list[Change] | None:
         """What was not visible at this point; None if that cannot be told any more."""

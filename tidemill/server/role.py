@@ -16,16 +16,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from tidemill.app import App
 from tidemill.core.errors import ConfigError
 from tidemill.server.desk import Desk
+from tidemill.server.fair import FairDatabase
 from tidemill.server.gate import MOST_HEAD
 from tidemill.server.settings import ServerSettings
 from tidemill.server.site import build
-from tidemill.store.database import Database
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.tokens import has_tokens
 
 log = structlog.get_logger("tidemill.server")
 
 GRACE = 3
+PATIENCE = 3.0
 BACKLOG = 2048
 
 
@@ -64,13 +65,14 @@ class Server:
     def __init__(
         self,
         app: App,
-        database: Database,
+        database: FairDatabase,
         settings: ServerSettings,
         *,
         on_url: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings.validate()
         self.desk = Desk(app, database, self.settings)
+        self._database = database
         self._on_url = on_url
         self._http: HttpServer | None = None
         self._ready = asyncio.Event()
@@ -91,6 +93,7 @@ class Server:
         await self.desk.database.open()
         await wait_for_schema(self.desk.database)
         await self._check_login()
+        self._database.most_patience = PATIENCE
         listening = listen(self.settings)
         try:
             await self._serve(listening)

@@ -23,11 +23,13 @@ NOTED = 900.0
 #: Have changes noted from now on.
 FOLLOW = "SELECT log_epoch, log_gone FROM tidemill.follow_changes($1)"
 
-#: The log, what a look sees now, and every change that a look before did not see.
+#: The log, what a look sees now, and every change that a look before did not see: of transactions from `$1` on, which
+#: came later, and of those that were open then. However long one stays open, nothing is read twice for it.
 LOOK = """
 WITH news AS (
-    SELECT xid, what, keys FROM tidemill.change
-    WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot) AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot))
+    SELECT xid, what, keys FROM tidemill.change WHERE xid >= $1::text::xid8
+    UNION ALL
+    SELECT xid, what, keys FROM tidemill.change WHERE xid = ANY ($2::text[]::xid8[]))
 SELECT pg_current_snapshot()::text AS seen, log.epoch, log.gone, news.xid::text::bigint AS xid, news.what, news.keys
 FROM (SELECT) AS one LEFT JOIN tidemill.change_log AS log ON true LEFT JOIN news ON true
 """
@@ -94,7 +96,8 @@ async def follow_changes(database: Database) -> tuple[str, int]:
 
 async def look_at_changes(database: Database, seen: Snapshot | None) -> Look:
     """Everything that was committed since a look before; without one, everything that is kept."""
-    rows = await database.fetch(LOOK, "1:1:" if seen is None else seen.text)
+    since, open = ("1", []) if seen is None else (str(seen.high), [str(xid) for xid in seen.open])
+    rows = await database.fetch(LOOK, since, open)
     changes = tuple(Change(row["xid"], row["what"], tuple(row["keys"])) for row in rows if row["xid"] is not None)
     first = rows[0]
     return Look(Snapshot.read(first["seen"]), first["epoch"], first["gone"] or 0, changes)

@@ -72,23 +72,25 @@ SELECT $1, * FROM unnest($2::text[], $3::smallint[]) ON CONFLICT DO NOTHING
 #: Store a page: new events of entities that are followed, the entities they touch, the cursor and the counts.
 INGEST = """
 WITH held AS (SELECT tick + 1 AS tick FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
-new AS (SELECT * FROM unnest($2::text[], $3::float8[], $4::text[], $5::json[]) AS new(source_id, at, entity, data)),
-followed AS (
-    SELECT new.* FROM new JOIN tidemill.monitor_entity AS e
-        ON e.monitor = $1 AND e.entity = new.entity AND e.active),
+kept AS (
+    SELECT entity FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = ANY ($11::text[]) AND active),
 stored AS (
     INSERT INTO tidemill.monitor_event (monitor, entity, source_id, at, tick, data)
-    SELECT $1, f.entity, f.source_id, f.at, held.tick, f.data FROM followed AS f, held
+    SELECT $1, new.entity, new.source_id, new.at, held.tick, new.data
+    FROM unnest($2::text[], $3::float8[], $4::text[], $5::json[]) AS new(source_id, at, entity, data)
+    JOIN kept ON kept.entity = new.entity CROSS JOIN held
     ON CONFLICT DO NOTHING RETURNING entity, at),
-touched AS (
-    UPDATE tidemill.monitor_entity AS e
-    SET head = held.tick, fresh_at = CASE WHEN e.head > e.folded THEN least(e.fresh_at, s.at) ELSE s.at END
-    FROM (SELECT entity, min(at) AS at FROM stored GROUP BY entity) AS s, held
-    WHERE e.monitor = $1 AND e.entity = s.entity
-      AND (e.head <> held.tick OR e.fresh_at IS NULL OR e.fresh_at > s.at)),
 counted AS (
     SELECT (SELECT count(*) FROM stored) AS stored, (SELECT min(at) FROM stored) AS oldest,
-           (SELECT count(*) FROM followed) AS followed, (SELECT count(*) FROM new) AS given)
+           (SELECT count(*) FROM unnest($4::text[]) AS new(entity) JOIN kept USING (entity)) AS followed,
+           cardinality($4::text[]) AS given),
+touched AS (
+    UPDATE tidemill.monitor_entity AS e
+    SET head = held.tick, fresh_at = CASE WHEN e.head > e.folded THEN least(e.fresh_at, c.oldest) ELSE c.oldest END
+    FROM held, counted AS c
+    -- An array and not a join, so that entities are looked up by key whatever the planner knows of their number.
+    WHERE e.monitor = $1 AND e.entity = ANY (ARRAY(SELECT DISTINCT entity FROM stored))
+      AND (e.head <> held.tick OR e.fresh_at IS NULL OR e.fresh_at > c.oldest))
 UPDATE tidemill.monitor AS m
 SET events = m.events + c.stored, duplicates = m.duplicates + c.followed - c.stored,
     ignored = m.ignored + c.given - c.followed + $6,
@@ -318,6 +320,7 @@ async def ingest(database: Database, connection: Executor, name: str, events: Ne
         move.id,
         move.token,
         move.lateness,
+        list(set(events.entities)),
     )
     if row is None:
         raise NotFoundError(f"there is no monitor {name!r} in the database any more")

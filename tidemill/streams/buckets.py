@@ -1,6 +1,6 @@
 """A smooth rate: a bucket that fills steadily, from which each message takes one token.
 
-A bucket holds little (a hundredth of a second's worth unless told otherwise), so that no second, wherever it begins,
+A bucket holds little (a fiftieth of a second's worth unless told otherwise), so that no second, wherever it begins,
 sees noticeably more than the rate. Whoever finds it empty is told when it is not, and never has to look before.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-BURST_SECONDS = 0.01
+BURST_SECONDS = 0.02
 
 
 class TokenBucket:

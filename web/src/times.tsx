@@ -7,6 +7,7 @@ let timer: number | undefined;
 
 function subscribe(listener: () => void): () => void {
   listeners.add(listener);
+  if (timer === undefined) now = Date.now();
   timer ??= window.setInterval(() => {
     now = Date.now();
     for (const each of [...listeners]) each();

@@ -3,7 +3,7 @@
 
 -- The append-only log, one partition a day. Nothing is updated per message: readers take ranges of it.
 -- Its order is (xid, id): a reader that stays below the oldest running transaction misses no row.
-CREATE SEQUENCE tidemill.event_log_id_seq CACHE 32;
+CREATE SEQUENCE tidemill.event_log_id_seq CACHE 500;
 CREATE TABLE tidemill.event_log (
     id      bigint NOT NULL DEFAULT nextval('tidemill.event_log_id_seq'),
     xid     xid8 NOT NULL DEFAULT pg_current_xact_id(),

@@ -62,7 +62,7 @@ CREATE TABLE tidemill.monitor_entity (
     active   boolean NOT NULL DEFAULT true,
     head     bigint NOT NULL DEFAULT 0, -- the newest tick that brought events
     folded   bigint NOT NULL DEFAULT 0, -- the newest tick whose events are in the state
-    fresh_at double precision,          -- the oldest event that is not
+    fresh_at double precision,          -- no event that is not is older
     at       double precision,          -- the newest event that is
     id       text COLLATE "C",
     last_at  double precision,          -- its last sign of life

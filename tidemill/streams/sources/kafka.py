@@ -28,9 +28,10 @@ from tidemill.streams.sources.cursor import Cursors
 
 log = structlog.get_logger("tidemill.streams")
 
-HIGH, LOW = 4000, 1000  # messages in our hands at which partitions are paused and resumed
+HIGH, LOW = 4000, 2000  # messages in our hands at which the client is not asked for more, and is again
 AT_ONCE = 1000
 POLL = 0.1
+PATIENCE = 2.0  # full for longer than this, partitions are paused: what was fetched ahead is dropped then
 COMMIT_EVERY = 0.5
 
 
@@ -73,6 +74,7 @@ class KafkaTap:
         self._buffer: deque[Delivery] = deque()
         self._arrival = asyncio.Event()
         self._stopping = threading.Event()
+        self._room = threading.Event()
         self._failure: BaseException | None = None
         self._has_news = False
         self._behind: int | None = None
@@ -113,6 +115,8 @@ class KafkaTap:
         if self._failure is not None:
             raise SourceError(f"source {self._source.name}: {self._failure}") from self._failure
         taken = [self._buffer.popleft() for _ in range(min(most, len(self._buffer)))]
+        if len(self._buffer) < LOW:
+            self._room.set()
         for delivery in taken:
             delivery.token.take((delivery.position,))
         if self._cursors is None:
@@ -185,7 +189,7 @@ class KafkaTap:
 
     def _consume(self) -> None:
         """The only one to touch the client, which is not safe for two."""
-        consumer, paused, due = self._consumer, False, 0.0
+        consumer, paused, due, full_since = self._consumer, False, 0.0, time.monotonic()
         while not self._stopping.is_set():
             if (now := time.monotonic()) >= due:
                 due = now + COMMIT_EVERY
@@ -193,13 +197,19 @@ class KafkaTap:
                     self._has_news = False
                     self._commit(asynchronous=True)
                 self._behind = self._count_behind()
-            if len(self._buffer) > HIGH and not paused:
-                paused = True
+            if len(self._buffer) < LOW:
+                full_since = now
+                if paused:
+                    paused = False
+                    consumer.resume(consumer.assignment())
+            elif len(self._buffer) > HIGH and not paused:
+                if now - full_since < PATIENCE:
+                    self._room.wait(POLL)  # What the client has fetched meanwhile stays with it.
+                    self._room.clear()
+                    continue
+                paused = True  # For long: then it is polled without getting messages, and stays in its group.
                 consumer.pause(consumer.assignment())
-            elif paused and len(self._buffer) < LOW:
-                paused = False
-                consumer.resume(consumer.assignment())
-            first = consumer.poll(0.005 if paused else POLL)
+            first = consumer.poll(POLL)
             if first is None:
                 continue
             messages = [first, *consumer.consume(AT_ONCE, 0)]

@@ -248,5 +248,8 @@ export function bytes(size: number): string {
   return `${rest >= 100 || unit === 0 ? Math.round(rest) : rest.toFixed(1)} ${UNITS[unit]}`;
 }
 
+/** A number of things, as it is said: 1 letter, 2 letters. */
+export const plural = (value: number, what: string): string => `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+
 /** A number with its thousands apart. */
 export const count = (value: number): string => value.toLocaleString("en-GB");

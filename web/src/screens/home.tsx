@@ -57,6 +57,7 @@ export function Home() {
   const overview = useQuery({ queryKey: ["overview"], queryFn: () => get<Overview>("/overview"), refetchInterval: 5000 });
   const queues = useQuery({ queryKey: ["queues"], queryFn: () => get<List<Queue>>("/queues") });
   const hosts = useQuery({ queryKey: ["hosts"], queryFn: () => get<List<Host>>("/hosts") });
+  const monitors = useQuery({ queryKey: ["monitors"], queryFn: () => get<List<{ open: number }>>("/monitors"), refetchInterval: 5000 });
   const [, setRead] = useState(0);
   useEffect(() => {
     if (overview.data) {
@@ -68,7 +69,7 @@ export function Home() {
     <>
       <Head title={session.application ?? "Home"} under={overview.data && <>As it is now; changes arrive by themselves.</>} />
       {overview.error && <Trouble error={overview.error} retry={() => void overview.refetch()} />}
-      {overview.isPending ? <Loading lines={5} /> : overview.data && <Figures overview={overview.data} />}
+      {overview.isPending ? <Loading lines={5} /> : overview.data && <Figures overview={overview.data} monitors={monitors.data?.items ?? []} />}
       <div className="columns">
         <div className="stack">
           <Broken overview={overview.data} />
@@ -83,7 +84,8 @@ export function Home() {
   );
 }
 
-function Figures({ overview }: { overview: Overview }) {
+function Figures({ overview, monitors }: { overview: Overview; monitors: { open: number }[] }) {
+  const alerts = monitors.reduce((sum, each) => sum + each.open, 0);
   const counts = overview.counts;
   const broken = recent(overview).length + counts.workers_silent;
   const backlog = counts.jobs_waiting + counts.jobs_held;
@@ -100,7 +102,11 @@ function Figures({ overview }: { overview: Overview }) {
       <Tile to="/runs?state=running" name="Runs under way" value={count(counts.runs_live)} under={counts.runs_parked ? `${count(counts.runs_parked)} parked` : "flows and dags"} />
       <Tile to="/inputs" name="Waiting for people" value={count(counts.inputs_open)} tone={counts.inputs_open ? "wait" : undefined} under="open questions" />
       <Tile to="/workers" name="Workers" value={count(counts.workers_alive)} tone={counts.workers_alive ? undefined : "bad"} under={counts.workers_silent ? `${counts.workers_silent} silent` : "alive"} />
-      <Tile to="/schedules" name="Schedules" value={count(counts.schedules)} under={counts.schedules_paused ? `${counts.schedules_paused} paused` : "all on"} />
+      {monitors.length > 0 ? (
+        <Tile to="/monitors" name="Alerts" value={count(alerts)} tone={alerts ? "bad" : "ok"} under="open now" />
+      ) : (
+        <Tile to="/schedules" name="Schedules" value={count(counts.schedules)} under={counts.schedules_paused ? `${counts.schedules_paused} paused` : "all on"} />
+      )}
     </div>
   );
 }

@@ -4,7 +4,7 @@ import { useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
 import { JsonView } from "../parts/json";
-import { Button, Chips, count, Dialog, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
+import { Button, Chips, count, Dialog, Empty, Head, Loading, Panel, plural, State, Tag, Trouble } from "../parts/ui";
 import { useFilters } from "../router";
 import { useMay } from "../session";
 import { Ago, Took } from "../times";
@@ -182,7 +182,7 @@ function Entities({ monitor, alerts }: { monitor: string; alerts: Alert[] }) {
           <li key={each.entity}>
             <button type="button" aria-expanded={open === each.entity} onClick={() => setOpen(open === each.entity ? null : each.entity)}>
               <State state={troubled.has(each.entity) ? "failed" : "alive"} label={each.entity} />
-              <span className="faint">{count(each.count)} events, the last <Ago at={each.last_at} /></span>
+              <span className="faint">{plural(each.count, "event")}, the last <Ago at={each.last_at} /></span>
             </button>
             {open === each.entity && <JsonView value={{ state: each.state, labels: each.labels }} label={`state of ${each.entity}`} />}
           </li>

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
-import { Button, count, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
+import { Button, count, Empty, Head, Loading, Panel, plural, State, Tag, Trouble } from "../parts/ui";
 import { useMay } from "../session";
 import { Ago, duration } from "../times";
 import type { List } from "../types";
@@ -100,7 +100,7 @@ function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; on
         <span className="row">
           {stream.dispatchers.length === 0 ? <State state="silent" label="nobody runs it" /> : <State state={draining ? "draining" : "run"} label={draining ? "draining" : "running"} />}
           <span className="soft">{count(stream.retries)} wait for another attempt</span>
-          {stream.dead > 0 && <Tag tone="bad">{count(stream.dead)} dead letters</Tag>}
+          {stream.dead > 0 && <Tag tone="bad">{plural(stream.dead, "dead letter")}</Tag>}
           {may && stream.dispatchers.length > 0 && (
             <Button className="small" onClick={() => onWish({ stream: stream.name, mode: draining ? "run" : "drain" })}>
               {draining ? "Resume" : "Drain"}
@@ -117,8 +117,8 @@ function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; on
       {stream.dispatchers.map((dispatcher) => (
         <div key={`${dispatcher.host}:${dispatcher.pid}`}>
           <div className="pad soft">
-            {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_in_flight)} in flight · {dispatcher.engines} engines
-            {dispatcher.restarts > 0 && `, ${dispatcher.restarts} restarts`}
+            {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_in_flight)} in flight · {plural(dispatcher.engines, "engine")}
+            {dispatcher.restarts > 0 && `, ${plural(dispatcher.restarts, "restart")}`}
           </div>
           <div className="scroll" tabIndex={0} role="region" aria-label={`Sources of ${stream.name}`}>
             <table>
@@ -220,13 +220,13 @@ function DeadLetters({ may }: { may: boolean }) {
   const found = useQuery({ queryKey: ["dead"], queryFn: () => get<{ items: DeadLetter[]; total: number }>("/dead-letters"), refetchInterval: 5000 });
   const replay = useAction<{ stream: string; ids?: number[] }, { count: number }>({
     act: (which) => post<{ count: number }>("/dead-letters/replay", which),
-    told: (result) => `${count(result.count)} dead letters are messages again.`,
+    told: (result) => `${plural(result.count, "dead letter")} became ${result.count === 1 ? "a message" : "messages"} again.`,
   });
   const letters = found.data?.items ?? [];
   const streams = [...new Set(letters.map((letter) => letter.stream))];
   return (
     <Panel
-      title={found.data?.total ? `${count(found.data.total)} dead letters` : "Dead letters"}
+      title={found.data?.total ? plural(found.data.total, "dead letter") : "Dead letters"}
       aside={may && streams.map((stream) => (
         <Button key={stream} className="small" busy={replay.isPending} onClick={() => replay.mutate({ stream })}>
           Replay all of {stream}

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
-import { Button, count, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
+import { Button, count, Empty, Head, Loading, Panel, plural, State, Tag, Trouble } from "../parts/ui";
 import { Link } from "../router";
 import { useMay } from "../session";
 import { Ago } from "../times";
@@ -24,7 +24,7 @@ export function Workers() {
   const hosts = useQuery({ queryKey: ["hosts"], queryFn: () => get<List<Host>>("/hosts") });
   const act = useAction<Wish, { workers: number }>({
     act: (wish) => post<{ workers: number }>("/workers/control", { mode: wish.mode, host: wish.host, queue: "*" }),
-    told: (result, wish) => `${count(result.workers)} workers on ${wish.host} are told to ${SAID[wish.mode]}.`,
+    told: (result, wish) => `${plural(result.workers, "worker")} on ${wish.host} ${result.workers === 1 ? "is" : "are"} told to ${SAID[wish.mode]}.`,
   });
   const living = workers.data?.items.filter((worker) => worker.ended_at === null) ?? [];
   const gone = workers.data?.items.filter((worker) => worker.ended_at !== null) ?? [];
