@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 MOST_TOKENS = 128
+_WORDS = re.compile(r"[^\W_]+|[^\w\s]|_")
 CLS, SEP, PAD = 101, 102, 0
 
 
@@ -55,7 +57,7 @@ class Tokens:
 
 
 class Weights:
-    """The arrays of a safetensors file, read where they lie."""
+    """The arrays of a safetensors file."""
 
     def __init__(self, file: Path) -> None:
         data = np.memmap(file, dtype=np.uint8, mode="r")
@@ -66,6 +68,7 @@ class Weights:
             name: data[8 + length + about["data_offsets"][0] : 8 + length + about["data_offsets"][1]]
             .view(kinds[about["dtype"]])
             .reshape(about["shape"])
+            .copy()  # where a processor reads it best
             for name, about in header.items()
             if name != "__metadata__"
         }
@@ -93,9 +96,7 @@ class StaticModel:
     def encode(self, texts: list[str]) -> np.ndarray:
         """One unit vector per text."""
         pieces = [self._tokens.of(text) or [PAD] for text in texts]
-        starts = np.cumsum([0, *(len(each) for each in pieces[:-1])])
-        flat = np.concatenate([np.asarray(each) for each in pieces])
-        return unit(np.add.reduceat(self._table[flat], starts, axis=0))
+        return unit(np.array([self._table.take(each, axis=0).sum(axis=0) for each in pieces]))
 
 
 class SentenceModel:
@@ -154,7 +155,7 @@ def words(text: str) -> list[str]:
     else:
         folded = unicodedata.normalize("NFD", text.lower())
         plain = "".join(mark for mark in folded if unicodedata.category(mark) != "Mn")
-    return "".join(mark if mark.isalnum() or mark.isspace() else f" {mark} " for mark in plain).split()
+    return _WORDS.findall(plain)
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:

@@ -43,11 +43,10 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True):
     def rule(self) -> dict[str, Any]:
         """The rule in words, as it is kept with an alert."""
         parts: dict[str, Any] = {"trigger": self.name, "kind": self.kind, "says": self.describe}
-        for field in msgspec.structs.fields(self):
-            value = getattr(self, field.name)
-            if field.name in ("name", "describe", "evidence") or value is None:
-                continue
-            parts[field.name] = _in_words(value)
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name not in ("name", "describe", "evidence") and value is not None:
+                parts[name] = _in_words(value)
         return parts
 
 

@@ -95,7 +95,7 @@ class KafkaTap:
             "enable.auto.offset.store": False,
             "partition.assignment.strategy": "range,roundrobin",
             "fetch.wait.max.ms": 50,
-            "queued.min.messages": 20_000,
+            "fetch.queue.backoff.ms": 5,  # it would wait a second after each time that enough was fetched ahead
             "logger": _Silent(),
             **self._source.config,
         }
