@@ -54,7 +54,8 @@ async def main() -> None:
         await database.fetch("CREATE TABLE ledger (cents int NOT NULL)")
         run = await app.start(Invoice, pages=5)
         print(await run)
-        print("in the ledger:", [row["cents"] for row in await database.fetch("SELECT cents FROM ledger")])
+        for row in await database.fetch("SELECT cents FROM ledger"):
+            print("in the ledger:", row["cents"], "cents")
         jobs = await database.fetch("SELECT task FROM tidemill.job_history WHERE run_id = $1", run.id)
         print("jobs of the run:", len(jobs), "x", jobs[0]["task"])
 

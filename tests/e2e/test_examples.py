@@ -54,7 +54,7 @@ PRINTED = {
         "title 2026-01-15: its output was deleted",
         "index 2026-01: it waits for titles/2026-01-15.txt",
     ],
-    "placement": ["5 pages: 1530 cents", "in the ledger: [1530]", "jobs of the run: 5 x Invoice.count"],
+    "placement": ["5 pages: 1530 cents", "in the ledger: 1530 cents", "jobs of the run: 5 x Invoice.count"],
     "monitor": ["oven: hot", "oven: peak", "oven: no longer hot", "silent: oven, press"],
     "progress_and_cancel": ["progress was seen: True; 20 rows exported", "cancelled", "cancelled", "cancelled"],
     "stream": [
