@@ -78,8 +78,8 @@ async def test_a_retry_that_would_come_too_late_is_dropped(app: App, database: D
     async def fail() -> None:
         raise ValueError("first")
 
-    ref = await app.enqueue(fail, deadline=0.5)
     async with running_worker(app), running_orchestrator(app):
+        ref = await app.enqueue(fail, deadline=3)
         row = await finished(database, ref.id)
     assert (row["state"], row["failures"]) == ("expired", 1)
     assert b"first" in row["errors"]

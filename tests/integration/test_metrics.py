@@ -74,7 +74,7 @@ async def get(address: str, path: str, *, method: str = "GET", accept: str = "")
     def ask() -> tuple[int, str, str]:
         request = urllib.request.Request(f"http://{address}{path}", method=method, headers={"Accept": accept})
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=40) as answer:
                 return answer.status, answer.read().decode(), answer.headers["Content-Type"]
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(), error.headers["Content-Type"]
@@ -108,6 +108,7 @@ async def test_the_numbers_are_those_of_the_jobs(app: App, database: Database, a
         await app.enqueue(send, delay="1h")
         await finished(database, bad.id)
         await eventually(lambda: _succeeded(address, 250))
+        await eventually(lambda: _ended(address, "broken", "failed"))
         await app.enqueue_many(slow, [{} for _ in range(6)])
         await app.enqueue_many(send, [{} for _ in range(3)], queue="nobody")
         await eventually(lambda: _runs(address, "slow"))
@@ -329,6 +330,11 @@ async def test_counts_survive_the_loss_of_all_connections(app: App, database: Da
 async def _succeeded(address: str, number: int) -> bool:
     found = (await scrape(address)).all("tidemill_job_attempts_total")
     return sum(value for labels, value in found.items() if ("outcome", "succeeded") in labels) >= number
+
+
+async def _ended(address: str, task: str, outcome: str) -> bool:
+    now = await scrape(address)
+    return now.get("tidemill_job_attempts_total", queue="mail", task=task, outcome=outcome) == 1
 
 
 async def _runs(address: str, queue: str) -> bool:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = 20.0
+PATIENCE = 40.0
 
 
 async def eventually(
