@@ -219,7 +219,7 @@ def test_weights_limits_and_switches_change_at_once() -> None:
     policy.done([ticket for ticket, _ in choice.send], 0.0)
     policy.set_source(0, 1.0, weight=5.0, max_qps=100.0, enabled=True)
     policy.set_source(1, 1.0, weight=1.0, max_qps=None, enabled=False)
-    assert len(policy.choose(1.0, 1.0).send) == 1
+    assert len(policy.choose(1.0, 1.0).send) == 2  # what may go at once after a quiet time
     assert policy.wakes_at(1.0) == pytest.approx(1.01)
 
 
