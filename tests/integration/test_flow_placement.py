@@ -27,7 +27,7 @@ class Square(Event):
     n: int
 
 
-class Word(Event):
+class Uttered(Event):
     text: str
 
 
@@ -65,12 +65,12 @@ async def test_a_step_on_a_queue_runs_in_place_when_the_run_is_in_memory() -> No
     class Here(Workflow):
         @step(queue="gpu")
         async def far(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            answer = await ctx.wait_for_event(Word)
+            answer = await ctx.wait_for_event(Uttered)
             return StopEvent(result=(os.getpid(), answer.text))
 
     handler = Here().run()
     await asyncio.sleep(0)
-    handler.ctx.send_event(Word(text="hi"))
+    handler.ctx.send_event(Uttered(text="hi"))
     assert await handler == (os.getpid(), "hi")
 
 
@@ -167,13 +167,13 @@ async def test_a_step_on_a_queue_that_waits_ends_its_job_and_is_a_job_again_when
 
             first = await ctx.once("first", effect)
             await ctx.store.set("before", True)
-            answer = await ctx.wait_for_event(Word)
+            answer = await ctx.wait_for_event(Uttered)
             return StopEvent(result=[answer.text, first, await ctx.store.get("before")])
 
     async with app.running():
         handle = await app.start(Asks)
         await eventually(lambda: jobs_of(database, handle.id))
-        await handle.send_event(Word(text="yes"))
+        await handle.send_event(Uttered(text="yes"))
         assert await handle.result(timeout=20) == ["yes", 1, True]
     assert len(await jobs_of(database, handle.id)) == 2
     assert effects == [1]
@@ -292,7 +292,7 @@ async def test_children_end_with_their_parent(app: App) -> None:
     class Child(Workflow):
         @step
         async def only(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            await ctx.wait_for_event(Word)
+            await ctx.wait_for_event(Uttered)
             return StopEvent()
 
     @app.workflow
@@ -323,7 +323,7 @@ async def test_a_child_that_is_stored_after_its_parents_end_ends_too(app: App, d
     class Waiting(Workflow):
         @step
         async def only(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            await ctx.wait_for_event(Word)
+            await ctx.wait_for_event(Uttered)
             return StopEvent()
 
     async with app.running():
