@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -12,7 +13,9 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import Origin, check_name
+from tidemill.core.ticks import CancelAsked
 from tidemill.dags.handle import DagHandle
+from tidemill.dags.journal import encode_tick as encode_dag_tick
 from tidemill.dags.model import Dag, queues_of
 from tidemill.dags.runner import DAG_KIND, DagInput, DagKind
 from tidemill.engine.keeper import RunKeeper
@@ -26,6 +29,7 @@ from tidemill.flows.durable import FlowKind, child_end
 from tidemill.flows.events import Event, StartEvent
 from tidemill.flows.fork import fork
 from tidemill.flows.handle import RunHandle
+from tidemill.flows.journal import encode_tick
 from tidemill.flows.wire import encode_event
 from tidemill.flows.workflow import Workflow
 from tidemill.store.database import Database
@@ -179,3 +183,9 @@ class Runs:
         wanted = workflow if isinstance(workflow, str) else workflow.__name__
         known = ", ".join(self.flows) or "none"
         raise ConfigError(f"there is no workflow {wanted!r}; this application declares with @app.workflow: {known}")
+
+
+def cancel_tick(kind: str, reason: str) -> bytes:
+    """What goes into the inbox of a run of this kind so that it ends."""
+    asked = CancelAsked(time.time(), reason)
+    return encode_dag_tick(asked) if kind == DAG_KIND else encode_tick(asked)

@@ -325,3 +325,16 @@ def test_a_dict_like_model_need_not_be_an_event() -> None:
     state = DictLikeModel(a=1)
     state.b = 2
     assert state.to_dict() == {"a": 1, "b": 2}
+
+
+def test_of_two_event_classes_of_one_name_the_one_from_a_module_of_that_name_is_meant() -> None:
+    """A program's module goes by another name where it is run than where it is imported."""
+    makers = type(Event)
+    shop, mill = (
+        makers("Grain", (Event,), {"__module__": module, "__qualname__": "Grain", "__annotations__": {"kilos": int}})
+        for module in ("a.b.shop", "a.b.mill")
+    )
+    assert type(decode_event(b'{"type":"shop.Grain","value":{"kilos":1}}')) is shop
+    assert type(decode_event(b'{"type":"mill.Grain","value":{"kilos":1}}')) is mill
+    with pytest.raises(PayloadError, match=r"event class elsewhere\.Grain is not defined in this process"):
+        decode_event(b'{"type":"elsewhere.Grain","value":{"kilos":1}}')

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from pydantic import ValidationError
 from rich.text import Text
 
 from tidemill.cli.dagwatch import show_run_of_dag
@@ -17,17 +16,15 @@ from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, 
 from tidemill.cli.roles import application
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.ticks import CancelAsked
-from tidemill.dags.journal import encode_tick as encode_dag_tick
 from tidemill.dags.runner import DAG_KIND
 from tidemill.engine.why import explain_run
 from tidemill.flows.compat import run_program
-from tidemill.flows.declared import declared
-from tidemill.flows.events import HumanResponseEvent
 from tidemill.flows.fork import relive
 from tidemill.flows.journal import TickRecord, decode_tick
+from tidemill.flows.sending import named_event
 from tidemill.flows.snapshot import encode_state
-from tidemill.flows.wire import EventRegistry, defined_elsewhere, encode_event
+from tidemill.flows.wire import encode_event
+from tidemill.runs import cancel_tick
 from tidemill.store.runs import cancel_run, list_runs, new_token, read_ticks, send_to_run, show_run
 
 _ENDED = ("succeeded", "failed", "cancelled", "timed_out")
@@ -187,11 +184,8 @@ async def cancel_runs(numbers: list[int], place: Place) -> None:
     async with opened(place.settings()) as database:
         for number in numbers:
             reason = f"cancelled by {operator()}"
-            if (await show_run(database, number))["kind"] == DAG_KIND:
-                tick = encode_dag_tick(CancelAsked(time.time(), reason))
-            else:
-                tick = encode(TickRecord("cancel_asked", time.time(), reason=reason))
-            await cancel_run(database, number, tick, reason=reason)
+            row = await show_run(database, number)
+            await cancel_run(database, number, cancel_tick(row["kind"], reason), reason=reason)
             out().print(f"run r{number} was asked to end")
 
 
@@ -280,10 +274,4 @@ def _event_of(workflow: str, event: str, values: dict[str, Any], app: str | None
     known = application(app, place).runs.flows.get(workflow)
     if known is None:
         raise ConfigError(f"{app} declares no workflow {workflow!r}")
-    try:
-        # What steps wait for is named in their bodies only: any event class of the application may be meant.
-        classes = EventRegistry([*declared(known.workflow).events, HumanResponseEvent, *defined_elsewhere()])
-        return encode_event(classes.find(event)(**values))
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"{event} cannot be made from these fields: {wrong}") from error
+    return encode_event(named_event(known.workflow, event, values))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 from tidemill.core.codec import decode
-from tidemill.core.ticks import CancelAsked, Received
+from tidemill.core.ticks import CancelAsked
 from tidemill.flows.errors import (
     WorkflowCancelledByUser,
     WorkflowRuntimeError,
@@ -17,6 +17,7 @@ from tidemill.flows.errors import (
 from tidemill.flows.events import Event, StopEvent
 from tidemill.flows.exceptions import exception_from
 from tidemill.flows.journal import encode_tick
+from tidemill.flows.sending import event_tick
 from tidemill.flows.values import unpack
 from tidemill.store.database import Database
 from tidemill.store.runs import cancel_run, new_token, read_published, send_to_run, show_run
@@ -64,8 +65,7 @@ class RunHandle:
     async def send_event(self, event: Event, step: str | None = None) -> None:
         """Give the run an event; it is stored when this returns."""
         token = new_token()
-        tick = encode_tick(Received(time.time(), event, step, token))
-        await send_to_run(self._database, self.id, tick, token=token)
+        await send_to_run(self._database, self.id, event_tick(event, step, token), token=token)
 
     async def cancel(self, reason: str = "cancelled by its user") -> None:
         """Ask the run to end."""

@@ -104,9 +104,13 @@ def defined_class(name: str) -> ModelClass:
     if (cls := _defined.get(name)) is not None:
         return cls
     # A program's module goes by another name where it is run than where it is imported.
-    namesakes = {id(each): each for each in _defined.values() if each.__qualname__ == name.rpartition(".")[2]}
+    bare = name.rpartition(".")[2]
+    namesakes = [cls for cls in dict.fromkeys(_defined.values()) if cls.__qualname__ == bare]
+    if len(namesakes) > 1:
+        place = name.rpartition(".")[0].rpartition(".")[2]
+        namesakes = [cls for cls in namesakes if cls.__module__.rpartition(".")[2] == place]
     if len(namesakes) == 1:
-        return next(iter(namesakes.values()))
+        return namesakes[0]
     raise PayloadError(f"event class {name} is not defined in this process; import the module that defines it")
 
 

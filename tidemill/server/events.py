@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
-from pydantic import ValidationError
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
-from tidemill.core.ticks import CancelAsked
-from tidemill.dags.journal import encode_tick as encode_dag_tick
 from tidemill.dags.runner import DAG_KIND, DagInput
 from tidemill.flows.declared import declared
 from tidemill.flows.durable import FlowKind
-from tidemill.flows.events import Event, HumanResponseEvent
-from tidemill.flows.journal import TickRecord
-from tidemill.flows.wire import EventRegistry, defined_elsewhere, encode_event
+from tidemill.flows.sending import named_event
+from tidemill.flows.wire import encode_event
 from tidemill.server.access import Caller
 from tidemill.server.desk import Desk
 from tidemill.store.runs import start_run
@@ -34,29 +29,7 @@ def flow_of(desk: Desk, name: str) -> FlowKind:
 
 def read_event(desk: Desk, workflow: str, name: str, fields: dict[str, Any]) -> Any:
     """An event of an application by the name of its class, checked before it goes anywhere."""
-    known = declared(flow_of(desk, workflow).workflow)
-    # What steps wait for is named in their bodies only: any event class of the application may be meant.
-    classes = EventRegistry([*known.events, HumanResponseEvent, *defined_elsewhere()])
-    try:
-        return classes.find(name)(**fields)
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"{name} cannot be made from these fields: {wrong}") from error
-    except TypeError as error:
-        raise ConfigError(f"{name} cannot be made from these fields: {error}") from error
-
-
-def tick_of_event(event: Event, step: str | None, token: str) -> bytes:
-    """What goes into a run's inbox for an event."""
-    record = TickRecord("received", time.time(), event=msgspec.Raw(encode_event(event)), target=step, token=token)
-    return encode(record)
-
-
-def tick_of_cancel(kind: str, reason: str) -> bytes:
-    """What goes into a run's inbox so that it ends."""
-    if kind == DAG_KIND:
-        return encode_dag_tick(CancelAsked(time.time(), reason))
-    return encode(TickRecord("cancel_asked", time.time(), reason=reason))
+    return named_event(flow_of(desk, workflow).workflow, name, fields)
 
 
 async def start(desk: Desk, caller: Caller, workflow: str, args: dict[str, Any], key: str | None) -> tuple[int, bool]:

@@ -20,10 +20,12 @@ from tidemill.dags.view import why_run as why_dag
 from tidemill.engine.why import explain_run
 from tidemill.flows.fork import fork, relive
 from tidemill.flows.journal import decode_tick
+from tidemill.flows.sending import event_tick
 from tidemill.flows.snapshot import encode_state as encode_flow_state
+from tidemill.runs import cancel_tick
 from tidemill.server.access import Caller
 from tidemill.server.desk import Desk, caller_of
-from tidemill.server.events import flow_of, read_event, start, tick_of_cancel, tick_of_event
+from tidemill.server.events import flow_of, read_event, start
 from tidemill.server.paging import Cursor, Limit, Number, following, read_cursor
 from tidemill.server.problems import Refused
 from tidemill.server.reading import RUN_JSON, readable
@@ -267,7 +269,7 @@ async def send(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: N
     event = read_event(desk, row["workflow"], data.type, data.fields)
     await desk.note(caller_of(request), "run.send", f"r{run_id}", after={"type": data.type, "step": data.step})
     token = new_token()
-    await send_to_run(desk.database, run_id, tick_of_event(event, data.step, token), token=token)
+    await send_to_run(desk.database, run_id, event_tick(event, data.step, token), token=token)
     return Sent(run_id, data.type)
 
 
@@ -402,7 +404,7 @@ async def _cancel(desk: Desk, caller: Caller, row: Any, why: str | None) -> bool
     before = {"state": row["state"]}
     await desk.note(caller, "run.cancel", f"r{row['id']}", before=before, after={"asked": True, "reason": why})
     try:
-        await cancel_run(desk.database, row["id"], tick_of_cancel(row["kind"], reason), reason=reason)
+        await cancel_run(desk.database, row["id"], cancel_tick(row["kind"], reason), reason=reason)
     except NotFoundError:
         return False
     return True
