@@ -6,31 +6,29 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from cyclopts import App
 from rich.text import Text
 
 from tidemill.cli.backtests import backtest
-from tidemill.cli.monitorview import alerts_table, print_alert, print_status, roster_table
-from tidemill.cli.place import HERE, Place, opened, operator, require_database
+from tidemill.cli.monitorplace import pair, some, with_database, with_monitor
+from tidemill.cli.monitorview import alerts_table, print_alert, print_status
+from tidemill.cli.place import HERE, Place, operator, require_database
 from tidemill.cli.render import local, out, plain, print_json, read_json
 from tidemill.cli.roles import Part, application, play
+from tidemill.cli.roster import roster
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.drain import Backfill
-from tidemill.monitors.recompute import shard_of
 from tidemill.store import alerts as alert_store
 from tidemill.store import roster as roster_store
 from tidemill.store.database import Database
 from tidemill.store.monitors import list_monitors, list_problems
 from tidemill.store.observed import read_tail
 
-T = TypeVar("T")
-
 commands = App(name="monitor", help="Follow entities, and act on what monitors tell.")
-roster = App(name="roster", help="Whom a monitor follows.")
 commands.command(roster)
 commands.command(backtest)
 
@@ -74,7 +72,7 @@ def status(name: str | None = None, /, *, json: bool = False, place: Place = HER
         rows = [dict(row) for row in await list_monitors(database, name)]
         return [(row, [dict(each) for each in await list_problems(database, row["name"])]) for row in rows]
 
-    found = _with(place, look)
+    found = with_database(place, look)
     if json:
         return print_json([{**plain(row), "problems": [plain(each) for each in problems]} for row, problems in found])
     if not found:
@@ -82,107 +80,6 @@ def status(name: str | None = None, /, *, json: bool = False, place: Place = HER
     for row, problems in found:
         print_status(row, problems)
     return None
-
-
-@roster.command(name="add")
-def roster_add(
-    *entities: str, monitor: str | None = None, past: str = "24h", no_backfill: bool = False, place: Place = HERE
-) -> None:
-    """Follow entities, and read their past once.
-
-    Parameters
-    ----------
-    entities
-        Whom to follow.
-    monitor
-        The monitor; needed when there are several.
-    past
-        How far back to read.
-    no_backfill
-        Do not read their past.
-    """
-    _some(entities)
-    plan = None if no_backfill else Backfill(time.time() - parse_duration(past, what="--past"))
-
-    async def add(database: Database, name: str) -> list[str]:
-        shards = [shard_of(entity) for entity in entities]
-        return await roster_store.add_to_roster(database, name, entities, shards, backfill=plan, by=operator())
-
-    added = _with_monitor(place, monitor, add)
-    for entity in entities:
-        out().print(f"{entity} is followed{' now' if entity in added else ' already'}")
-
-
-@roster.command(name="remove")
-def roster_remove(*entities: str, monitor: str | None = None, place: Place = HERE) -> None:
-    """Follow entities no longer: their events are ignored, their open alerts resolved.
-
-    Parameters
-    ----------
-    entities
-        Whom to follow no longer.
-    monitor
-        The monitor; needed when there are several.
-    """
-    _some(entities)
-
-    async def remove(database: Database, name: str) -> list[str]:
-        return await roster_store.remove_from_roster(database, name, entities, by=operator())
-
-    gone = _with_monitor(place, monitor, remove)
-    for entity in entities:
-        out().print(f"{entity} {'is no longer followed' if entity in gone else 'was not followed'}")
-
-
-@roster.command(name="list")
-def roster_list(
-    *, monitor: str | None = None, all: bool = False, limit: int = 1000, json: bool = False, place: Place = HERE
-) -> None:
-    """List whom a monitor follows, and how far the reading of their past has come.
-
-    Parameters
-    ----------
-    monitor
-        The monitor; needed when there are several.
-    all
-        Those who are followed no longer, too.
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
-
-    async def look(database: Database, name: str) -> list[dict[str, Any]]:
-        rows = await roster_store.list_roster(database, name, everybody=all, limit=limit)
-        return [dict(row) for row in rows]
-
-    rows = _with_monitor(place, monitor, look)
-    if json:
-        return print_json([plain(row) for row in rows])
-    return out().print(roster_table(rows) if rows else "nobody is followed")
-
-
-@roster.command(name="label")
-def roster_label(entity: str, /, *labels: str, monitor: str | None = None, place: Place = HERE) -> None:
-    """Put labels on an entity: present=false keeps triggers about absence quiet.
-
-    Parameters
-    ----------
-    entity
-        Whom.
-    labels
-        As in present=false room=12.
-    monitor
-        The monitor; needed when there are several.
-    """
-    _some(labels)
-    read = {name: _value(text) for name, text in (_pair(label) for label in labels)}
-
-    async def label(database: Database, name: str) -> None:
-        await roster_store.label_entity(database, name, entity, read, by=operator())
-
-    _with_monitor(place, monitor, label)
-    out().print(f"{entity}: {', '.join(labels)}")
 
 
 @commands.command
@@ -203,7 +100,7 @@ def backfill(*entities: str, monitor: str | None = None, past: str = "24h", plac
     async def start(database: Database, name: str) -> list[str]:
         return await roster_store.start_backfill(database, name, entities or None, plan, by=operator())
 
-    out().print(f"the past of {len(_with_monitor(place, monitor, start))} entities will be read")
+    out().print(f"the past of {len(with_monitor(place, monitor, start))} entities will be read")
 
 
 @commands.command
@@ -221,7 +118,7 @@ def reset(*entities: str, monitor: str | None = None, place: Place = HERE) -> No
     async def start(database: Database, name: str) -> list[str]:
         return await roster_store.reset_monitor(database, name, entities or None, by=operator())
 
-    out().print(f"the states of {len(_with_monitor(place, monitor, start))} entities will be made anew")
+    out().print(f"the states of {len(with_monitor(place, monitor, start))} entities will be made anew")
 
 
 @commands.command
@@ -233,7 +130,7 @@ def pause(*, monitor: str | None = None, place: Place = HERE) -> None:
     monitor
         The monitor; needed when there are several.
     """
-    out().print(f"monitor {_with_monitor(place, monitor, _set_paused(True))} is paused")
+    out().print(f"monitor {with_monitor(place, monitor, _set_paused(True))} is paused")
 
 
 @commands.command
@@ -245,7 +142,7 @@ def resume(*, monitor: str | None = None, place: Place = HERE) -> None:
     monitor
         The monitor; needed when there are several.
     """
-    out().print(f"monitor {_with_monitor(place, monitor, _set_paused(False))} goes on")
+    out().print(f"monitor {with_monitor(place, monitor, _set_paused(False))} goes on")
 
 
 @commands.command
@@ -267,7 +164,7 @@ def trigger(name: str, to: str, /, *, monitor: str | None = None, place: Place =
     async def switch(database: Database, monitor_name: str) -> None:
         await roster_store.switch_trigger(database, monitor_name, name, to == "on", by=operator())
 
-    _with_monitor(place, monitor, switch)
+    with_monitor(place, monitor, switch)
     out().print(f"trigger {name} is {to}")
 
 
@@ -306,7 +203,7 @@ def alerts(
         )
         return [dict(row) for row in rows]
 
-    rows = _with(place, look)
+    rows = with_database(place, look)
     if json:
         return print_json([plain(row) for row in rows])
     return out().print(alerts_table(rows, datetime.now(UTC)) if rows else "no alerts")
@@ -328,7 +225,7 @@ def explain(id: int, /, *, json: bool = False, place: Place = HERE) -> None:
         row = dict(await alert_store.show_alert(database, id))
         return row, [dict(each) for each in await alert_store.show_history(database, id)]
 
-    row, history = _with(place, look)
+    row, history = with_database(place, look)
     if json:
         return print_json({**plain(row), "history": [plain(each) for each in history]})
     return print_alert(row, history)
@@ -345,12 +242,12 @@ def ack(*ids: int, note: str | None = None, place: Place = HERE) -> None:
     note
         A note to keep with them.
     """
-    _some(ids)
+    some(ids)
 
     async def acknowledge(database: Database) -> set[int]:
         return await alert_store.ack_alerts(database, ids, by=operator(), at=time.time(), note=note)
 
-    done = _with(place, acknowledge)
+    done = with_database(place, acknowledge)
     for id in ids:
         out().print(f"alert {id} {'is acknowledged' if id in done else 'was acknowledged before'}")
 
@@ -372,7 +269,7 @@ def note(id: int, text: str, /, *, owner: str | None = None, place: Place = HERE
     async def put(database: Database) -> None:
         await alert_store.note_alert(database, id, by=operator(), note=text, owner=owner)
 
-    _with(place, put)
+    with_database(place, put)
     out().print(f"alert {id} has a note")
 
 
@@ -398,14 +295,14 @@ def silence(
     """
     if end is not None:
         number = end
-        _with(place, lambda database: alert_store.end_silence(database, number))
+        with_database(place, lambda database: alert_store.end_silence(database, number))
         return out().print(f"silence {end} has ended")
     if not matchers:
-        for each in _with(place, lambda database: alert_store.read_silences(database, monitor, time.time())):
+        for each in with_database(place, lambda database: alert_store.read_silences(database, monitor, time.time())):
             fits = " ".join(f"{name}={pattern}" for name, pattern in each.matchers.items())
             out().print(f"{each.id}  {each.monitor}  {fits}  until {local(datetime.fromtimestamp(each.ends_at, UTC))}")
         return None
-    wanted = dict(_pair(each) for each in matchers)
+    wanted = dict(pair(each) for each in matchers)
     now = time.time()
     ends = now + parse_duration(until, what="--until")
 
@@ -414,7 +311,7 @@ def silence(
             database, name, wanted, starts_at=now, ends_at=ends, by=operator(), comment=comment
         )
 
-    out().print(f"silence {_with_monitor(place, monitor, add)} until {local(datetime.fromtimestamp(ends, UTC))}")
+    out().print(f"silence {with_monitor(place, monitor, add)} until {local(datetime.fromtimestamp(ends, UTC))}")
     return None
 
 
@@ -454,7 +351,7 @@ def tail(
                 return
             await asyncio.sleep(0.5)
 
-    _with_monitor(place, monitor, show)
+    with_monitor(place, monitor, show)
 
 
 def _print_event(row: Any, *, json: bool) -> None:
@@ -469,46 +366,9 @@ def _print_event(row: Any, *, json: bool) -> None:
     out().print(line, overflow="ellipsis", no_wrap=True)
 
 
-def _with(place: Place, work: Callable[[Database], Awaitable[T]]) -> T:
-    async def go() -> T:
-        async with opened(place.settings()) as database:
-            return await work(database)
-
-    return asyncio.run(go())
-
-
-def _with_monitor(place: Place, name: str | None, work: Callable[[Database, str], Awaitable[T]]) -> T:
-    async def go(database: Database) -> T:
-        if name is not None:
-            return await work(database, name)
-        known = [row["name"] for row in await list_monitors(database)]
-        if len(known) != 1:
-            told = ", ".join(known) or "none yet: run `tidemill monitor run app.py`"
-            raise ConfigError(f"say which monitor with --monitor; there is {told}")
-        return await work(database, known[0])
-
-    return _with(place, go)
-
-
 def _set_paused(paused: bool) -> Callable[[Database, str], Awaitable[str]]:
     async def change(database: Database, name: str) -> str:
         await roster_store.set_paused(database, name, paused, by=operator())
         return name
 
     return change
-
-
-def _some(given: tuple[Any, ...]) -> None:
-    if not given:
-        raise ConfigError("say at least one")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, is_there, value = text.partition("=")
-    if not is_there or not name:
-        raise ConfigError(f"{text!r}: write it as name=value")
-    return name, value
-
-
-def _value(text: str) -> Any:
-    return {"true": True, "false": False}.get(text, text)

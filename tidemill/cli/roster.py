@@ -1,0 +1,121 @@
+"""`tidemill monitor roster`: whom a monitor follows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from cyclopts import App
+
+from tidemill.cli.monitorplace import pair, some, value, with_monitor
+from tidemill.cli.monitorview import roster_table
+from tidemill.cli.place import HERE, Place, operator
+from tidemill.cli.render import out, plain, print_json
+from tidemill.core.duration import parse_duration
+from tidemill.monitors.drain import Backfill
+from tidemill.monitors.recompute import shard_of
+from tidemill.store import roster as roster_store
+from tidemill.store.database import Database
+
+roster = App(name="roster", help="Whom a monitor follows.")
+
+
+@roster.command(name="add")
+def roster_add(
+    *entities: str, monitor: str | None = None, past: str = "24h", no_backfill: bool = False, place: Place = HERE
+) -> None:
+    """Follow entities, and read their past once.
+
+    Parameters
+    ----------
+    entities
+        Whom to follow.
+    monitor
+        The monitor; needed when there are several.
+    past
+        How far back to read.
+    no_backfill
+        Do not read their past.
+    """
+    some(entities)
+    plan = None if no_backfill else Backfill(time.time() - parse_duration(past, what="--past"))
+
+    async def add(database: Database, name: str) -> list[str]:
+        shards = [shard_of(entity) for entity in entities]
+        return await roster_store.add_to_roster(database, name, entities, shards, backfill=plan, by=operator())
+
+    added = with_monitor(place, monitor, add)
+    for entity in entities:
+        out().print(f"{entity} is followed{' now' if entity in added else ' already'}")
+
+
+@roster.command(name="remove")
+def roster_remove(*entities: str, monitor: str | None = None, place: Place = HERE) -> None:
+    """Follow entities no longer: their events are ignored, their open alerts resolved.
+
+    Parameters
+    ----------
+    entities
+        Whom to follow no longer.
+    monitor
+        The monitor; needed when there are several.
+    """
+    some(entities)
+
+    async def remove(database: Database, name: str) -> list[str]:
+        return await roster_store.remove_from_roster(database, name, entities, by=operator())
+
+    gone = with_monitor(place, monitor, remove)
+    for entity in entities:
+        out().print(f"{entity} {'is no longer followed' if entity in gone else 'was not followed'}")
+
+
+@roster.command(name="list")
+def roster_list(
+    *, monitor: str | None = None, all: bool = False, limit: int = 1000, json: bool = False, place: Place = HERE
+) -> None:
+    """List whom a monitor follows, and how far the reading of their past has come.
+
+    Parameters
+    ----------
+    monitor
+        The monitor; needed when there are several.
+    all
+        Those who are followed no longer, too.
+    limit
+        How many to show.
+    json
+        Print one JSON document.
+    """
+
+    async def look(database: Database, name: str) -> list[dict[str, Any]]:
+        rows = await roster_store.list_roster(database, name, everybody=all, limit=limit)
+        return [dict(row) for row in rows]
+
+    rows = with_monitor(place, monitor, look)
+    if json:
+        return print_json([plain(row) for row in rows])
+    return out().print(roster_table(rows) if rows else "nobody is followed")
+
+
+@roster.command(name="label")
+def roster_label(entity: str, /, *labels: str, monitor: str | None = None, place: Place = HERE) -> None:
+    """Put labels on an entity: present=false keeps triggers about absence quiet.
+
+    Parameters
+    ----------
+    entity
+        Whom.
+    labels
+        As in present=false room=12.
+    monitor
+        The monitor; needed when there are several.
+    """
+    some(labels)
+    read = {name: value(text) for name, text in (pair(label) for label in labels)}
+
+    async def label(database: Database, name: str) -> None:
+        await roster_store.label_entity(database, name, entity, read, by=operator())
+
+    with_monitor(place, monitor, label)
+    out().print(f"{entity}: {', '.join(labels)}")
