@@ -25,6 +25,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Origin, check_name
+from tidemill.core.page import Page
 from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
@@ -102,6 +103,7 @@ class App(Jobs):
         self.monitors = Monitors(self.tasks, self._reach)
         self.pipelines = Pipelines(self.tasks, self._reach)
         self.streams = Streams(self._reach)
+        self.pages: dict[str, Page] = {}
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.tasks)} tasks, {len(self.periodics)} schedules>"
@@ -276,6 +278,13 @@ class App(Jobs):
     def monitor(self, watch: Monitor, /) -> Monitor:
         """Declare a monitor, which `tidemill monitor run` and `tidemill up` follow."""
         return self.monitors.declare(watch)
+
+    def add_page(self, page: Page, /) -> Page:
+        """Declare a page of the application's own, which the server shows at `/pages/NAME/`."""
+        if page.name in self.pages:
+            raise ConfigError(f"the page {page.name} is declared twice")
+        self.pages[page.name] = page.check()
+        return page
 
     def declared_schedules(self) -> list[Declared]:
         """The schedules as the database stores them."""

@@ -23,6 +23,7 @@ NEEDS: dict[tuple[str, str], str] = {
     ("POST", "/session"): "open",
     ("DELETE", "/session"): "open",
     ("GET", "/overview"): "read",
+    ("GET", "/pages"): "read",
     ("GET", "/jobs"): "read",
     ("POST", "/jobs"): "operate",
     ("GET", "/jobs/{job_id}"): "read",

@@ -37,17 +37,21 @@ def get_console(path: str = "") -> Response[bytes]:
     if found is None and PurePosixPath(name).suffix in (".js", ".css", ".svg", ".map", ".ico"):
         raise NotFoundError("there is no such file: the console may have been built anew, load the page again")
     if found is not None:
-        kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
         kept = FOR_EVER if name.startswith("assets/") else ASK_AGAIN
-        return Response(found.read_bytes(), media_type=kind, headers={"cache-control": kept})
+        return Response(found.read_bytes(), media_type=kind_of(found), headers={"cache-control": kept})
     page = FOLDER / "index.html"
     body = page.read_bytes() if page.is_file() else MISSING.encode()
     return Response(body, media_type="text/html", headers={"cache-control": ASK_AGAIN})
 
 
-def file_of(name: str) -> Path | None:
-    """A file of the console by its name; never one outside of its folder."""
+def file_of(name: str, folder: Path = FOLDER) -> Path | None:
+    """A file in a folder by its name; never one outside of it."""
     if not name or not name.isprintable():
         return None
-    found = (FOLDER / name).resolve()
-    return found if found.is_relative_to(FOLDER.resolve()) and found.is_file() else None
+    found = (folder / name).resolve()
+    return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
+
+
+def kind_of(file: Path) -> str:
+    """The media type of a file."""
+    return mimetypes.guess_type(file.name)[0] or "application/octet-stream"

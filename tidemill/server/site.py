@@ -13,6 +13,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, Reference, SecurityScheme
 from litestar.serialization import encode_json
 
+from tidemill.server import pages
 from tidemill.server.access import check_scope
 from tidemill.server.console import get_console
 from tidemill.server.desk import Desk
@@ -28,7 +29,11 @@ API = "/api/v1"
 def build(desk: Desk) -> Gate:
     """The whole site as an ASGI application."""
     inner = Litestar(
-        route_handlers=[Router(path=API, route_handlers=[*ALL, get_document]), get_console],
+        route_handlers=[
+            Router(path=API, route_handlers=[*ALL, get_document]),
+            *pages.routers(desk.app.pages.values()),
+            get_console,
+        ],
         openapi_config=None,
         **_common(desk),
     )

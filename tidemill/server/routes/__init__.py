@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidemill.server import pages
 from tidemill.server.routes import (
     audit,
     changes,
@@ -37,6 +38,7 @@ RESOURCES = (
     search,
     audit,
     tokens,
+    pages,
     changes,
 )
 

@@ -1,0 +1,59 @@
+"""Pages of the application's own: their files, their handlers, and a list of them for the console.
+
+A page is read by anybody who may read the console's; what it shows comes from its handlers, each with a scope as
+every route has: `opt={"scope": "read"}`, and for whatever changes something `"operate"` or `"admin"`. A handler
+asks for `desk: Desk` where it needs the database, and calls `desk.note` to have a change remembered in the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from litestar import Response, Router, get
+from litestar.handlers import HTTPRouteHandler
+
+from tidemill.core.errors import NotFoundError
+from tidemill.core.page import Page
+from tidemill.server.access import OPEN
+from tidemill.server.console import ASK_AGAIN, file_of, kind_of
+from tidemill.server.desk import Desk
+
+__all__ = ["Page", "PageLine", "routers", "routes"]
+
+
+class PageLine(msgspec.Struct, frozen=True):
+    name: str
+    title: str
+    address: str
+
+
+@get("/pages", opt={"scope": "read"}, summary="The application's own pages")
+async def list_pages(desk: Desk) -> list[PageLine]:
+    """Where the application's own pages are."""
+    return [PageLine(page.name, page.title, f"/pages/{page.name}/") for page in desk.app.pages.values()]
+
+
+routes = [list_pages]
+
+
+def routers(pages: Iterable[Page]) -> list[Any]:
+    """What the site needs to show these pages."""
+    made: list[Any] = []
+    for page in pages:
+        made.append(Router(path=f"/pages/{page.name}/api", route_handlers=page.handlers))
+        made.append(Router(path=f"/pages/{page.name}", route_handlers=[_files(page)]))
+    return made
+
+
+def _files(page: Page) -> HTTPRouteHandler:
+    @get(["/", "/{path:path}"], opt={"scope": OPEN}, include_in_schema=False, sync_to_thread=False)
+    def get_file(path: str = "") -> Response[bytes]:
+        """A file of the page."""
+        found = file_of(path.strip("/") or "index.html", page.folder)
+        if found is None:
+            raise NotFoundError(f"the page {page.name} has no such file")
+        return Response(found.read_bytes(), media_type=kind_of(found), headers={"cache-control": ASK_AGAIN})
+
+    return get_file
