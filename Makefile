@@ -10,7 +10,7 @@ CONSOLE := tidemill/server/static/index.html
 .PHONY: demo test lint bench web clean
 
 demo: $(READY) $(CONSOLE)
-	$(BIN)/tidemill up examples/demo.py --directory .tidemill/demo
+	$(BIN)/tidemill up examples/demo/app.py --directory .tidemill/demo
 
 test: $(TOOLS) $(WEIGHTS) $(CONSOLE)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
@@ -20,6 +20,7 @@ lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	$(BIN)/python .ci/audit.py
 
 bench: $(TOOLS)
 	$(BIN)/python -m benchmarks jobs

@@ -20,7 +20,7 @@ from pathlib import Path
 import asyncpg
 import msgspec
 
-from benchmarks import report
+from benchmarks import report, server_console
 from benchmarks.contenders import say
 from benchmarks.server import Server
 from tidemill.store import retention
@@ -28,16 +28,30 @@ from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 
 DAYS = 30
-LIST_P99_MS, SSE_P99_MS = 50.0, 200.0
+LIST_P99_MS, SSE_P99_MS, BUNDLE_KB, INTERACTIVE_MS, GRAPH_FPS = 50.0, 200.0, 300.0, 1500.0, 30.0
 
 APP = """
 from tidemill import App
+from tidemill.dags import Dag, node
 
 app = App("bench")
 
 
 @app.task(queue="mail")
 async def task_1(n: int = 0) -> None: ...
+
+
+# A thousand nodes: forty chains between a beginning and an end.
+app.dag(
+    Dag(
+        "wide",
+        nodes=[
+            node("begin", "task_1"),
+            *(node(f"n{i}", "task_1", deps=["begin"] if i < 40 else [f"n{i - 40}"]) for i in range(998)),
+            node("end", "task_1", deps=[f"n{i}" for i in range(958, 998)]),
+        ],
+    )
+)
 """
 
 FILL_JOBS = """
@@ -72,10 +86,12 @@ class Plan(msgspec.Struct, frozen=True):
     seconds: float
     clients: int
     changes_per_s: int
+    crowd: int = 0
+    """As many pages once more, to see how delay grows with them."""
 
 
 QUICK = Plan(jobs=200_000, runs=20_000, seconds=4.0, clients=100, changes_per_s=1000)
-FULL = Plan(jobs=1_000_000, runs=100_000, seconds=20.0, clients=200, changes_per_s=1000)
+FULL = Plan(jobs=1_000_000, runs=100_000, seconds=20.0, clients=200, changes_per_s=1000, crowd=1000)
 
 
 def run(server: Server, plan: Plan) -> list[report.Row]:
@@ -84,12 +100,22 @@ def run(server: Server, plan: Plan) -> list[report.Row]:
         say(f"{plan.jobs:,} finished jobs and {plan.runs:,} runs")
         asyncio.run(_fill(dsn, plan))
         with _serving(dsn) as url:
-            figures = _load("lists", url, dsn, plan) | _load("changes", url, dsn, plan)
+            figures: dict[str, float | None] = {**_load("lists", url, dsn, plan), **_load("changes", url, dsn, plan)}
+            if plan.crowd:
+                many = msgspec.structs.replace(plan, clients=plan.crowd)
+                figures["crowd_p99"] = _load("changes", url, dsn, many)["sse_p99"]
+            figures |= server_console.measure(url)
     return [
         report.compare("list_p99_ms", "ms", figures["p99"], "wanted", LIST_P99_MS, less_is_better=True),
         report.compare("list_rate", "requests/s", figures["rate"], "", None),
         report.compare("deep_page", "ms", figures["deep"], "first_page", figures["first"], less_is_better=True),
         report.compare("sse_p99_ms", "ms", figures["sse_p99"], "wanted", SSE_P99_MS, less_is_better=True),
+        report.compare("sse_1000_p99_ms", "ms", figures.get("crowd_p99"), "", None),
+        report.compare("bundle_kb", "kB", figures.get("bundle_kb"), "wanted", BUNDLE_KB, less_is_better=True),
+        report.compare(
+            "interactive_ms", "ms", figures.get("interactive_ms"), "wanted", INTERACTIVE_MS, less_is_better=True
+        ),
+        report.compare("graph_fps", "frames/s", figures.get("graph_fps"), "wanted", GRAPH_FPS),
     ]
 
 

@@ -3,20 +3,18 @@
 import asyncio
 import json
 import os
+import random
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from apps.content.embedding import StaticModel
+from apps.content.corpus import sentence
+from apps.content.embedding import SentenceModel
 from tidemill.streams import Batch, KafkaSource, Plan, PostgresSource, Source, Stream, task
 from tidemill.streams.message import Delivery
 
-SENTENCES = (
-    "The new movie is awesome",
-    "Ships that pass in the night, and speak each other in passing",
-    "What time does the last train leave for the coast on a Sunday?",
-    "He said that the tide would turn before they had hauled in the net",
-)
+#: Posts as the content application's traffic has them.
+POSTS = tuple(sentence(chance) for chance in [random.Random(7)] for _ in range(256))
 
 
 class MemorySource(Source, frozen=True, tag="memory"):
@@ -28,6 +26,10 @@ class MemorySource(Source, frozen=True, tag="memory"):
 
     def tap(self, place: Any) -> Any:
         return MemoryTap(self)
+
+
+def payload(number: int) -> bytes:
+    return number.to_bytes(8, "big") + b"x" * 92
 
 
 class MemoryTap:
@@ -52,11 +54,11 @@ class MemoryTap:
         if self._source.pace:
             await asyncio.sleep(max(0.0, self.began + self.sent / self._source.pace - time.perf_counter()))
             self.sent += 1
-            return [Delivery(b"x" * 100, self.sent, token=time.perf_counter())]
+            return [Delivery(payload(self.sent), self.sent, token=time.perf_counter())]
         count = min(left, most)
         first = self.sent
         self.sent += count
-        return [Delivery(b"x" * 100, first + number) for number in range(count)]
+        return [Delivery(payload(first + number), first + number) for number in range(count)]
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         now = time.perf_counter()
@@ -92,29 +94,29 @@ class Working(Plan, eligibility="working"):
 
 
 class Together(Plan, eligibility="together"):
-    """Embeddings, up to 32 messages a call."""
+    """Embeddings by the content application's transformer, up to 32 messages a call."""
 
     async def start(self) -> None:
-        self.model = StaticModel()
+        self.model = SentenceModel()
 
     @task(batch=Batch(max_size=32, max_wait="5ms"))
     def embed(self, items: list[Any]) -> list[Any]:
-        return list(self.model.encode([sentence(item) for item in items]))
+        return list(self.model.encode([post(item) for item in items]))
 
 
 class OneByOne(Plan, eligibility="one"):
-    """Embeddings, a call per message."""
+    """Embeddings by the same model, a call per message."""
 
     async def start(self) -> None:
-        self.model = StaticModel()
+        self.model = SentenceModel()
 
     @task
     def embed(self, ctx: Any) -> Any:
-        return self.model.encode([sentence(ctx)])[0]
+        return self.model.encode([post(ctx)])[0]
 
 
-def sentence(ctx: Any) -> str:
-    return SENTENCES[len(ctx.value) % len(SENTENCES)]
+def post(ctx: Any) -> str:
+    return POSTS[int.from_bytes(ctx.value[:8], "big") % len(POSTS)]
 
 
 def stream(name: str, sources: Sequence[Source], **options: Any) -> Stream:

@@ -20,7 +20,8 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property, partial
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
@@ -29,15 +30,11 @@ from tidemill.core.page import Page
 from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
-from tidemill.dags.handle import DagHandle
-from tidemill.dags.model import Dag
 from tidemill.engine.access import Access
 from tidemill.engine.context import find_current_job
-from tidemill.engine.keeper import RunKeeper
 from tidemill.engine.modelspec import ModelSpec, gpu_concurrency, read_specs, require_model
 from tidemill.engine.orchestrator import Orchestrator
 from tidemill.engine.roles import Role, run_roles
-from tidemill.engine.runstore import PostgresRuns
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.seams import (
     InvokeContext,
@@ -50,25 +47,32 @@ from tidemill.engine.seams import (
 from tidemill.engine.settings import Settings, load_settings
 from tidemill.engine.task import Periodic, Task, TaskOptions
 from tidemill.engine.worker import Worker
-from tidemill.flows.events import Event, StartEvent
-from tidemill.flows.handle import RunHandle
-from tidemill.flows.workflow import Workflow
 from tidemill.jobs import Jobs
-from tidemill.monitors.declared import Monitors
-from tidemill.monitors.model import Monitor
-from tidemill.monitors.runner import MonitorRunner
-from tidemill.pipelines.declared import Pipelines
-from tidemill.pipelines.model import Pipeline
-from tidemill.runs import Runs
 from tidemill.store.database import Database
+from tidemill.store.migrate import OWN_CHAIN, Chain
 from tidemill.store.schedules import Declared
 from tidemill.store.workers import QueueLimit
-from tidemill.streaming import Streams
-from tidemill.streams.model import Stream
+
+if TYPE_CHECKING:  # A shape is loaded when it is used: a process that has only jobs to do starts at once.
+    from tidemill.dags.handle import DagHandle
+    from tidemill.dags.model import Dag
+    from tidemill.engine.keeper import RunKeeper
+    from tidemill.flows.events import Event, StartEvent
+    from tidemill.flows.handle import RunHandle
+    from tidemill.flows.workflow import Workflow
+    from tidemill.monitors.declared import Monitors
+    from tidemill.monitors.model import Monitor
+    from tidemill.monitors.runner import MonitorRunner
+    from tidemill.pipelines.declared import Pipelines
+    from tidemill.pipelines.model import Pipeline
+    from tidemill.pipelines.workflows import TriggerWorkflow
+    from tidemill.runs import Runs
+    from tidemill.streaming import Streams
+    from tidemill.streams.model import Stream
 
 P = ParamSpec("P")
 R = TypeVar("R")
-W = TypeVar("W", bound=Workflow)
+W = TypeVar("W", bound="Workflow")
 
 
 class App(Jobs):
@@ -99,11 +103,8 @@ class App(Jobs):
         self._arguments = settings
         self._settings: Settings | None = None
         self._access = Access(self.database)
-        self.runs = Runs(self._reach, self._origin, self.tasks, self.seams)
-        self.monitors = Monitors(self.tasks, self._reach)
-        self.pipelines = Pipelines(self.tasks, self._reach)
-        self.streams = Streams(self._reach)
         self.pages: dict[str, Page] = {}
+        self.chains: list[Chain] = []
 
     def __repr__(self) -> str:
         return f"<App {self.name}: {len(self.tasks)} tasks, {len(self.periodics)} schedules>"
@@ -114,6 +115,40 @@ class App(Jobs):
         if self._settings is None:
             self._settings = load_settings(**self._arguments)
         return self._settings
+
+    # -- the shapes --------------------------------------------------------------------------------
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The workflows and dags of this application, and their runs."""
+        from tidemill.runs import Runs
+
+        return Runs(self._reach, self._origin, self.tasks, self.seams)
+
+    @cached_property
+    def monitors(self) -> Monitors:
+        """The monitors of this application, by name."""
+        from tidemill.monitors.declared import Monitors
+
+        return Monitors(self.tasks, self._reach)
+
+    @cached_property
+    def pipelines(self) -> Pipelines:
+        """The pipelines of this application."""
+        from tidemill.pipelines.declared import Pipelines
+
+        return Pipelines(self.tasks, self._reach)
+
+    @cached_property
+    def streams(self) -> Streams:
+        """The streams of this application."""
+        from tidemill.streaming import Streams
+
+        return Streams(self._reach, self.pipelines)
+
+    def uses(self, shape: Literal["runs", "monitors", "pipelines", "streams"]) -> bool:
+        """Whether anything of a shape was declared or asked for, which is when it is loaded."""
+        return shape in vars(self)
 
     @cached_property
     def models(self) -> dict[str, ModelSpec]:
@@ -286,6 +321,14 @@ class App(Jobs):
         self.pages[page.name] = page.check()
         return page
 
+    def migrations(self, folder: Path, /, *, ledger: str) -> None:
+        """Declare the application's own migrations, `0001_name.sql` and so on: the orchestrator applies them."""
+        if ledger in {OWN_CHAIN.ledger, *(chain.ledger for chain in self.chains)}:
+            raise ConfigError(f"the ledger {ledger!r} is another chain's: give these migrations one of their own")
+        chain = Chain(folder, ledger)
+        chain.migrations()
+        self.chains.append(chain)
+
     def declared_schedules(self) -> list[Declared]:
         """The schedules as the database stores them."""
         return [
@@ -308,6 +351,15 @@ class App(Jobs):
     def pipeline(self, pipeline: Pipeline, /) -> Pipeline:
         """Declare a pipeline, with all its stages: `tidemill up` and `app.running()` keep it up to date."""
         return self.pipelines.declare(pipeline)
+
+    def trigger(self, workflow: TriggerWorkflow, /) -> Task[Any, Any]:
+        """Declare a workflow file that runs once for each event: of `POST /api/v1/triggers/NAME`, and its schedules."""
+        task = self.pipelines.declare_trigger(workflow)
+        for at, spec in enumerate(workflow.schedules):
+            name = task.name if at == 0 else f"{task.name}#{at + 1}"
+            args = task.signature.bind((), {"payload": {"schedule": name}})
+            self.periodics[name] = Periodic(name, task.name, spec, args, catchup="one", jitter=0.0)
+        return task
 
     @overload
     async def start(self, what: Dag, /, *, unique_key: str | None = None, **fields: Any) -> DagHandle: ...
@@ -374,18 +426,19 @@ class App(Jobs):
             print(await app.wait(job))
         """
         async with self.database() as database:
-            roles: list[Role] = [Orchestrator(database, self.settings.orchestrator())]
+            roles: list[Role] = [Orchestrator(database, self.settings.orchestrator(), chains=self.chains)]
             if self.tasks or queues is not None or self.seams.node_resolver is not None:
                 roles.append(self.worker(queues, concurrency=concurrency, database=database))
             roles.append(Scheduler(database, self.name, self.declared_schedules()))
-            if self.pipelines.declared:
+            if self.uses("pipelines") and self.pipelines.declared:
                 roles.append(self.pipelines.runner(database, keep_days=self.settings.keep_days))
-            roles += self.streams.dispatchers(database, self.source)
+            if self.uses("streams"):
+                roles += self.streams.dispatchers(database, self.source)
             loop, keeper = asyncio.get_running_loop(), self.keeper(database=database)
             if self.runs.kinds:
                 roles.append(keeper)
                 self.runs.keepers[loop] = keeper
-            if self.monitors:
+            if self.uses("monitors") and self.monitors:
                 roles.append(self.monitor_runner(database=database))
             try:
                 async with run_roles(*roles):
@@ -403,7 +456,8 @@ class App(Jobs):
     def served_queues(self) -> Iterable[str]:
         """The queues that this application's tasks and dags name."""
         found = () if self.seams.node_resolver is None else (DEFAULT_QUEUE,)
-        return dict.fromkeys([*self.tasks.queues(), *self.runs.queues(), *found])
+        nodes = self.runs.queues() if self.uses("runs") else ()
+        return dict.fromkeys([*self.tasks.queues(), *nodes, *found])
 
     def worker(
         self, queues: Iterable[str] | None = None, *, concurrency: int | None = None, database: Database | None = None
@@ -427,6 +481,9 @@ class App(Jobs):
 
     def keeper(self, *, database: Database | None = None) -> RunKeeper:
         """A keeper for the durable runs of this application's workflows."""
+        from tidemill.engine.keeper import RunKeeper
+        from tidemill.engine.runstore import PostgresRuns
+
         settings = self.settings
         reached = database or self.database(application=f"tidemill keeper {self.name}")
         return RunKeeper(

@@ -102,20 +102,37 @@ class Runs:
                 )
         return found
 
-    async def start_dag(self, dag: Dag, args: dict[str, Any], unique_key: str | None) -> DagHandle:
+    async def start_dag(
+        self,
+        dag: Dag,
+        args: dict[str, Any],
+        unique_key: str | None,
+        *,
+        origin: Origin | None = None,
+        database: Database | None = None,
+    ) -> DagHandle:
         """Start a durable run of a dag."""
-        data, origin = encode(DagInput(msgspec.Raw(dag.to_json()), args)), encode(self._origin())
-        database, version = await self._reach(), self.dag_kind.program(dag.to_json()).version
+        data, who = encode(DagInput(msgspec.Raw(dag.to_json()), args)), encode(origin or self._origin())
+        database, version = database or await self._reach(), self.dag_kind.program(dag.to_json()).version
         keeper = self.keepers.get(asyncio.get_running_loop())
         if keeper is not None and unique_key is None and not keeper.is_stopping:
-            new = NewRun(DAG_KIND, dag.name, version, data, origin)
+            new = NewRun(DAG_KIND, dag.name, version, data, who)
             run = await keeper.begin(lambda number: self.dag_kind.begin(keeper, number, new))
             if run is not None:
                 return DagHandle(database, self.dag_kind, run.number, near=run.result)
         number, created = await start_run(
-            database, workflow=dag.name, version=version, input=data, key=unique_key, origin=origin, kind=DAG_KIND
+            database, workflow=dag.name, version=version, input=data, key=unique_key, origin=who, kind=DAG_KIND
         )
         return DagHandle(database, self.dag_kind, number, created=created)
+
+    async def start_named(
+        self, name: str, args: dict[str, Any], unique_key: str | None, *, origin: Origin, database: Database
+    ) -> RunHandle | DagHandle:
+        """Start a durable run of a flow or a dag by its name, on behalf of somebody else and by their own way."""
+        dag = await self.find_dag(name)
+        if dag is not None:
+            return await self.start_dag(dag, args, unique_key, origin=origin, database=database)
+        return await self.start(name, None, unique_key, args, origin=origin, database=database)
 
     async def start(
         self,
@@ -124,15 +141,17 @@ class Runs:
         unique_key: str | None,
         fields: dict[str, Any],
         parent: tuple[int, int] | None = None,
+        origin: Origin | None = None,
+        database: Database | None = None,
     ) -> RunHandle:
         """Start a durable run of a workflow."""
-        kind = self._flow(workflow)
+        kind = self.flow(workflow)
         event = declared(kind.workflow).start_event(start_event, fields)
-        data, origin = encode_event(event), encode(self._origin())
-        database = await self._reach()
+        data, who = encode_event(event), encode(origin or self._origin())
+        database = database or await self._reach()
         keeper = self.keepers.get(asyncio.get_running_loop())
         if keeper is not None and unique_key is None and parent is None and not keeper.is_stopping:
-            new = NewRun(kind.name, kind.name, kind.version, data, origin)
+            new = NewRun(kind.name, kind.name, kind.version, data, who)
             run = await keeper.begin(lambda number: kind.begin(keeper, number, event, new))
             if run is not None:
                 return RunHandle(database, run.number, near=run.result)
@@ -142,7 +161,7 @@ class Runs:
             version=kind.version,
             input=data,
             key=unique_key,
-            origin=origin,
+            origin=who,
             parent=parent,
         )
         return RunHandle(database, number, created=created)
@@ -171,11 +190,11 @@ class Runs:
         row = await show_run(database, source)
         if row["kind"] == DAG_KIND:
             raise ConfigError(f"run r{source} is of a dag: repeat it with `tidemill dag rerun`, or handle.rerun()")
-        kind = self._flow(row["workflow"])
+        kind = self.flow(row["workflow"])
         number = await fork(database, kind.workflow, source, at=at, origin=encode(self._origin()), event=event)
         return RunHandle(database, number)
 
-    def _flow(self, workflow: type[Workflow] | str) -> FlowKind:
+    def flow(self, workflow: type[Workflow] | str) -> FlowKind:
         """The declared workflow of this class or name."""
         for name, kind in self.flows.items():
             if workflow == name or type(kind.workflow) is workflow:

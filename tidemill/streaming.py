@@ -10,6 +10,8 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
 from tidemill.flows.journal import encode_tick
+from tidemill.pipelines.declared import Pipelines
+from tidemill.pipelines.inputs import Inputs
 from tidemill.store import streams as store
 from tidemill.store.database import Database
 from tidemill.store.eventlog import Entry, append
@@ -20,15 +22,17 @@ from tidemill.streams.model import Stream
 class Streams:
     """What an application knows of streams."""
 
-    def __init__(self, reach: Callable[[], Awaitable[Database]]) -> None:
+    def __init__(self, reach: Callable[[], Awaitable[Database]], pipelines: Pipelines) -> None:
         self.declared: dict[str, Stream] = {}
         self._reach = reach
+        self._inputs = Inputs(pipelines)
 
     def declare(self, stream: Stream) -> Stream:
         """A stream that `tidemill up` and `tidemill stream run` run."""
         if stream.name in self.declared:
             raise ConfigError(f"two streams are called {stream.name!r}: give one of them another name")
         stream.event_tick = _event_tick
+        stream.states = self._inputs
         self.declared[stream.name] = stream
         return stream
 

@@ -4,98 +4,46 @@ CLASSROOM_URL        the API of the production log; the simulator's, if not give
 CLASSROOM_USER, CLASSROOM_PASSWORD
 CLASSROOM_PROFILE    document (the original's figures) or corrected
 CLASSROOM_ROSTER     listed (only those who were added) or open
+CLASSROOM_HOURS      when there are lessons, as in "Mon-Fri 08:00-15:30": only then can somebody be inactive
+CLASSROOM_TIMEZONE   of these hours, as in Europe/Paris; UTC, if not given
+CLASSROOM_GLASS      1 has the glass box follow everybody as well, as a second monitor
+CLASSROOM_KEY        with which pseudonyms are made; without it they are others after each start
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from apps.classroom.blocks import Profile
-from apps.classroom.score import BIG_REWRITE
-from apps.classroom.student import STUCK, GlassBox, Student
+from apps.classroom.monitor import classroom, glass_box, production, triggers
+from apps.classroom.routes import classroom_page
 from tidemill import App
-from tidemill.monitors import Hours, HttpCursorSource, Monitor, Source, absent, momentary, sustained
-from tidemill.monitors.triggers import Trigger
+from tidemill.monitors import Hours, HttpCursorSource
 
-INACTIVE, RE_ALERT = "300s", "600s"
-LOGS, TOKEN = "/api/rabbitmq/vex_logs/", "/api/token/"
+PROFILE: Profile = "corrected" if os.environ.get("CLASSROOM_PROFILE") == "corrected" else "document"
+ROSTER: Literal["open", "listed"] = "open" if os.environ.get("CLASSROOM_ROSTER") == "open" else "listed"
 
 
-def production(url: str, username: str, password: str) -> HttpCursorSource:
-    """The log of the production system."""
-    return HttpCursorSource(
-        url + LOGS,
-        token_url=url + TOKEN,
-        username=username,
-        password=password,
-        page=500,
-        overlap="2s",
-        time=("recieved_at", "received_at"),
-        of="studentID",
-        order="newest",
+def from_environment() -> HttpCursorSource:
+    """The production system that the environment names."""
+    return production(
+        os.environ.get("CLASSROOM_URL", "http://127.0.0.1:8899"),
+        os.environ.get("CLASSROOM_USER", "daemon"),
+        os.environ.get("CLASSROOM_PASSWORD", "simulated"),
     )
 
 
-def triggers(
-    *, big_rewrite: float = BIG_REWRITE, inactive: str = INACTIVE, hours: Hours | None = None
-) -> list[Trigger]:
-    """The three triggers, with the document's figures."""
-    return [
-        sustained(
-            "wheel-spin",
-            when=lambda s, now: s.strategy == STUCK,
-            since=lambda s: s.streak_start,
-            realert=RE_ALERT,
-            severity="critical",
-            describe="runs again and again without getting anywhere",
-        ),
-        absent("inactive", after=inactive, hours=hours, realert=RE_ALERT, describe="nothing has come for a while"),
-        momentary(
-            "big-rewrite",
-            of=lambda s: s.new_runs,
-            when=lambda run: run.change >= big_rewrite,
-            describe="most of the program was replaced between two runs",
-        ),
-    ]
-
-
-def classroom(
-    source: Source,
-    *,
-    name: str = "classroom",
-    profile: Profile = "document",
-    fold: Any = None,
-    roster: Literal["open", "listed"] = "listed",
-    **options: Any,
-) -> Monitor:
-    """The monitor of a classroom."""
-    wanted = {"triggers": triggers(), "backfill": "24h", **options}
-    return Monitor(
-        name,
-        source=source,
-        entity=lambda event: event["studentID"],
-        fold=fold or Student(profile=profile),
-        roster=roster,
-        **wanted,
-    )
-
-
-def glass_box(source: Source, **options: Any) -> Monitor:
-    """The same with the decoder that anybody can follow."""
-    return classroom(source, name="classroom-glass", fold=GlassBox(), **options)
+def lesson_hours() -> Hours | None:
+    """When there are lessons, as far as the environment says."""
+    text = os.environ.get("CLASSROOM_HOURS")
+    return Hours(text, timezone=os.environ.get("CLASSROOM_TIMEZONE", "UTC")) if text else None
 
 
 app = App("classroom", directory=str(Path(os.environ.get("CLASSROOM_DIRECTORY", ".tidemill"))))
-app.monitor(
-    classroom(
-        production(
-            os.environ.get("CLASSROOM_URL", "http://127.0.0.1:8899"),
-            os.environ.get("CLASSROOM_USER", "daemon"),
-            os.environ.get("CLASSROOM_PASSWORD", "simulated"),
-        ),
-        profile="corrected" if os.environ.get("CLASSROOM_PROFILE") == "corrected" else "document",
-        roster="open" if os.environ.get("CLASSROOM_ROSTER") == "open" else "listed",
-    )
-)
+rules = triggers(hours=lesson_hours())
+watch = app.monitor(classroom(from_environment(), profile=PROFILE, roster=ROSTER, triggers=rules))
+if os.environ.get("CLASSROOM_GLASS") == "1":
+    app.monitor(glass_box(from_environment(), roster=ROSTER, triggers=rules))
+app.add_page(classroom_page(watch, PROFILE))

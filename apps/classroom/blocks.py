@@ -218,11 +218,6 @@ def tree_of_text(workspace: str, profile: Profile) -> Tree:
 # -- for people -----------------------------------------------------------------------------------
 
 
-def lines(program: Program) -> list[str]:
-    """A program as indented lines."""
-    return [line for stack in program.stacks for line in stack_lines(stack)]
-
-
 def stack_lines(stack: Block, depth: int = 0, *, name: Any = str) -> list[str]:
     """One stack as indented lines; what is plugged into a block stands behind it."""
     told: list[str] = []
@@ -241,13 +236,6 @@ def stack_lines(stack: Block, depth: int = 0, *, name: Any = str) -> list[str]:
 def _inline(block: Block, name: Any) -> str:
     parts = [*(value for _, value in block.fields), *(_inline(child, name) for _, _, child in block.inputs)]
     return f"{name(block.type)} {' '.join(parts)}".strip() if not block.shadow else " ".join(parts)
-
-
-def diff(before: Program, after: Program) -> list[str]:
-    """What changed from one program to the next: lines that went with -, lines that came with +."""
-    from difflib import ndiff
-
-    return [line for line in ndiff(lines(before), lines(after)) if line[:2] in ("- ", "+ ")]
 
 
 def types_of(program: Program) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """A production system that is not there: a REST log with token auth, filled by students who work and get stuck.
 
-python -m apps.classroom.simulator --students 200 --port 8899 [--speed 10]
+python -m apps.classroom.simulator --students 200 --port 8899 [--past 20m] [--speed 10]
 
 It has its moods: tokens expire, some answers are 500 or slow, some pages repeat what the one before had. Every
 student's story is drawn from a seed, so that a lesson can be given again.
@@ -14,14 +14,17 @@ import json
 import random
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
-from apps.classroom.app import LOGS, TOKEN
+from apps.classroom.monitor import LOGS, TOKEN
+from tidemill.core.duration import parse_duration
 from tidemill.monitors.sources.base import read_time
 
 MOTIONS = ("drive_for", "turn_for", "set_velocity", "wait", "print", "spin")
@@ -160,6 +163,7 @@ class Lesson:
         for index, (_, story) in enumerate(self._stories):
             heapq.heappush(self._due, (*_first(next(story), index),))
         self.log: list[dict[str, Any]] = []
+        self.times: list[float] = []
         self._lock = threading.Lock()
 
     def upto_now(self) -> list[dict[str, Any]]:
@@ -172,6 +176,7 @@ class Lesson:
                 # Faster students live through more in the same time; the log keeps to the time of the clock.
                 moment = self._start + (at - self._start) / self._speed
                 self.log.append(self._entry(pupil, moment, kind, message))
+                self.times.append(read_time(self.log[-1]["recieved_at"]))
                 heapq.heappush(self._due, (*_first(next(story), index),))
             return self.log
 
@@ -232,19 +237,13 @@ class Production:
         begin, limit = int(query.get("offset", 0)), min(500, int(query.get("limit", 500)))
         since = read_time(query["dateFrom"]) if "dateFrom" in query else None
         whose = query.get("studentID")
-        found: list[dict[str, Any]] = []
-        skipped = 0
-        for entry in reversed(self.lesson.upto_now()):
-            if since is not None and read_time(entry["recieved_at"]) < since:
-                break
-            if whose is not None and entry["studentID"] != whose:
-                continue
-            if skipped < begin:
-                skipped += 1
-            elif len(found) < limit:
-                found.append(entry)
-            else:
-                break
+        log = self.lesson.upto_now()
+        first, last = 0 if since is None else bisect_left(self.lesson.times, since), len(log)
+        if whose is None:
+            found = log[max(first, last - begin - limit) : max(first, last - begin)][::-1]
+        else:
+            theirs = (log[place] for place in range(last - 1, first - 1, -1) if log[place]["studentID"] == whose)
+            found = list(islice(theirs, begin, begin + limit))
         if self._last and len(found) < limit and self._draw.random() < self.moods.repeats:
             found = [*found, *self._last[:2]][:limit]
         self._last = found
@@ -282,10 +281,11 @@ def main() -> None:
     parser.add_argument("--students", type=int, default=200)
     parser.add_argument("--port", type=int, default=8899)
     parser.add_argument("--speed", type=float, default=1.0, help="how much faster they live than the clock")
+    parser.add_argument("--past", default="0", help="how long ago their lesson began, as in 20m")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--calm", action="store_true", help="an API without moods")
     wanted = parser.parse_args()
-    start = time.time()
+    start = time.time() - parse_duration(wanted.past, what="--past")
     lesson = Lesson(wanted.students, start=start, seed=wanted.seed, speed=wanted.speed)
     moods = Moods() if wanted.calm else Moods(errors=0.02, slow=0.02, repeats=0.05, token_uses=500)
     server = serve(Production(lesson, moods), wanted.port)

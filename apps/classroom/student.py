@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from apps.classroom.blocks import BadProgramError, Profile, read_program, types_of
-from apps.classroom.episodes import RUN_START, Episodes
+from apps.classroom.episodes import CODE_EVENTS, RUN_START, Episodes
 from apps.classroom.score import BUCKETS, bucket_of, change_score
 from tidemill.monitors.decoders import Hmm, PathState, Viterbi
 
@@ -22,6 +22,7 @@ STUCK = 2
 SPARKLINE = 50
 TIMES = 500
 ZERO_RUNS = 5
+TOUCHED = 4
 
 
 class Run(msgspec.Struct, omit_defaults=True):
@@ -53,12 +54,60 @@ class StudentState(msgspec.Struct, omit_defaults=True):
     episodes: Episodes = msgspec.field(default_factory=Episodes)
     focus: str | None = None
     """The type of the block that was last changed."""
+    touched: list[str] = []
+    """The types of the blocks that were changed lately, the newest last."""
     project: str | None = None
     unreadable: int = 0
 
     @property
     def strategy_name(self) -> str | None:
         return None if self.strategy is None else STATES[self.strategy]
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What lists and cards need of a student: little, so that it can be kept for everybody."""
+
+    strategy: int | None = None
+    runs: int = 0
+    scored: int = 0
+    """How many of the newest runs are known."""
+    same: int = 0
+    """How many of those were without a change."""
+    streak_runs: int = 0
+    """How many of them in a row are in the present state, and when the first run of all in it was."""
+    streak_start: float | None = None
+    streak_same: int = 0
+    zero_runs: int = 0
+    focus: str | None = None
+    touched: tuple[str, ...] = ()
+    recent: tuple[Run, ...] = ()
+    episode: str | None = None
+    episode_since: float | None = None
+
+
+SHOWN = 20
+
+
+def facts_of(state: StudentState) -> Facts:
+    """The part of a state that is shown."""
+    recent = tuple(state.recent[-SHOWN:])
+    streak = state.recent[-state.streak_runs :] if state.streak_runs else []
+    episode = state.episodes.current
+    return Facts(
+        strategy=state.strategy,
+        runs=state.runs,
+        scored=len(recent),
+        same=sum(run.bucket == 0 for run in recent),
+        streak_runs=len(streak),
+        streak_start=state.streak_start,
+        streak_same=sum(run.bucket == 0 for run in streak),
+        zero_runs=state.zero_runs,
+        focus=state.focus,
+        touched=tuple(state.touched),
+        recent=recent,
+        episode=None if episode is None else episode.kind,
+        episode_since=None if episode is None else episode.start,
+    )
 
 
 class Student:
@@ -71,7 +120,7 @@ class Student:
     def __init__(self, *, profile: Profile = "document", model: str | Path = MODEL) -> None:
         self._profile: Profile = profile
         self._model = Hmm.read(model)
-        self.version = f"hmm-{profile}-1"
+        self.version = f"hmm-{profile}-2"
 
     def on_event(self, state: StudentState, event: Any) -> None:
         kind = event.get("eventType", "")
@@ -80,8 +129,9 @@ class Student:
             state.project = str(event["project"])[:200]
         if kind == RUN_START:
             self._run(state, event)
-        elif kind.startswith("block"):
-            state.focus = block_of(event) or state.focus
+        elif kind in CODE_EVENTS and (block := block_of(event)) is not None:
+            state.focus = block
+            state.touched = [*(each for each in state.touched if each != block), block][-TOUCHED:]
 
     def _run(self, state: StudentState, event: Any) -> None:
         workspace = workspace_of(event)
@@ -131,7 +181,7 @@ class GlassBox(Student):
     def __init__(self, *, profile: Profile = "corrected", zero_runs: int = ZERO_RUNS) -> None:
         super().__init__(profile=profile)
         self._least = zero_runs
-        self.version = f"glass-{profile}-1"
+        self.version = f"glass-{profile}-2"
 
     def _decode(self, state: StudentState, event: Any, score: float) -> None:
         bucket = bucket_of(score)

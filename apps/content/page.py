@@ -1,71 +1,200 @@
-"""A page of live results: `python -m apps.content.page --port 8090`."""
+"""What the page of live results shows: plans and sources as they are now, the latest results, dead letters."""
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
-import uvicorn
+from litestar import get
+from litestar.params import Parameter
 
-from apps.content.app import app, prepare
+from apps.content.findings import PLANS, Finding, read_finding
+from tidemill.server.desk import Desk
+from tidemill.server.pages import Page
 
+STREAM = "content"
+SECONDS = 60
+
+#: The newest results, of a plan and a source if they are named.
 LATEST = """
-SELECT post, plan, source, found - 'vector' AS found, extract(epoch FROM at)::float8 AS at
-FROM content_result ORDER BY at DESC LIMIT 40
+SELECT n, post, plan, source, excerpt, found, at FROM content_result
+WHERE ($1::text IS NULL OR plan = $1) AND ($2::text IS NULL OR source = $2) AND (flagged OR NOT $3)
+ORDER BY n DESC LIMIT $4
 """
-COUNTS = "SELECT plan, count(*) AS n FROM content_result GROUP BY plan ORDER BY plan"
-PAGE = """<!doctype html><meta charset="utf-8"><title>content</title>
-<style>
-body{font:14px/1.5 system-ui;margin:2rem;max-width:70rem} table{border-collapse:collapse;width:100%}
-td,th{padding:.2rem .6rem;border-bottom:1px solid #ddd;text-align:left;vertical-align:top} code{font-size:12px}
-#counts span{margin-right:1.5rem}
-</style>
-<h1>What the plans found</h1><p id="counts"></p>
-<table><thead><tr><th>post<th>plan<th>source<th>found</tr></thead><tbody id="rows"></tbody></table>
-<script>
-async function show() {
-  const told = await (await fetch("results")).json();
-  counts.replaceChildren(...told.counts.map(each => Object.assign(document.createElement("span"),
-    {textContent: each.plan + " " + each.n.toLocaleString()})));
-  rows.replaceChildren(...told.latest.map(each => { const row = document.createElement("tr");
-    for (const text of [each.post, each.plan, each.source, JSON.stringify(each.found)]) {
-      row.append(Object.assign(document.createElement("td"), {textContent: text})); } return row; }));
-}
-show(); setInterval(show, 1000);
-</script>"""
+
+#: Results of each plan in each of the last seconds; the running one counts for nothing yet.
+RECENT = """
+SELECT plan, floor(extract(epoch FROM date_trunc('second', now()) - at))::int AS ago, count(*) AS n,
+       count(*) FILTER (WHERE flagged) AS flagged
+FROM content_result WHERE at >= date_trunc('second', now()) - make_interval(secs => $1)
+    AND at < date_trunc('second', now()) GROUP BY 1, 2
+"""
+
+#: Dead letters by what went wrong, with the newest of each as an example.
+DEAD = """
+SELECT why, coalesce(kind, '') AS kind, count(*) AS n, max(buried_at) AS newest,
+       (array_agg(error ORDER BY id DESC))[1] AS example
+FROM tidemill.dead_letter WHERE stream = $1 GROUP BY 1, 2 ORDER BY n DESC, kind
+"""
 
 
-async def answer(path: str) -> tuple[int, bytes, bytes]:
-    if path == "/":
-        return 200, b"text/html; charset=utf-8", PAGE.encode()
-    if path != "/results":
-        return 404, b"text/plain", b"there is only / and /results here\n"
-    database = await app._reach()
-    latest = [{**dict(row), "found": msgspec.Raw(row["found"].encode())} for row in await database.fetch(LATEST)]
-    counts = [dict(row) for row in await database.fetch(COUNTS)]
-    return 200, b"application/json", msgspec.json.encode({"latest": latest, "counts": counts})
+class PlanNow(msgspec.Struct, frozen=True):
+    """A plan: what it has done since its engines began, and how many results it kept in each of the last seconds."""
+
+    name: str
+    title: str
+    done: int
+    filtered: int
+    failed: int
+    reasons: dict[str, int]
+    p50: float | None
+    p99: float | None
+    seconds: list[int]
 
 
-async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    if scope["type"] == "lifespan":
-        while (message := await receive())["type"] != "lifespan.shutdown":
-            await prepare()
-            await send({"type": f"{message['type']}.complete"})
-        await app.close()
-        await send({"type": "lifespan.shutdown.complete"})
-        return
-    status, kind, body = await answer(scope["path"])
-    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+class SourceNow(msgspec.Struct, frozen=True):
+    """A source: how fast it flows and how far it is behind."""
+
+    name: str
+    topic: str
+    plans: list[str]
+    weight: float
+    max_qps: float | None
+    enabled: bool
+    rate: float
+    lag: int | None
+    done: int
+    dead: int
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--port", type=int, default=8090)
-    uvicorn.run(application, host="127.0.0.1", port=parser.parse_args().port, log_level="warning")
+class Dead(msgspec.Struct, frozen=True):
+    """Messages that were given up for the same reason."""
+
+    why: str
+    kind: str
+    count: int
+    newest: datetime
+    example: str
 
 
-if __name__ == "__main__":
-    main()
+class Now(msgspec.Struct, frozen=True):
+    """Where everything stands. `engines` is 0 while nobody runs the stream."""
+
+    engines: int
+    in_flight: int
+    retries: int
+    flagged: int
+    """Results of the last minute that somebody should look at."""
+    plans: list[PlanNow]
+    sources: list[SourceNow]
+    dead: list[Dead]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a plan found in a post."""
+
+    n: int
+    post: int
+    plan: str
+    source: str
+    text: str
+    at: datetime
+    finding: Finding
+
+
+class Results(msgspec.Struct, frozen=True):
+    items: list[Result]
+
+
+@get("/now", opt={"scope": "read"}, summary="Plans, sources and dead letters")
+async def get_now(desk: Desk) -> Now:
+    """Everything but the results themselves."""
+    told = await desk.app.streams.status(STREAM)
+    seconds: dict[str, list[int]] = {}
+    recent = await desk.database.fetch(RECENT, float(SECONDS))
+    for row in recent:
+        if 0 <= row["ago"] < SECONDS:
+            seconds.setdefault(row["plan"], [0] * SECONDS)[SECONDS - 1 - row["ago"]] = row["n"]
+    kept = await desk.database.fetch("SELECT count(*) AS n FROM tidemill.stream_retry WHERE stream = $1", STREAM)
+    return Now(
+        engines=sum(each["engines"] for each in told),
+        in_flight=sum(each["in_flight"] for each in told),
+        retries=kept[0]["n"],
+        flagged=sum(row["flagged"] for row in recent),
+        plans=[_plan(name, told, seconds.get(name) or [0] * SECONDS) for name in PLANS],
+        sources=[_source(source, told) for source in desk.app.streams.declared[STREAM].sources],
+        dead=[
+            Dead(row["why"], row["kind"], row["n"], row["newest"], row["example"] or "")
+            for row in await desk.database.fetch(DEAD, STREAM)
+        ],
+    )
+
+
+@get("/results", opt={"scope": "read"}, summary="The latest results")
+async def get_results(
+    desk: Desk,
+    plan: Annotated[str | None, Parameter(max_length=100)] = None,
+    source: Annotated[str | None, Parameter(max_length=100)] = None,
+    flagged: bool = False,
+    limit: Annotated[int, Parameter(ge=1, le=200)] = 40,
+) -> Results:
+    """What the plans found last, the newest first."""
+    rows = await desk.database.fetch(LATEST, plan, source, flagged, limit)
+    return Results(
+        [
+            Result(
+                row["n"],
+                row["post"],
+                row["plan"],
+                row["source"],
+                row["excerpt"],
+                row["at"],
+                read_finding(row["plan"], msgspec.json.decode(row["found"])),
+            )
+            for row in rows
+        ]
+    )
+
+
+page = Page("content", "Content", Path(__file__).parent / "page", (get_now, get_results))
+
+
+def _plan(name: str, told: list[dict[str, Any]], seconds: list[int]) -> PlanNow:
+    """A plan over all dispatchers."""
+    figures = [each["plans"][name] for each in told if name in each["plans"]]
+    reasons: dict[str, int] = {}
+    for each in figures:
+        for reason, count in each.get("reasons", {}).items():
+            reasons[reason] = reasons.get(reason, 0) + count
+    return PlanNow(
+        name,
+        PLANS[name].title,
+        sum(each["done"] for each in figures),
+        sum(each["filtered"] for each in figures),
+        sum(each["failed"] for each in figures),
+        reasons,
+        max((each["p50"] for each in figures if each["p50"] is not None), default=None),
+        max((each["p99"] for each in figures if each["p99"] is not None), default=None),
+        seconds,
+    )
+
+
+def _source(declared: Any, told: list[dict[str, Any]]) -> SourceNow:
+    """A source over all dispatchers."""
+    found = [source for each in told for source in each["sources"] if source["name"] == declared.name]
+    now = found[0] if found else {"weight": declared.weight, "max_qps": declared.max_qps, "enabled": True}
+    lags = [each["lag"] for each in found if each["lag"] is not None]
+    return SourceNow(
+        declared.name,
+        declared.topic,
+        sorted(declared.eligibilities),
+        now["weight"],
+        now["max_qps"],
+        now["enabled"],
+        round(sum(each["rate"] for each in found), 1),
+        max(lags) if lags else None,
+        sum(each["done"] for each in found),
+        sum(each["dead"] for each in found),
+    )

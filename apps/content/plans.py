@@ -5,6 +5,8 @@ Models are loaded once per engine and called with many posts at once, whichever 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any
 
@@ -13,17 +15,21 @@ import numpy as np
 
 from apps.content.classifiers import Classifiers
 from apps.content.embedding import SentenceModel, StaticModel
+from apps.content.findings import read_finding
+from apps.content.judging import Judge, judge
 from apps.content.posts import readable
 from apps.content.summary import Summariser, summariser
 from tidemill.streams import Batched, Context, Filtered, Plan, task
 
 RESULTS = "content_results"
 TRACTION = 5
+EXCERPT = 160
 
 #: A result is what a plan last found for a post: a repetition of the message changes nothing.
 STORE = """
-INSERT INTO content_result (post, plan, source, found) VALUES ($1, $2, $3, $4::text::jsonb)
-ON CONFLICT (post, plan) DO UPDATE SET source = excluded.source, found = excluded.found, at = now()
+INSERT INTO content_result (post, plan, source, excerpt, found, flagged) VALUES ($1, $2, $3, $4, $5::text::jsonb, $6)
+ON CONFLICT (post, plan) DO UPDATE SET source = excluded.source, excerpt = excluded.excerpt, found = excluded.found,
+    flagged = excluded.flagged, at = excluded.at, n = excluded.n
 """
 
 
@@ -32,9 +38,9 @@ class Models:
 
     def __init__(self) -> None:
         self.static = StaticModel()
-        self.classifiers = Classifiers.load()
-        self.summaries: Summariser = summariser(self.static)
         self.embed = Batched(self._embed, max_size=32, max_wait="5ms")
+        self.summaries: Summariser = summariser(self.static)
+        self.judge: Judge = judge(self.embed, Classifiers.load())
 
     def _embed(self, texts: list[str]) -> list[np.ndarray]:
         return list(self.static.encode(texts))
@@ -50,42 +56,46 @@ class ContentPlan(Plan):
     async def start(self) -> None:
         models()
 
+    @task
+    async def read(self, ctx: Context) -> str:
+        """A post that nobody can read fails here, where no model is blamed for it."""
+        return readable(ctx.value)
+
     async def vector(self, ctx: Context) -> np.ndarray:
-        """The post's quick embedding, made once for all plans of a message."""
-        if "vector" not in ctx.shared:
-            ctx.shared["vector"] = await models().embed(readable(ctx.value))
-        return ctx.shared["vector"]
+        """The post's quick embedding."""
+        return await once(ctx, "vector", lambda: models().embed(ctx.value.text))
 
     async def scores(self, ctx: Context) -> dict[str, float]:
-        return models().classifiers.score((await self.vector(ctx))[None, :])[0]
+        """How likely the post is of each kind."""
+        return await once(ctx, "scores", lambda: models().judge.score(ctx.value.text))
 
     def keep(self, ctx: Context, found: dict[str, Any]) -> dict[str, Any]:
         """Store a result with the message's completion."""
-        text = msgspec.json.encode(found).decode()
-        ctx.execute(STORE, ctx.value.id, self.name, ctx.message.source, text)
+        text, flagged = msgspec.json.encode(found).decode(), read_finding(self.name, found).flagged
+        ctx.execute(STORE, ctx.value.id, self.name, ctx.message.source, ctx.value.text[:EXCERPT], text, flagged)
         ctx.publish(RESULTS, {"post": ctx.value.id, "plan": self.name, **found}, key=str(ctx.value.id))
         return found
 
 
-class SpamComment(ContentPlan, eligibility="spam_comment", timeout="10s"):
+class SpamComment(ContentPlan, eligibility="spam_comment", timeout="30s"):
     """Whether a reply is spam."""
 
-    @task
+    @task(after="read")
     async def only_replies(self, ctx: Context) -> None:
         if not ctx.value.is_reply:
             raise Filtered("not a reply")
 
-    @task(after="only_replies")
+    @task(after="only_replies", breaker="llm")
     async def judge(self, ctx: Context) -> dict[str, Any]:
         scores = await self.scores(ctx)
         spam = max(scores["spam"], scores["scam"])
         return self.keep(ctx, {"spam": spam > 0.5, "score": spam})
 
 
-class ReplyRanking(ContentPlan, eligibility="reply_ranking", timeout="10s"):
+class ReplyRanking(ContentPlan, eligibility="reply_ranking", timeout="30s"):
     """How high a reply should stand: near to what it answers, with something to say, and not spam."""
 
-    @task
+    @task(after="read")
     async def only_replies(self, ctx: Context) -> None:
         if not ctx.value.is_reply:
             raise Filtered("not a reply")
@@ -95,46 +105,49 @@ class ReplyRanking(ContentPlan, eligibility="reply_ranking", timeout="10s"):
         parent = await models().embed(ctx.value.parent)
         return float((await self.vector(ctx)) @ parent)
 
-    @task(after="only_replies")
+    @task(after="only_replies", breaker="llm")
     async def quality(self, ctx: Context) -> float:
         scores = await self.scores(ctx)
         return scores["thoughtful"] - scores["shallow"] - max(scores["spam"], scores["abuse"])
 
     @task(after=("nearness", "quality"))
     async def rank(self, ctx: Context) -> dict[str, Any]:
-        score = 0.4 * ctx.results["nearness"] + 0.6 * ctx.results["quality"]
-        return self.keep(ctx, {"rank": round(score, 4)})
+        near, quality = ctx.results["nearness"], ctx.results["quality"]
+        return self.keep(
+            ctx,
+            {"rank": round(0.4 * near + 0.6 * quality, 4), "nearness": round(near, 4), "quality": round(quality, 4)},
+        )
 
 
-class BangerScreen(ContentPlan, eligibility="banger_initial_screen", timeout="10s"):
+class BangerScreen(ContentPlan, eligibility="banger_initial_screen", timeout="30s"):
     """Whether a post may be one that everybody wants to see."""
 
-    @task
+    @task(after="read")
     async def has_traction(self, ctx: Context) -> None:
         if ctx.value.likes < TRACTION:
             raise Filtered("too little traction")
 
-    @task(after="has_traction")
+    @task(after="has_traction", breaker="llm")
     async def screen(self, ctx: Context) -> dict[str, Any]:
         scores = await self.scores(ctx)
         score = scores["banger"] * (1 - max(scores["spam"], scores["abuse"], scores["scam"]))
         return self.keep(ctx, {"banger": score > 0.5, "score": round(score, 4)})
 
 
-class PostSafety(ContentPlan, eligibility="post_safety", timeout="10s"):
+class PostSafety(ContentPlan, eligibility="post_safety", timeout="30s"):
     """Whether a popular post is safe to show."""
 
-    @task
+    @task(after="read", breaker="llm")
     async def judge(self, ctx: Context) -> dict[str, Any]:
         scores = await self.scores(ctx)
         worst = max(("abuse", "violence", "adult", "scam"), key=lambda label: scores[label])
         return self.keep(ctx, {"safe": scores[worst] <= 0.5, "worst": worst, "score": scores[worst]})
 
 
-class SafetyPtos(ContentPlan, eligibility="safety_ptos", timeout="10s"):
+class SafetyPtos(ContentPlan, eligibility="safety_ptos", timeout="30s"):
     """Which terms of service a post may break."""
 
-    @task
+    @task(after="read", breaker="llm")
     async def label(self, ctx: Context) -> dict[str, Any]:
         scores = await self.scores(ctx)
         labels = [label for label in ("abuse", "violence", "adult", "scam", "spam") if scores[label] > 0.5]
@@ -144,9 +157,9 @@ class SafetyPtos(ContentPlan, eligibility="safety_ptos", timeout="10s"):
 class EmbeddingWithSummary(ContentPlan, eligibility="post_embedding_with_summary", timeout="30s"):
     """The post's embedding, of its words and of its summary together."""
 
-    @task(breaker="llm", concurrency=16)
+    @task(after="read", breaker="llm", concurrency=16)
     def summarise(self, ctx: Context) -> str:
-        return models().summaries.summarise(readable(ctx.value))
+        return models().summaries.summarise(ctx.results["read"])
 
     @task(after="summarise")
     async def embed(self, ctx: Context) -> dict[str, Any]:
@@ -168,13 +181,21 @@ class EmbeddingV5(ContentPlan, eligibility="mm_emb_v5", timeout="30s"):
         sentences()
         self._encode = Batched(lambda texts: list(sentences().encode(texts)), max_size=16, max_wait="10ms")
 
-    @task
+    @task(after="read")
     async def embed(self, ctx: Context) -> dict[str, Any]:
-        return self.keep(ctx, {"vector": _short(await self._encode(readable(ctx.value)))})
+        return self.keep(ctx, {"vector": _short(await self._encode(ctx.results["read"]))})
 
 
 class EmbeddingV5ForReply(EmbeddingV5, eligibility="mm_emb_v5_for_reply"):
     """The same, kept apart for those who rank replies."""
+
+
+async def once(ctx: Context, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
+    """What several plans of a message need, made by whichever asks first; the end of one does not end it for others."""
+    making = ctx.shared.get(name)
+    if making is None:
+        making = ctx.shared[name] = asyncio.ensure_future(make())
+    return await asyncio.shield(making)
 
 
 def _short(vector: np.ndarray) -> list[float]:

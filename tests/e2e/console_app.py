@@ -1,8 +1,11 @@
 """What the console is shown in tests: every kind of work, and each of it does what a test says."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
@@ -22,6 +25,7 @@ async def send(to: str) -> dict:
 
 @app.task(queue="mail", retry=app.retry(max_attempts=2, backoff="10ms"), tags=["flaky"])
 async def broken(number: int = 0) -> None:
+    structlog.get_logger().warning("looks at the label", number=number)
     raise ValueError(f"parcel {number} has no address")
 
 
@@ -110,9 +114,10 @@ class Sort(Plan, eligibility="sort"):
     """Sorts letters; what has no address is given up, unless the file `forgiven` is there."""
 
     @plan_task
-    async def sort(self, ctx: Any) -> None:
+    async def sort(self, ctx: Any) -> dict:
         if ctx.value.get("bad") and not Path("forgiven").exists():
             raise ValueError("no address")
+        return {"shelf": ctx.value.get("number")}
 
 
 app.stream(
@@ -121,6 +126,7 @@ app.stream(
         plans=[Sort],
         engines=0,
         retry=app.retry(2, backoff="10ms"),
+        grpc=os.environ.get("HARBOUR_LIVE"),
         sources=[JsonlSource(path="letters.jsonl", name="box", weight=1, eligibilities=frozenset({"sort"}))],
     )
 )

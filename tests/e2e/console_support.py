@@ -29,6 +29,8 @@ STATIC = ROOT / "tidemill" / "server" / "static"
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PATIENCE = 40.0
 
+expect.set_options(timeout=20_000)
+
 #: Where screenshots are kept; say TIDEMILL_ARTEFACTS to keep them somewhere else.
 ARTEFACTS = Path(os.environ.get("TIDEMILL_ARTEFACTS") or Path(tempfile.gettempdir()) / "tidemill-console")
 
@@ -53,13 +55,13 @@ def launch(playwright: Playwright) -> Browser:
 class Process:
     """One command of ours, with what it says."""
 
-    def __init__(self, *words: str, folder: Path) -> None:
+    def __init__(self, *words: str, folder: Path, more: dict[str, str] | None = None) -> None:
         environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
         self.said: list[str] = []
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tidemill.cli.main", *words],
             cwd=folder,
-            env={**environment, **SETTINGS, "PYTHONPATH": str(ROOT)},
+            env={**environment, **SETTINGS, **(more or {}), "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -71,14 +73,15 @@ class Process:
         assert self._process.stdout is not None
         self.said.extend(self._process.stdout)
 
-    def stop(self, sign: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
+        """End it; returns its exit status."""
         if self._process.poll() is None:
             self._process.send_signal(sign)
         try:
-            self._process.wait(20)
+            return self._process.wait(20)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            return self._process.wait()
 
 
 class Harbour:
@@ -91,13 +94,15 @@ class Harbour:
         self._place = ("--directory", str(folder / "data"))
         for name in ("letters.jsonl", "readings.jsonl"):
             (folder / name).touch()
-        self._all = Process("up", str(APP), "--no-server", *self._place, folder=folder)
+        self._more = {"HARBOUR_LIVE": f"127.0.0.1:{_free_port()}"}
+        self._all = Process("up", str(APP), "--no-server", *self._place, folder=folder, more=self._more)
         self._server: Process | None = None
         wait_until(self._works, lambda: f"workers have started; said: {self._heard()}")
 
     def serve(self, *options: str) -> None:
         """Start the server; returns when it answers."""
-        self._server = Process("server", str(APP), "--port", str(self.port), *self._place, *options, folder=self.folder)
+        words = ("server", str(APP), "--port", str(self.port), *self._place, *options)
+        self._server = Process(*words, folder=self.folder, more=self._more)
         wait_until(self._answers, lambda: f"the server answers; said: {self._heard()}")
 
     def stop_server(self) -> None:
@@ -162,6 +167,45 @@ class Harbour:
 
     def _heard(self) -> str:
         return "".join([*self._all.said[-5:], *(self._server.said[-10:] if self._server else [])])
+
+
+class Site:
+    """A whole application as `tidemill up` runs it, while the block lasts."""
+
+    def __init__(self, app: Path, folder: Path, *options: str) -> None:
+        self._port = _free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        words = options or ("--directory", str(folder / "data"))
+        self._process = Process("up", str(app), "--port", str(self._port), *words, folder=folder)
+        self.status: int | None = None
+
+    def __enter__(self) -> Site:
+        try:
+            wait_until(self._answers, lambda: f"the server answers; said: {self.heard()}")
+        except BaseException:
+            self._process.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.status = self._process.stop()
+
+    def api(self, path: str, body: Any = None) -> Any:
+        """Ask the server for something, as a program does; a path that begins with /pages is a page's own."""
+        data = None if body is None else json.dumps(body).encode()
+        place = path if path.startswith("/pages/") else f"/api/v1{path}"
+        request = urllib.request.Request(f"{self.url}{place}", data, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def heard(self) -> str:
+        """What was said last."""
+        return "".join(self._process.said[-30:])
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            return self.api("/health")["ok"]
+        return False
 
 
 class Watched:

@@ -7,12 +7,13 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from tests.e2e.console_support import STATIC, Harbour, Watched, harbour, launch, require_browser, wait_until
+from tests.e2e.console_support import STATIC, Harbour, Site, Watched, harbour, launch, require_browser, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -162,6 +163,28 @@ def test_a_graph_of_a_thousand_nodes_is_moved_fluently(browser: Browser, shop: H
     context.close()
     assert watched.wrong == []
     assert best >= FRAMES
+
+
+def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Browser, tmp_path: Path) -> None:
+    app = tmp_path / "bare.py"
+    app.write_text('from tidemill import App\n\napp = App("bare")\n')
+    with Site(app, tmp_path) as site:
+        context = browser.new_context(viewport={"width": 390, "height": 844})
+        watched = Watched(context, site.url)
+        said: dict[str, str] = {}
+        for screen in ("inputs", "runs", "jobs", "queues", "schedules", "streams", "monitors"):
+            page = watched.open(f"/{screen}")
+            empty = page.locator("main .empty").first
+            expect(empty).to_be_visible()
+            said[screen] = empty.inner_text()
+            assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+        wrong = watched.wrong
+        context.close()
+    for screen, words in said.items():
+        title, _, advice = words.partition("\n")
+        assert title, screen
+        assert len(advice.split()) > 4, f"{screen} says only {words!r}"
+    assert wrong == []
 
 
 def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, shop: Harbour) -> None:

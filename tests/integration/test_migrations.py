@@ -189,3 +189,26 @@ async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(
     ):
         with pytest.raises(SchemaError, match=message):
             await asyncio.wait_for(attempt, 10)
+
+
+async def test_the_orchestrator_applies_the_applications_own_migrations_after_ours(
+    empty: Database, empty_database_url: str, tmp_path: Path
+) -> None:
+    shop = App("shop", database_url=empty_database_url)
+    write_chain(tmp_path, ("CREATE TABLE sale (job bigint REFERENCES tidemill.worker (id))", "DROP TABLE sale"))
+    shop.migrations(tmp_path, ledger="shop_version")
+    async with shop.running():
+        assert await value(empty, "SELECT count(*) FROM sale") == 0
+        assert await applied_version(empty, shop.chains[0]) == 1
+
+
+def test_two_chains_cannot_share_a_ledger(tmp_path: Path) -> None:
+    shop = App("shop")
+    write_chain(tmp_path, ("SELECT 1", "SELECT 1"))
+    with pytest.raises(ConfigError, match="'schema_version' is another chain's"):
+        shop.migrations(tmp_path, ledger="schema_version")
+    with pytest.raises(ConfigError, match="no migrations folder"):
+        shop.migrations(tmp_path / "nowhere", ledger="shop_version")
+    shop.migrations(tmp_path, ledger="shop_version")
+    with pytest.raises(ConfigError, match="'shop_version' is another chain's"):
+        shop.migrations(tmp_path, ledger="shop_version")

@@ -1,34 +1,21 @@
-"""The classroom as a whole: simulated students, an API with moods, alerts, what teachers and researchers ask."""
+"""The classroom as a whole: simulated students, an API with moods, alerts; the figures of thresholds and profiles."""
 
 from __future__ import annotations
 
-import csv
-import io
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from apps.classroom.app import classroom, glass_box, production
-from apps.classroom.feed import (
-    cards,
-    claim,
-    export_alerts,
-    export_progsnap2,
-    how_often,
-    mark_present,
-    precision,
-    prompt_of,
-    relive,
-    timeline,
-    whom_to_go_to,
-)
+from apps.classroom.monitor import classroom, production, triggers
 from apps.classroom.simulator import Lesson, Moods, Production, serve
+from apps.classroom.span import live_through, sweep
+from apps.classroom.student import GlassBox
 from tests.support import value
 from tests.support.watched import watching
 from tidemill.core.clock import VirtualClock
 from tidemill.monitors.backtest import backtest
-from tidemill.store.alerts import list_alerts, note_alert
+from tidemill.store.alerts import list_alerts
 from tidemill.store.database import Database
 
 START = 1_767_600_000.0
@@ -52,7 +39,7 @@ def api(clock: VirtualClock) -> Iterator[tuple[Production, str]]:
     server.server_close()
 
 
-async def test_a_lesson_from_the_first_event_to_the_export(
+async def test_a_lesson_from_the_first_event_to_what_other_figures_would_have_told(
     database: Database, clock: VirtualClock, api: tuple[Production, str]
 ) -> None:
     made, url = api
@@ -68,57 +55,30 @@ async def test_a_lesson_from_the_first_event_to_the_export(
     assert await value(database, "SELECT events FROM tidemill.monitor") == len(logged)
     assert made.answers[401] > 1
     assert made.answers[500] > 1
-    assert {row["trigger"] for row in await list_alerts(database, limit=1000)} == {
-        "wheel-spin",
-        "inactive",
-        "big-rewrite",
-    }
+    told = await list_alerts(database, limit=1000)
+    assert {row["trigger"] for row in told} == {"wheel-spin", "inactive", "big-rewrite"}
 
-    everybody = await cards(database, now=clock.now())
-    assert len(everybody) == 12
-    assert all(card.sparkline for card in everybody)
-    visits = await whom_to_go_to(database, now=clock.now())
-    assert visits == sorted(visits, key=lambda visit: (-visit.rank, visit.since, visit.student))
-    first = visits[0]
-    assert first.why.startswith("has ")
-    assert "runs as" in first.tried
-    await claim(database, first.student, "Ms Lee")
-    await mark_present(database, first.student, True, "Ms Lee")
-    assert (await whom_to_go_to(database, now=clock.now()))[0].claimed == "Ms Lee"
-    assert "[Active]" in await prompt_of(database, first.student)
-    story = await timeline(database, first.student, 0.0, 1e12)
-    runs = [entry for entry in story if entry["type"] == "runProject"]
-    assert runs[0]["program"][0] == "vex_when_started"
-    assert any(entry["changed"] for entry in runs[1:])
+    # What the sliders say is what a backtest with that threshold says.
+    end = clock.now()
+    lives = await live_through(database, START, end, profile="document")
+    found = sweep(lives)
+    assert found.events == len(logged)
+    rewrites, silences = dict(found.big_rewrite), dict(found.inactive)
+    assert rewrites[0.5] == sum(row["trigger"] == "big-rewrite" for row in told)
+    for bound, silence in ((0.1, "2m"), (0.3, "8m")):
+        rules = triggers(big_rewrite=bound, inactive=silence)
+        counts = (await backtest(database, watch, START, end, triggers=rules)).counts()
+        assert counts["big-rewrite"] == rewrites[bound] > 0
+        assert counts["inactive"] == silences[float(silence[0]) * 60] > 0
+        assert counts["wheel-spin"] == found.stuck
 
-    slider = await how_often(database, watch, 0.0, 1e12, [0.1, 0.3, 0.5])
-    assert slider[0.1] > slider[0.3] > slider[0.5]
-    told = [row for row in await list_alerts(database, limit=1000) if row["trigger"] == "big-rewrite"]
-    assert len(told) == slider[0.5]
-    await note_alert(database, told[0]["id"], by="researcher", note="#right, she began anew")
-    await note_alert(database, told[1]["id"], by="researcher", note="#wrong")
-    assert (await precision(database))["big-rewrite"] == (1, 1)
-    table, programs = await export_progsnap2(database, 0.0, 1e12, key="k")
-    rows = list(csv.DictReader(io.StringIO(table)))
-    assert len(rows) == len(logged)
-    assert not {row["SubjectID"] for row in rows} & {pupil.name for pupil in made.lesson.pupils}
-    assert {row["CodeStateID"] for row in rows} - {""} == set(programs)
-    assert "s001" not in await export_alerts(database, key="k")
-
-    pauses: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    lived = [entry async for entry in relive(database, START, clock.now(), speed=10, sleep=sleep)]
-    assert [entry["at"] for entry in lived] == sorted(entry["at"] for entry in lived)
-    assert {entry["alert"] for entry in lived if "alert" in entry} == {"wheel-spin", "inactive", "big-rewrite"}
-    assert sum(pauses) == pytest.approx((lived[-1]["at"] - START) / 10)
-
-    corrected = await backtest(database, classroom(watch.source, profile="corrected"), 0.0, 1e12)
-    original = await backtest(database, watch, 0.0, 1e12)
-    assert original.counts()["big-rewrite"] == len(told)
+    corrected = await backtest(database, classroom(watch.source, profile="corrected"), START, end)
+    original = await backtest(database, watch, START, end)
+    assert original.counts()["big-rewrite"] == rewrites[0.5]
     assert corrected.counts() != original.counts()
     assert corrected.counts()["big-rewrite"] >= original.counts()["big-rewrite"]
-    glass = await backtest(database, glass_box(watch.source), 0.0, 1e12, entities=[first.student])
-    assert glass.entities <= 1
+    assert corrected.counts()["wheel-spin"] < original.counts()["wheel-spin"]
+    # The glass box, too: so many stretches of five runs without a change.
+    by_hand = dict(sweep(await live_through(database, START, end, profile="corrected")).zero_runs)
+    streaks = classroom(watch.source, fold=GlassBox())
+    assert (await backtest(database, streaks, START, end)).counts().get("wheel-spin", 0) == by_hand[5]

@@ -7,18 +7,22 @@ import hashlib
 import hmac
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.support import eventually, running_orchestrator, running_worker, value
 from tests.support.receiver import Request, receiver
 from tests.support.watched import Pages, event, heat_monitor, watching
 from tidemill import App
 from tidemill.core.clock import VirtualClock
+from tidemill.core.errors import NotFoundError
 from tidemill.monitors import Command, Email, Slack, Webhook
 from tidemill.monitors.channels import Channel
 from tidemill.monitors.notify import TASK
-from tidemill.store.alerts import ack_alerts, add_silence, list_alerts
+from tidemill.store.alerts import ack_alerts, add_silence, end_silence, list_alerts
 from tidemill.store.database import Database
 
 UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
@@ -118,6 +122,24 @@ async def test_of_a_silenced_alert_nobody_is_told_before_the_silence_ends_and_th
         async with running_worker(app):
             await eventually(lambda: _none(database))
     assert [alert["entity"] for r in server.requests for alert in json.loads(r.body)["alerts"]] == ["b"]
+
+
+async def test_when_a_silence_is_ended_early_people_are_told_at_once(app: App, database: Database) -> None:
+    source = Pages()
+    source.add(event(1, 999.0, "a", heat=60))
+    with receiver() as server:
+        watch = app.monitor(heat_monitor(source, notify=[Webhook(url=server.url)]))
+        until = time.time() + 3600
+        silence = await add_silence(database, "heat", {"trigger": "*"}, starts_at=0.0, ends_at=until, by="me")
+        async with watching(database, watch, VirtualClock(1000.0), task=app.tasks[TASK]) as watcher:
+            await watcher.one_tick()
+        async with running_worker(app):
+            assert await value(database, "SELECT due_at > now() FROM tidemill.job")
+            await end_silence(database, silence)
+            await eventually(lambda: _none(database))
+    assert [alert["entity"] for r in server.requests for alert in json.loads(r.body)["alerts"]] == ["a"]
+    with pytest.raises(NotFoundError, match="that has not ended"):
+        await end_silence(database, silence)
 
 
 async def test_a_command_gets_the_message_on_its_standard_input(app: App, database: Database, tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ async def test_a_filter_ends_a_plan_early_with_its_reason() -> None:
 
     async with bench(Picky) as made:
         assert (await made.answer(made.give(b"1")[0])).status == "ok"
-        figures = made.engine.figures()["Picky"]
+        figures = made.engine.figures()["Picky"]["a"]
         assert (figures["filtered"], figures["reasons"], figures["failed"]) == (1, {"too short": 1}, 0)
 
 

@@ -76,7 +76,9 @@ async def test_every_node_is_dispatched_once_while_workers_and_keepers_are_kille
             await process.wait_ready()
         runs = [await app.start(dag, tag=f"{seed}/{number}") for number in range(25)]
         victims: Counter[str] = Counter()
-        while len(await unfinished(database)) > 2 and victims.total() < 8:
+        while victims.total() < 5:
+            if len(await unfinished(database)) <= 2:  # A quick machine: more work for the chaos.
+                runs += [await app.start(dag, tag=f"{seed}/{len(runs) + number}") for number in range(10)]
             await asyncio.sleep(chance.random() * 0.25)
             at = chance.randrange(len(living))
             role, victim = living[at]
@@ -85,7 +87,6 @@ async def test_every_node_is_dispatched_once_while_workers_and_keepers_are_kille
             living[at] = (role, begin(role))
             stack.callback(living[at][1].close)
         results = await asyncio.gather(*(run.result(timeout=90) for run in runs))
-    assert victims.total() >= 3, f"seed {seed}: too quick for chaos: {victims}"
     assert results == [RESULT] * len(runs)
     for run in runs:
         works = await one_success_each(database, run)

@@ -243,11 +243,11 @@ async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: 
     (project.root / "in/b.txt").unlink()
     driver = Driver(database, project.start())
     await driver.begin()
-    plan = driver.plan()
+    plan = driver.lookout.plan()
     assert [(stage.name, entity) for stage, entity in plan.orphans] == [("first", "b")]
-    await clean(driver, plan)
+    await clean(driver.lookout, plan)
     assert "mid/b.txt" in tree(project.root)
-    await clean(driver, plan, how="archive")
+    await clean(driver.lookout, plan, how="archive")
     assert "mid/b.txt" not in tree(project.root)
     archived = list(project.root.glob(".archive/*/mid/b.txt"))
     assert [path.read_text() for path in archived] == ["pear"]
@@ -255,7 +255,7 @@ async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: 
     assert [(stage.name, entity) for stage, entity in plan.orphans] == [("second", "b")]
     driver = Driver(database, project.start())
     await driver.begin()
-    await clean(driver, driver.plan(), how="delete")
+    await clean(driver.lookout, driver.lookout.plan(), how="delete")
     assert set(tree(project.root)) == {"in/a.txt", "mid/a.txt", "out/a.txt"}
     assert (await look(database, project.start())).orphans == []
 
@@ -383,13 +383,13 @@ async def test_states_are_invalidated_alone_or_with_all_that_follows(project: Pr
     driver = Driver(database, project.start())
     await driver.begin()
     first = driver.pipeline.stages["first"]
-    chosen = consumers(driver, [(first, "a")])
+    chosen = consumers(driver.lookout, [(first, "a")])
     assert [(stage.name, entity) for stage, entity in chosen] == [("first", "a"), ("second", "a")]
-    assert await invalidate(driver, [(first, "a")], by="me") == 1
+    assert await invalidate(driver.lookout, [(first, "a")], by="me") == 1
     assert wanted(await look(database, project.start())) == {"first/a": "Invalidated"}
     await update(database, project.start())
     assert project.calls == [("first", "a")]
-    assert await invalidate(driver, chosen, by="me") == 2
+    assert await invalidate(driver.lookout, chosen, by="me") == 2
     await update(database, project.start())
     assert project.calls == [("first", "a"), ("second", "a")]
 
@@ -400,13 +400,13 @@ async def test_the_story_of_a_state_is_told(project: Project, database: Database
     await update(database, project.start(texts=("text.upper()", "text.title()")))
     driver = Driver(database, project.start())
     plan = await driver.begin()
-    story = await explain(driver, plan, driver.pipeline.stages["first"], "a")
+    story = await explain(driver.lookout, plan, driver.pipeline.stages["first"], "a")
     assert story.status == "fresh"
     assert list(story.inputs) == ["in/a.txt"]
     assert story.taken_by == ["second/a"]
     assert [build["outcome"] for build in story.builds] == ["built", "built"]
     assert story.builds[0]["reason"] == "its inputs are others: changed in/a.txt"
-    after = await explain(driver, plan, driver.pipeline.stages["second"], "b")
+    after = await explain(driver.lookout, plan, driver.pipeline.stages["second"], "b")
     assert after.builds[0]["reason"] == "its code changed: texts.inner"
     assert after.made_by == {"mid/b.txt": "first"}
 

@@ -105,8 +105,8 @@ async def test_a_stream_that_cannot_be_continued_says_so(database: Database, dat
         async with listening(api, "/changes") as heard:
             pass
         await database.fetch("UPDATE tidemill.change_log SET gone = 1000000000000")
-        await put(database, "x")
         async with listening(api, "/changes") as now:
+            await put(database, "x")
             await eventually(lambda: "x" in now.names("queues"))
             async with listening(api, "/changes", heard.last_id) as again:
                 assert again.events[0][0] == "reset"

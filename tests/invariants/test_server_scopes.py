@@ -46,6 +46,12 @@ NEEDS: dict[tuple[str, str], str] = {
     ("POST", "/runs/cancel/preview"): "read",
     ("POST", "/runs/cancel"): "operate",
     ("GET", "/workflows"): "read",
+    ("GET", "/workflow-kinds"): "read",
+    ("GET", "/workflow-files"): "read",
+    ("GET", "/workflow-files/{path}"): "read",
+    ("POST", "/workflow-files/check"): "read",
+    ("POST", "/workflow-files/dry-run"): "operate",
+    ("PUT", "/workflow-files/{path}"): "admin",
     ("GET", "/inputs"): "read",
     ("GET", "/queues"): "read",
     ("PUT", "/queues/{name}/limit"): "operate",
@@ -78,6 +84,41 @@ NEEDS: dict[tuple[str, str], str] = {
     ("GET", "/alerts"): "read",
     ("GET", "/alerts/{alert_id}"): "read",
     ("POST", "/alerts/ack"): "operate",
+    ("GET", "/jobs/{job_id}/log"): "read",
+    ("GET", "/pace"): "read",
+    ("GET", "/retention"): "read",
+    ("PUT", "/retention"): "admin",
+    ("POST", "/streams/{name}/live"): "operate",
+    ("POST", "/monitors/{name}/roster"): "operate",
+    ("POST", "/monitors/{name}/triggers/{trigger}/{wanted}"): "operate",
+    ("POST", "/monitors/{name}/backtest"): "operate",
+    ("POST", "/alerts/{alert_id}/note"): "operate",
+    ("GET", "/silences"): "read",
+    ("DELETE", "/silences/{silence_id}"): "operate",
+    ("GET", "/pipelines"): "read",
+    ("GET", "/pipelines/{name}"): "read",
+    ("GET", "/pipelines/{name}/backfills"): "read",
+    ("GET", "/pipelines/{name}/builds"): "read",
+    ("GET", "/pipelines/{name}/content"): "read",
+    ("GET", "/pipelines/{name}/graph"): "read",
+    ("GET", "/pipelines/{name}/grid"): "read",
+    ("GET", "/pipelines/{name}/orphans"): "read",
+    ("GET", "/pipelines/{name}/plan"): "read",
+    ("GET", "/pipelines/{name}/state"): "read",
+    ("POST", "/pipelines/{name}/accept"): "operate",
+    ("POST", "/pipelines/{name}/approve"): "operate",
+    ("POST", "/pipelines/{name}/backfill"): "operate",
+    ("POST", "/pipelines/{name}/backfill/preview"): "read",
+    ("POST", "/pipelines/{name}/backfills/{backfill_id}/stop"): "operate",
+    ("POST", "/pipelines/{name}/clean"): "operate",
+    ("POST", "/pipelines/{name}/invalidate"): "operate",
+    ("POST", "/pipelines/{name}/invalidate/preview"): "read",
+    ("POST", "/pipelines/{name}/pause"): "operate",
+    ("POST", "/pipelines/{name}/resume"): "operate",
+    ("POST", "/pipelines/{name}/retry"): "operate",
+    ("POST", "/pipelines/{name}/retry/preview"): "read",
+    ("GET", "/triggers"): "read",
+    ("POST", "/triggers/{name}"): "operate",
 }
 
 
@@ -121,9 +162,12 @@ def read_only(server: TestServer) -> Iterator[Site]:
 
 def filled(path: str) -> str:
     """An address with something at every place; what it names does not exist."""
-    for name in ("job_id", "run_id", "token_id", "alert_id"):
+    for name in ("job_id", "run_id", "token_id", "alert_id", "backfill_id", "silence_id", "backfill_id"):
         path = path.replace(f"{{{name}}}", "987654")
-    return path.replace("{name}", "nothing").replace("{node}", "nothing") + ("?q=x" if path == "/search" else "")
+    path = path.replace("{path}", "nothing.json")
+    for name in ("name", "node", "trigger", "wanted"):
+        path = path.replace(f"{{{name}}}", "nothing")
+    return path + ("?q=x" if path == "/search" else "")
 
 
 def test_every_operation_of_the_document_is_in_the_matrix(site: Site) -> None:

@@ -43,14 +43,27 @@ async def test_a_crashed_engines_messages_go_to_another(tables: Database, databa
         for lap in range(3):
             first = lap * 100
             await publish(tables, "posts", [{"number": first + number, "seconds": 0.3} for number in range(100)])
-            await eventually(lambda: value(tables, "SELECT count(*) FROM tidemill.log_range"))
-            await eventually(lambda: stream.engines())
-            await asyncio.sleep(0.1)
-            stream.engines()[0].kill()
+            await eventually(lambda first=first: value(tables, "SELECT count(*) > $1 FROM work", first))
+            (await eventually(stream.engines))[0].kill()
             await all_read(tables, "posts")
         assert stream.process.poll() is None, "the dispatcher survives any engine"
         assert "ENGINE DIED" in stream.said
     assert sorted(set(await worked_on(tables))) == list(range(300))
+
+
+async def test_an_engine_that_falls_silent_is_killed_and_its_messages_go_to_another(
+    tables: Database, database_url: str
+) -> None:
+    """Stopped as it is, it neither answers nor ends: nothing but its silence tells that it is wedged."""
+    async with stream_process(database_url, stream_silence=3) as stream:
+        wedged = (await eventually(lambda: len(stream.engines()) == 2 and stream.engines()))[0]
+        wedged.suspend()
+        await publish(tables, "posts", [{"number": number} for number in range(100)])
+        await all_read(tables, "posts")
+        assert not wedged.is_running() or wedged.status() == psutil.STATUS_ZOMBIE
+        assert "ENGINE SILENT" in stream.said
+        assert stream.process.poll() is None
+    assert await worked_on(tables) == list(range(100))
 
 
 async def test_a_message_that_kills_engines_is_given_up_and_the_others_are_not(
@@ -83,10 +96,8 @@ async def test_two_dispatchers_share_the_work_and_one_takes_over_from_the_other(
     tables: Database, database_url: str
 ) -> None:
     async with stream_process(database_url) as left, stream_process(database_url) as right:
-        numbers = iter(range(100_000))
-        for _ in range(40):
-            await publish(tables, "posts", [{"number": next(numbers), "seconds": 0.02} for _ in range(25)])
-            await asyncio.sleep(0.01)
+        for start in range(0, 1000, 25):
+            await publish(tables, "posts", [{"number": start + each, "seconds": 0.02} for each in range(25)])
         await eventually(lambda: value(tables, "SELECT count(DISTINCT pid) > 2 FROM work"), what="both have worked")
         left.process.kill()
         await all_read(tables, "posts")
@@ -124,7 +135,7 @@ async def test_everything_is_worked_on_while_everything_is_killed(tables: Databa
     try:
         await stream.wait_ready()
         while loop.time() < until:
-            await asyncio.sleep(chance.uniform(0.1, 0.6))
+            await asyncio.sleep(chance.uniform(0.1, 0.6))  # nothing is waited for: this is when the next one is killed
             victims = [*stream.engines(), *stream.engines(), *stream.children()]
             if victims:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -13,8 +13,9 @@ import pytest
 from tidemill.core.retry import retry
 from tidemill.streams.message import Delivery, Failure
 from tidemill.streams.offsets import Offsets
-from tidemill.streams.policy import Dispatch, Outcome
+from tidemill.streams.policy import Dispatch
 from tidemill.streams.sources.jsonl import JsonlSource
+from tidemill.streams.verdicts import Outcome
 
 SOURCES: tuple[dict[str, Any], ...] = (
     {"weight": 5.0},
@@ -37,6 +38,8 @@ class World:
         self.done: dict[tuple[int, int], int] = {}
         self.dead: set[tuple[int, int]] = set()
         self.kept: list[tuple[float, Delivery]] = []
+        self.noted: dict[tuple[int, int], tuple[int, float]] = {}
+        self.tried: dict[tuple[int, int], list[int]] = {}
         self.poison = {(index, self.chance.randrange(MESSAGES)) for index in range(len(SOURCES))}
         self.killer = (0, self.chance.randrange(MESSAGES))
         self.order: dict[bytes, list[int]] = {}
@@ -77,6 +80,10 @@ class World:
         fresh = [
             Delivery(each.payload, each.position, key=each.key) for each in self.logs[index][start : start + count]
         ]
+        for delivery in fresh:
+            if (index, delivery.position) in self.noted:
+                delivery.attempt, delivery.not_before = self.noted[index, delivery.position]
+                delivery.noted = True
         self.read[index] += len(fresh)
         self.offsets[index].take(delivery.position for delivery in fresh)
         self.policy.arrived(index, fresh)
@@ -109,7 +116,8 @@ class World:
                 return
             engine.discard(ticket)
             if name in self.poison or self.chance.random() < 0.05:
-                outcome = self.policy.failed(ticket, [Failure("Plan", "ValueError", "no")], self.now)
+                self.tried.setdefault(name, []).append(delivery.attempt)
+                outcome = self.policy.failed(ticket, [Failure("Plan", "ValueError", "no")])
                 if outcome is not None:
                     self.settling.append(outcome)
                 continue
@@ -125,12 +133,14 @@ class World:
     def die(self, engine: set[int]) -> None:
         tickets = set(engine)
         engine.clear()
-        self.settling += self.policy.engine_died(tickets, self.now, "killed")
+        self.settling += self.policy.engine_died(tickets, "killed")
 
     def settle(self) -> None:
         for outcome in self.settling:
             delivery = outcome.delivery
-            if outcome.park is not None:
+            if outcome.park is not None and outcome.stays:
+                self.noted[delivery.source, delivery.position] = (outcome.park.attempts, self.now + outcome.park.delay)
+            elif outcome.park is not None:
                 again = Delivery(
                     delivery.payload,
                     delivery.position,
@@ -144,7 +154,7 @@ class World:
                 self.kept.append((self.now + outcome.park.delay, again))
             if outcome.bury is not None:
                 self.dead.add((delivery.source, delivery.position))
-            self.ack(self.policy.settled(delivery, self.now))
+            self.ack(self.policy.settled(outcome, self.now))
         self.settling.clear()
 
     def ack(self, deliveries: list[Delivery]) -> None:
@@ -213,6 +223,11 @@ def test_nothing_is_lost_whatever_fails_and_dies(seed: int) -> None:
             assert world.is_safe(index, position), f"seed {seed}: {index}:{position} is lost"
     assert all(name in world.dead for name in world.poison if name != world.killer and name[0] != 3)
     assert world.killer in world.dead
+    for name in world.poison - {world.killer}:
+        if name[0] == 2:
+            attempts = world.tried[name]
+            assert set(attempts) == {1, 2, 3}, f"seed {seed}: attempts {attempts}"
+            assert attempts == sorted(attempts), f"seed {seed}: a restart forgot attempts: {attempts}"
     if world.lives == 1:
         assert all(found == sorted(found) for found in world.order.values()), f"seed {seed}: a key went out of order"
         for begin in world.sent_at:

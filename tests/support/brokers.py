@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,14 +86,10 @@ class Broker:
                     start_new_session=True,
                 )
             self._wait(port, process, "-again")
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self.probation)
-                assert time.monotonic() < give_up, "the broker does not stay"
-                continue
-            self.processes.append(process)
-            return
-
-    probation = 0.0
+            if process.poll() is None:
+                self.processes.append(process)
+                return
+            assert time.monotonic() < give_up, "the broker does not stay"
 
     def close(self) -> None:
         for process in reversed(self.processes):
@@ -116,8 +113,6 @@ class Broker:
 class Kafka(Broker):
     """Apache Kafka with the ZooKeeper that it needs."""
 
-    probation = 4.0
-
     def __init__(self) -> None:
         super().__init__()
         self._zookeeper = free_port()
@@ -132,8 +127,24 @@ class Kafka(Broker):
         )
 
     def restart(self) -> None:
-        time.sleep(5.0)  # ZooKeeper must have forgotten its former life, or it is refused.
+        """Start it again when ZooKeeper has forgotten its former life, or it would be refused."""
+        self._until(lambda: not self._is_registered(), "ZooKeeper does not forget it")
         super().restart()
+        self._until(self._is_registered, "it does not come back")
+
+    def _is_registered(self) -> bool:
+        told = b""
+        with socket.create_connection(("127.0.0.1", self._zookeeper), timeout=5) as asked:
+            asked.sendall(b"dump")
+            while part := asked.recv(65536):
+                told += part
+        return b"/brokers/ids/0" in told
+
+    def _until(self, condition: Callable[[], bool], complaint: str) -> None:
+        give_up = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < give_up, complaint
+            time.sleep(0.05)
 
     @property
     def bootstrap(self) -> str:

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.plan import Plan
 from tidemill.store.database import Database
 
@@ -59,12 +60,12 @@ async def update(database: Database, pipeline: Pipeline) -> Plan:
 
 async def look(database: Database, pipeline: Pipeline) -> Plan:
     """What is to be done about a pipeline."""
-    driver = Driver(database, pipeline)
-    await driver.load()
-    await driver.keep_codes()
-    await driver.survey()
-    await driver.settle()
-    return driver.plan()
+    lookout = Lookout(database, pipeline)
+    await lookout.load()
+    await lookout.keep_codes()
+    await lookout.survey()
+    await lookout.settle()
+    return lookout.plan()
 
 
 def wanted(plan: Plan) -> dict[str, str]:

@@ -69,6 +69,7 @@ app.stream(
         max_in_flight=64,
         retry=retry(3, backoff=0.05, jitter=0.0),
         max_losses=100 if os.environ.get("STREAM_CHAOS") else 3,
+        silence=float(os.environ.get("STREAM_SILENCE", "60")),
         drain="20s",
         grpc=os.environ.get("STREAM_GRPC"),
         http=os.environ.get("STREAM_HTTP"),

@@ -95,9 +95,9 @@ class WebServer:
 
 
 @asynccontextmanager
-async def web_server(url: str, *options: str) -> AsyncIterator[WebServer]:
+async def web_server(url: str, *options: str, app: Path = WEB_APP) -> AsyncIterator[WebServer]:
     """A server that answers; killed at the end of the block if it still lives."""
-    server = WebServer(url, *options)
+    server = WebServer(url, *options, app=app)
     try:
         yield await server.wait_ready()
     finally:

@@ -7,6 +7,7 @@ from typing import Any
 from tidemill import App
 from tidemill.dags import Dag, input_node, node
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.pipelines import DatabaseStates, Pipeline
 
 SCHEMA = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}
 
@@ -57,4 +58,16 @@ def make_app(**settings: Any) -> App:
     return app
 
 
+def make_notes() -> Pipeline:
+    """A pipeline whose states are in the database."""
+    notes = Pipeline("notes", store=DatabaseStates("notes"))
+
+    @notes.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True)
+    def shout(entity: Any, text: str) -> str:
+        return text.upper()
+
+    return notes
+
+
 app = make_app()
+app.pipeline(make_notes())

@@ -9,11 +9,18 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 
 class Wire:
-    """Between clients and the server. `cut_after(text)` loses the answer to the next message with this text in it."""
+    """Between clients and the server. `cut_after(text)` loses the answer to the next message with this text in it.
+
+    `cut_after(text, then="COMMIT")` loses the answer to the commit of the transaction that this text is in; `shut` lets
+    nobody through until `mend`.
+    """
 
     def __init__(self, server: str) -> None:
         self._parts = urlsplit(server)
         self._fatal: bytes | None = None
+        self._then: bytes | None = None
+        self._is_shut = False
+        self.refused = 0
         self._broken: set[asyncio.Event] = set()
         self.cuts = 0
         self.url = ""
@@ -23,17 +30,33 @@ class Wire:
         for broken in self._broken:
             broken.set()
 
-    def cut_after(self, text: str) -> None:
-        self._fatal = text.encode()
+    def cut_after(self, text: str, *, then: str | None = None) -> None:
+        self._fatal, self._then = text.encode(), None if then is None else then.encode()
+
+    def shut(self) -> None:
+        """Lose all connections, and refuse new ones."""
+        self._is_shut = True
+        self.cut()
+
+    def mend(self) -> None:
+        self._is_shut = False
 
     async def _meet(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        if self._is_shut:
+            self.refused += 1
+            to_client.close()
+            return
         server, to_server = await self._connect()
         lost = asyncio.Event()
 
         async def forth() -> None:
+            awaited: bytes | None = None
             while data := await client.read(65536):
                 if self._fatal is not None and self._fatal in data:
-                    self._fatal = None
+                    self._fatal, awaited = None, self._then
+                    if awaited is None:
+                        lost.set()
+                elif awaited is not None and awaited in data:
                     lost.set()
                 to_server.write(data)
                 await to_server.drain()

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.classroom.app import classroom
-from apps.classroom.blocks import BadProgramError, diff, lines, read_program, tree_of
+from apps.classroom.blocks import BadProgramError, read_program, tree_of
 from apps.classroom.episodes import Episode, Episodes, segment
-from apps.classroom.feed import pseudonym
+from apps.classroom.export import Pseudonyms, safe_cell
+from apps.classroom.labels import label_in, labelled, precision, wilson
+from apps.classroom.monitor import classroom
 from apps.classroom.prompt import plain_type, playground_prompt
 from apps.classroom.score import bucket_of, change_score
 from apps.classroom.simulator import Block, Lesson, Production, to_xml
@@ -83,17 +84,6 @@ def test_what_is_no_program_is_refused(text: str) -> None:
 def test_several_stacks_hang_under_one_root() -> None:
     program = read_program('<xml><block type="a"/><block type="b"/></xml>')
     assert tree_of(program, "document").size == 3
-
-
-def test_a_program_and_its_changes_can_be_read() -> None:
-    before = read_program(stack("drive_for", "turn_for"))
-    after = read_program(stack("drive_for", "wait"))
-    assert lines(before) == [
-        "vex_when_started",
-        "vex_drive_for UNIT=mm AMOUNT=(200)",
-        "vex_turn_for UNIT=mm AMOUNT=(200)",
-    ]
-    assert diff(before, after) == ["- vex_turn_for UNIT=mm AMOUNT=(200)", "+ vex_wait UNIT=mm AMOUNT=(200)"]
 
 
 # -- scores ---------------------------------------------------------------------------------------
@@ -259,8 +249,40 @@ def test_the_prompt_shows_what_runs_and_what_does_not_in_neutral_words() -> None
 
 
 def test_a_pseudonym_stays_and_tells_nothing_without_its_key() -> None:
-    assert pseudonym("ann", "k") == pseudonym("ann", "k") != pseudonym("ann", "other")
-    assert "ann" not in pseudonym("ann", "k")
+    names = Pseudonyms("k", ["ann", "anna", "b"])
+    assert names.of("ann") == Pseudonyms("k").of("ann") != Pseudonyms("other").of("ann")
+    assert "ann" not in names.of("ann")
+    assert names.of("ann") != names.of("ann", "s")
+    told = names.within("ann sits by anna; banana and b stay")
+    assert told == f"{names.of('ann')} sits by {names.of('anna')}; banana and b stay"
+
+
+def test_no_cell_of_an_export_is_a_formula() -> None:
+    assert [safe_cell(text) for text in ("=1+1", "@x", "-a", "plain", "+0000", "-5", "")] == [
+        "'=1+1", "'@x", "'-a", "plain", "+0000", "-5", "",
+    ]  # fmt: skip
+
+
+def test_notes_are_labels_and_the_last_word_counts() -> None:
+    assert [label_in(note) for note in (None, "", "fine", "#right", "so #Wrong", "#wrong, no: #right")] == [
+        None, None, None, True, False, True,
+    ]  # fmt: skip
+    assert labelled("was away #right", False) == "was away #wrong"
+    assert labelled(None, True) == "#right"
+    assert labelled("#wrong", None) == ""
+    assert label_in("#rightly so") is None
+
+
+def test_precision_has_bounds_that_narrow_with_what_is_known() -> None:
+    notes = ["#right"] * 6 + ["#wrong"] * 2 + [None]
+    (told,) = precision({"trigger": "wheel-spin", "note": note} for note in notes)
+    assert (told.alerts, told.right, told.wrong, told.share) == (9, 6, 2, 0.75)
+    assert (told.low, told.high) == (pytest.approx(0.4093, abs=1e-3), pytest.approx(0.9285, abs=1e-3))
+    assert wilson(0, 0) == (None, None, None)
+    _, low, high = wilson(600, 800)
+    assert low is not None
+    assert high is not None
+    assert high - low < 0.07
 
 
 def test_the_simulated_lesson_is_the_same_each_time_it_is_given() -> None:

@@ -79,8 +79,8 @@ def test_a_value_that_would_be_read_back_as_another_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "/a", "a//b", "a/../b", "./../a", "a/{x", "a/x}", "{a}{b}", "{a}*", "**/a", "{x:colour}", "{1}",
-             "a\\b", "{x:int}/{x:date}", "{x.day}"],
+    "text", ["", "/a", "a//b", "a/../b", "./../a", "a/{x", "a/x}", "{a}{b}", "{a}*", "a**/b", "**/**", "{x:colour}",
+             "{1}", "a\\b", "{x:int}/{x:date}", "{x.day}"],
 )  # fmt: skip
 def test_a_pattern_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(PatternError):
@@ -97,7 +97,8 @@ def test_two_entities_never_share_an_id(one: list[str], two: list[str]) -> None:
     ("one", "two", "shared"),
     [
         ("a/{x}.txt", "a/*.txt", True), ("a/{x}.txt", "a/{y}.md", False), ("a/{x}", "b/{x}", False),
-        ("{x}/b", "a/{y}", True), ("a/x-{n}", "a/{m}-y", True), ("a/{x}/b", "a/{x}", False), ("a/1", "a/{x}", True),
+        ("a/**/x.txt", "a/{y}.txt", True), ("a/**", "a/b/{y}.md", True), ("a/**/b", "c/{x}/b", False),
+        ("**/{x}.txt", "out/deep/{y}.md", False), ("{x}/b", "a/{y}", True), ("a/x-{n}", "a/{m}-y", True), ("a/{x}/b", "a/{x}", False), ("a/1", "a/{x}", True),
     ],
 )  # fmt: skip
 def test_patterns_that_could_mean_one_path_are_known(one: str, two: str, shared: bool) -> None:
@@ -183,3 +184,26 @@ def test_two_pipelines_that_write_one_pattern_are_refused(tmp_path: Path) -> Non
         else:
             with pytest.raises(ConfigError, match="must have one maker"):
                 app.pipeline(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "found"),
+    [
+        ("logs/**/{name}.txt", "logs/a.txt", {"name": "a"}),
+        ("logs/**/{name}.txt", "logs/2026/01/a.txt", {"name": "a"}),
+        ("logs/{host}/**", "logs/h/x/y.txt", {"host": "h"}),
+        ("logs/{host}/**", "logs/h", None),
+        ("logs/**/{name}.txt", "logs/.hidden/a.txt", None),
+        ("**/{day:date}/*.log", "a/b/2026-01-15/x.log", {"day": "2026-01-15"}),
+    ],
+)
+def test_two_stars_stand_for_any_number_of_folders(text: str, path: str, found: dict[str, str] | None) -> None:
+    assert Pattern(text).match(path) == found
+
+
+def test_two_stars_may_only_be_taken_in() -> None:
+    made = stage(input="logs/{host}/**", output="digest/{host}.txt")
+    found = entities(made, "logs/a/1.txt", "logs/a/x/2.txt", "logs/b/3.txt")
+    assert found == {"a": (("logs/a/1.txt", "logs/a/x/2.txt"),), "b": (("logs/b/3.txt",),)}
+    with pytest.raises(ConfigError, match="one file for each entity"):
+        stage(input="logs/{host}/**", output="digest/**/{host}.txt")

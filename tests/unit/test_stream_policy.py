@@ -10,6 +10,7 @@ from tidemill.core.retry import retry
 from tidemill.streams.message import Delivery, Failure
 from tidemill.streams.policy import Choice, Dispatch
 from tidemill.streams.sources.jsonl import JsonlSource
+from tidemill.streams.verdicts import Outcome
 
 NO = Failure("Spam", "ValueError", "no", ("ValueError",))
 
@@ -25,6 +26,11 @@ def make(*sources: dict[str, Any], max_in_flight: int = 100, dedup_window: float
 def put(policy: Dispatch, count: int, index: int = 0, **fields: Any) -> None:
     start = policy.counts[index].arrived
     policy.arrived(index, [Delivery(b"x", start + number, **fields) for number in range(count)])
+
+
+def settle(policy: Dispatch, outcome: Outcome | None, now: float = 0.0) -> list[Delivery]:
+    assert outcome is not None
+    return policy.settled(outcome, now)
 
 
 def positions(choice: Choice) -> list[int]:
@@ -46,19 +52,21 @@ def test_a_failed_message_is_kept_and_given_up_after_its_last_attempt() -> None:
     policy = make()
     put(policy, 1)
     ((ticket, delivery),) = policy.choose(0.0, 0.0).send
-    outcome = policy.failed(ticket, [NO], 0.0)
+    outcome = policy.failed(ticket, [NO])
     assert outcome is not None
     assert outcome.park is not None
     assert (outcome.park.delay, outcome.park.attempts, outcome.park.plans) == (1.0, 2, ("Spam",))
     assert policy.busy == 1, "it is under way until its outcome is stored"
-    assert policy.settled(delivery, 0.0) == [delivery]
+    assert policy.settled(outcome, 0.0) == [delivery]
     assert policy.busy == 0
     policy.due_again([Delivery(b"x", attempt=3, retry_row=7)])
     ((ticket, _),) = policy.choose(2.0, 2.0).send
-    outcome = policy.failed(ticket, [NO], 2.0)
+    outcome = policy.failed(ticket, [NO])
     assert outcome is not None
     assert outcome.bury is not None
     assert outcome.bury.error == "Spam: ValueError: no (all 3 attempts failed)"
+    assert policy.counts[0].dead == 0, "it counts when it is stored"
+    policy.settled(outcome, 2.0)
     assert (policy.counts[0].failed, policy.counts[0].retried, policy.counts[0].dead) == (2, 1, 1)
 
 
@@ -66,7 +74,7 @@ def test_one_plan_may_be_given_up_while_another_is_tried_again() -> None:
     policy = make()
     put(policy, 1)
     ((ticket, _),) = policy.choose(0.0, 0.0).send
-    outcome = policy.failed(ticket, [NO, Failure("Rank", "Discard", "not wanted", (), None, "discard")], 0.0)
+    outcome = policy.failed(ticket, [NO, Failure("Rank", "Discard", "not wanted", (), None, "discard")])
     assert outcome is not None
     assert outcome.park is not None
     assert outcome.bury is not None
@@ -78,7 +86,7 @@ def test_a_snooze_costs_no_attempt() -> None:
     policy = make()
     put(policy, 1)
     ((ticket, _),) = policy.choose(0.0, 0.0).send
-    outcome = policy.failed(ticket, [Failure("Spam", "Snooze", "later", (), 30.0, "snooze")], 0.0)
+    outcome = policy.failed(ticket, [Failure("Spam", "Snooze", "later", (), 30.0, "snooze")])
     assert outcome is not None
     assert outcome.park is not None
     assert (outcome.park.delay, outcome.park.attempts) == (30.0, 1)
@@ -99,9 +107,8 @@ def test_a_retry_within_the_window_does_its_work() -> None:
     """An id is noted when the work has succeeded, so a failed attempt leaves no trace."""
     policy = make({"message_id": "key"})
     put(policy, 1, key=b"a")
-    ((ticket, delivery),) = policy.choose(0.0, 0.0).send
-    policy.failed(ticket, [NO], 0.0)
-    policy.settled(delivery, 0.0)
+    ((ticket, _),) = policy.choose(0.0, 0.0).send
+    settle(policy, policy.failed(ticket, [NO]))
     policy.due_again([Delivery(b"x", 0, key=b"a", id="a", attempt=2, retry_row=1)])
     assert len(policy.choose(1.0, 1.0).send) == 1
 
@@ -153,7 +160,7 @@ def test_a_key_whose_message_failed_waits_for_its_next_attempt() -> None:
     policy = make({"ordered": True})
     put(policy, 2, key=b"a")
     ((ticket, _),) = policy.choose(0.0, 0.0).send
-    assert policy.failed(ticket, [NO], 0.0) is None, "it is tried again from here"
+    assert settle(policy, policy.failed(ticket, [NO])) == [], "it is tried again from here"
     assert not policy.choose(0.5, 0.5).send
     assert policy.wakes_at(0.5) == 1.0
     choice = policy.choose(1.0, 1.0)
@@ -176,7 +183,7 @@ def test_an_engines_death_frees_its_slots_and_sends_its_messages_again() -> None
     policy = make(max_in_flight=4)
     put(policy, 8)
     first = policy.choose(0.0, 0.0)
-    assert policy.engine_died([ticket for ticket, _ in first.send], 0.0, "it was killed") == []
+    assert policy.engine_died([ticket for ticket, _ in first.send], "it was killed") == []
     assert policy.busy == 0
     again = policy.choose(0.0, 0.0)
     assert positions(again) == [0, 1, 2, 3]
@@ -191,14 +198,14 @@ def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up() -> None:
     for _ in range(2):
         choice = policy.choose(0.0, 0.0)
         assert len(choice.send) == 4
-        policy.engine_died([ticket for ticket, _ in choice.send], 0.0, "it was killed")
+        policy.engine_died([ticket for ticket, _ in choice.send], "it was killed")
     choice = policy.choose(0.0, 0.0)
     assert len(choice.send) == 1, "those that were there both times run one at a time"
-    (outcome,) = policy.engine_died([choice.send[0][0]], 0.0, "it was killed")
+    (outcome,) = policy.engine_died([choice.send[0][0]], "it was killed")
     assert outcome.bury is not None
     assert outcome.bury.why == "lost"
     assert "3 times" in outcome.bury.error
-    policy.settled(outcome.delivery, 0.0)
+    policy.settled(outcome, 0.0)
     for _ in range(3):
         ((ticket, _),) = policy.choose(0.0, 0.0).send
         policy.done([ticket], 0.0)
@@ -229,9 +236,7 @@ def test_a_drain_takes_nothing_and_hears_every_result() -> None:
     choice = policy.choose(0.0, 0.0)
     policy.taking = False
     assert policy.unfinished == 10
-    outcome = policy.failed(choice.send[0][0], [NO], 0.0)
-    assert outcome is not None
-    policy.settled(outcome.delivery, 0.0)
+    settle(policy, policy.failed(choice.send[0][0], [NO]))
     assert len(policy.done([ticket for ticket, _ in choice.send[1:]], 0.0)) == 9
     assert policy.unfinished == 0
     assert not policy.choose(0.0, 0.0).send

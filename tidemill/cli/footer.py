@@ -28,6 +28,7 @@ from tidemill.version import VERSION
 EVERY = 0.5
 COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
 MOST_QUEUES, MOST_BARS = 12, 6
+SERVING = "serving "  # what the server says once it answers, and where
 ROLE_STYLES = {"orchestrator": "blue", "scheduler": "magenta", "up": "yellow"}
 
 Row = Mapping[str, Any]
@@ -42,6 +43,7 @@ class Footer:
         self._wide = wide
         self._title = f"tidemill {VERSION} · {app.name} · {database.where}"
         self._status = "starting"
+        self._console_at = ""
         self._hint = hint(app)
         self._queues = {name: empty_queue(name) for name in queues}
         self._rows: Sequence[Row] = []
@@ -64,6 +66,8 @@ class Footer:
 
     def print_line(self, name: str, line: str) -> None:
         """A line that a child printed."""
+        if name == "server" and line.startswith(SERVING):
+            self._console_at = f"console at {line.removeprefix(SERVING).strip()} · "
         label = (f"{name:<{self._wide}} │ ", ROLE_STYLES.get(name, "green"))
         with contextlib.suppress(OSError):  # A terminal that was closed must not keep us from stopping well.
             self._console.print(Text.assemble(label, Text.from_ansi(line)), soft_wrap=True)
@@ -88,7 +92,8 @@ class Footer:
         found = {row["queue"]: row for row in self._rows}
         rows = list({**self._queues, **found}.values())
         with contextlib.suppress(OSError):
-            self._live.update(foot(self._title, self._status, rows, self._jobs, self._hint), refresh=True)
+            status = f"{self._console_at}{self._status}"
+            self._live.update(foot(self._title, status, rows, self._jobs, self._hint), refresh=True)
 
 
 class OwnLines(io.TextIOBase):

@@ -13,7 +13,6 @@ from tidemill.cli.confirm import agreed
 from tidemill.cli.page import job_page, readable
 from tidemill.cli.place import HERE, Place, opened, operator
 from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
-from tidemill.cli.runs import cancel_runs, run_number
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.engine.why import explain_job
@@ -164,8 +163,10 @@ def cancel(
     async def act(database: Database, found: list[int]) -> str:
         return told_cancel(await cancel_jobs(database, found, by=operator()))
 
-    runs = [run_number(each) for each in ids if each.startswith("r")]
+    runs = [each for each in ids if each.startswith("r")]
     if runs:
+        from tidemill.cli.runs import cancel_runs  # with all that runs are made of
+
         asyncio.run(cancel_runs(runs, place))
     jobs = tuple(_job_number(each) for each in ids if not each.startswith("r"))
     if runs and not jobs and wanted == JobFilter():

@@ -10,30 +10,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 
 import asyncpg
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
-from tidemill.cli import (
-    audit,
-    config,
-    dags,
-    db,
-    enqueue,
-    jobs,
-    monitors,
-    pipelines,
-    queues,
-    roles,
-    runs,
-    schedules,
-    server,
-    streams,
-    top,
-    up,
-    workers,
-)
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import is_full
 from tidemill.version import VERSION
@@ -41,52 +23,56 @@ from tidemill.version import VERSION
 DEBUG = "TIDEMILL_DEBUG"
 EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
 
-cli = App(
-    name="tidemill",
-    version=VERSION,
-    help="A work engine on PostgreSQL: durable jobs, schedules and workflows. Start with `tidemill up app.py`.",
-    default_parameter=Parameter(negative=""),
-)
-RUN, WORK, FLOWS, LOOK = (
-    Group(name, sort_key=number) for number, name in enumerate(("Run", "Jobs", "Workflows", "The rest"), 1)
-)
-for group, commands in (
-    (RUN, (up.up, roles.worker, roles.orchestrator, roles.scheduler, roles.keeper, server.server)),
-    (WORK, (enqueue.enqueue, jobs.jobs, jobs.job, jobs.retry, jobs.cancel)),
-    (
-        FLOWS,
-        (
-            runs.runs,
-            runs.run,
-            runs.send,
-            runs.fork,
-            dags.commands,
-            monitors.commands,
-            pipelines.commands,
-            streams.commands,
-        ),
+#: What can be typed, by heading, and where it is. A command's module is loaded when the command is given.
+COMMANDS = {
+    "Run": ("up:up", "roles:worker", "roles:orchestrator", "roles:scheduler", "roles:keeper", "server:server"),
+    "Jobs": ("enqueue:enqueue", "jobs:jobs", "jobs:job", "jobs:retry", "jobs:cancel"),
+    "Workflows": (
+        "runs:runs",
+        "runs:run",
+        "runs:send",
+        "runs:fork",
+        "dags:commands dag",
+        "monitors:commands monitor",
+        "pipelines:commands pipeline",
+        "streams:commands stream",
     ),
-    (
-        LOOK,
-        (
-            top.top,
-            workers.commands,
-            queues.commands,
-            schedules.commands,
-            audit.audit,
-            server.token,
-            db.commands,
-            config.config,
-        ),
+    "The rest": (
+        "top:top",
+        "workers:commands workers",
+        "queues:commands queues",
+        "schedules:commands schedules",
+        "audit:audit",
+        "server:token",
+        "db:commands db",
+        "config:config",
     ),
-):
-    for command in commands:
-        if isinstance(command, App):
-            command.group = group
-            cli.command(command)
-        else:
-            cli.command(command, group=group)
-cli["--help"].group = cli["--version"].group = LOOK
+}
+
+
+def build(*, whole: bool = False) -> App:
+    """The command line; `whole` loads every command, as a page with a line about each needs."""
+    cli = App(
+        name="tidemill",
+        version=VERSION,
+        help="Work on PostgreSQL: jobs, flows, dags, streams, pipelines, monitors. Start with `tidemill up app.py`.",
+        default_parameter=Parameter(negative=""),
+    )
+    group = None
+    for number, (title, places) in enumerate(COMMANDS.items(), 1):
+        group = Group(title, sort_key=number)
+        for place in places:
+            where, _, name = place.partition(" ")
+            module, _, attribute = where.partition(":")
+            path = f"tidemill.cli.{module}"
+            found = getattr(import_module(path), attribute) if whole else f"{path}:{attribute}"
+            if isinstance(found, App):
+                found.group = group
+                cli.command(found)
+            else:
+                cli.command(found, name=name or attribute, group=group)
+    cli["--help"].group = cli["--version"].group = group
+    return cli
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -97,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit status. Whatever goes wrong becomes one message."""
     try:
+        cli = build(whole=not arguments or arguments[0] in ("--help", "-h"))
         status = cli(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

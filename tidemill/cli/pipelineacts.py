@@ -35,13 +35,13 @@ def invalidate(app: str, target: str, /, *, downstream: bool = False, yes: bool 
     async def act() -> None:
         where = load_target(app)
         owner = owner_of(where, target)
-        async for driver, _ in looks(where, owner.name, place):
-            chosen = operate.select(driver, target)
+        async for lookout, _ in looks(where, owner.name, place):
+            chosen = operate.select(lookout, target)
             if downstream:
-                chosen = operate.consumers(driver, chosen)
+                chosen = operate.consumers(lookout, chosen)
             if len(chosen) > 10 and not yes and not agreed(f"have {len(chosen)} states built again"):
                 return
-            done = await operate.invalidate(driver, chosen, by=operator())
+            done = await operate.invalidate(lookout, chosen, by=operator())
             out().print(f"{done} states are built again by whoever keeps pipeline {owner.name} up to date")
 
     asyncio.run(act())
@@ -62,14 +62,14 @@ def retry(app: str, target: str | None = None, /, *, place: Place = HERE) -> Non
         where = load_target(app)
         owners = where.pipelines if target is None else [owner_of(where, target)]
         for owner in owners:
-            async for driver, _ in looks(where, owner.name, place):
+            async for lookout, _ in looks(where, owner.name, place):
                 stage, entities = None, None
                 if target is not None and target.removeprefix(f"{owner.name}/") in owner.stages:
                     stage = target.removeprefix(f"{owner.name}/")
                 elif target is not None and target != owner.name:
                     known, entity = operate.find_state(owner, target)
                     stage, entities = known.name, [entity]
-                done = await rows.retry_failures(driver.database, owner.name, stage, entities, by=operator())
+                done = await rows.retry_failures(lookout.database, owner.name, stage, entities, by=operator())
                 out().print(f"{owner.name}: {done} failed states are tried again")
 
     asyncio.run(act())
@@ -94,9 +94,9 @@ def accept(app: str, stage: str, /, *, yes: bool = False, place: Place = HERE) -
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
         if not yes and not agreed(f"take all states of {known.name} as built by its code of now"):
             return
-        async for driver, _ in looks(where, owner.name, place):
+        async for lookout, _ in looks(where, owner.name, place):
             done = await rows.accept_code(
-                driver.database, owner.name, known.name, known.code.total, None, by=operator()
+                lookout.database, owner.name, known.name, known.code.total, None, by=operator()
             )
             out().print(f"{done} states of {known.name} count as built by the code of now")
 
@@ -118,9 +118,9 @@ def approve(app: str, stage: str, /, *, place: Place = HERE) -> None:
         where = load_target(app)
         owner = owner_of(where, stage)
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
-        async for driver, _ in looks(where, owner.name, place):
+        async for lookout, _ in looks(where, owner.name, place):
             await rows.set_approved(
-                driver.database, owner.name, known.name, known.code.total, by=operator(), seconds=APPROVAL_LASTS
+                lookout.database, owner.name, known.name, known.code.total, by=operator(), seconds=APPROVAL_LASTS
             )
         out().print(f"approved for a day: states of {known.name} are built again by its code of now")
 
@@ -186,8 +186,8 @@ def backfill(
         where = load_target(app)
         owner = owner_of(where, stage)
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
-        async for driver, _ in looks(where, owner.name, place):
-            entities = operate.in_range(known, driver.world.records[known.name], first, last)
+        async for lookout, _ in looks(where, owner.name, place):
+            entities = operate.in_range(known, lookout.world.records[known.name], first, last)
             per_second = None if rate is None else parse_rate(rate, what="rate")
             size = len(entities) if per_second is None else max(1, round(per_second / 4))
             with Progress(console=out()) as progress:
@@ -195,8 +195,8 @@ def backfill(
                 for start in range(0, len(entities), size or 1):
                     chosen = [(known, entity) for entity in entities[start : start + size]]
                     if downstream:
-                        chosen = operate.consumers(driver, chosen)
-                    await operate.invalidate(driver, chosen, by=operator())
+                        chosen = operate.consumers(lookout, chosen)
+                    await operate.invalidate(lookout, chosen, by=operator())
                     progress.advance(bar, min(size, len(entities) - start))
                     if per_second is not None and start + size < len(entities):
                         await asyncio.sleep(size / per_second)
@@ -225,16 +225,16 @@ def clean(
         raise ConfigError(f"--how {how} is not one of keep, archive, delete")
 
     async def act() -> None:
-        async for driver, found in looks(load_target(app), pipeline, place):
+        async for lookout, found in looks(load_target(app), pipeline, place):
             for stage, entity in found.orphans:
-                for path in operate.output_paths(driver, stage, entity):
+                for path in operate.output_paths(lookout, stage, entity):
                     out().print(f"{how or stage.options.on_orphan:<8} {path}")
             if not found.orphans:
-                out().print(f"{driver.pipeline.name}: no orphans", style="dim")
+                out().print(f"{lookout.pipeline.name}: no orphans", style="dim")
             elif yes:
-                done = await operate.clean(driver, found, how=how)
+                done = await operate.clean(lookout, found, how=how)
                 told = ", ".join(f"{len(paths)} {word}" for word, paths in done.items() if paths)
-                out().print(f"{driver.pipeline.name}: done ({told})")
+                out().print(f"{lookout.pipeline.name}: done ({told})")
             else:
                 out().print("nothing was done: add --yes", style="dim")
 

@@ -9,7 +9,7 @@ from typing import Any
 from tidemill.cli.place import Place, open_soon, require_database
 from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import Settings
-from tidemill.pipelines.driver import Driver
+from tidemill.pipelines.lookout import Lookout, look_at
 from tidemill.pipelines.model import Pipeline
 from tidemill.pipelines.plan import Plan
 from tidemill.pipelines.target import Target
@@ -42,14 +42,11 @@ async def opened(target: Target, place: Place, *, create: bool = False) -> Async
         await database.close()
 
 
-async def looks(target: Target, name: str | None, place: Place) -> AsyncIterator[tuple[Driver, Plan]]:
+async def looks(target: Target, name: str | None, place: Place) -> AsyncIterator[tuple[Lookout, Plan]]:
     """Each pipeline with what is known of it and what is to be done about it; nothing is changed."""
     async with opened(target, place, create=target.app is None) as database:
         for pipeline in target.choose(name):
-            driver = Driver(database, pipeline)
-            await driver.look_around()
-            await driver.settle()
-            yield driver, driver.plan()
+            yield await look_at(database, pipeline)
 
 
 def owner_of(target: Target, text: str) -> Pipeline:

@@ -9,7 +9,7 @@ import msgspec
 from rich.text import Text
 
 from tidemill.cli.render import ago, cut, out, short, table
-from tidemill.pipelines.driver import Driver
+from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.operate import Story, status_of
 from tidemill.pipelines.plan import Plan, Step
 from tidemill.pipelines.reasons import kind_of_reason
@@ -27,7 +27,7 @@ STYLES = {
 
 
 def print_counts(
-    driver: Driver,
+    lookout: Lookout,
     plan: Plan,
     counts: Mapping[str, Mapping[str, int]],
     usage: Mapping[str, int],
@@ -35,7 +35,7 @@ def print_counts(
 ) -> None:
     """How a pipeline is."""
     console = out()
-    console.print(f"{driver.pipeline.name}  {driver.pipeline.root}", style="bold")
+    console.print(f"{lookout.pipeline.name}  {lookout.pipeline.root}", style="bold")
     if "" in paused:
         console.print(f"  paused by {paused['']}", style="yellow")
     words = [word for word in STYLES if any(row.get(word) for row in counts.values())] or ["fresh"]
@@ -44,15 +44,22 @@ def print_counts(
         cells = [Text(f"{row.get(word, 0):,}", style=STYLES[word] if row.get(word) else "dim") for word in words]
         made.add_row(stage, *cells, f"{usage[stage]:,}", f"paused by {paused[stage]}" if stage in paused else "")
     console.print(made)
-    for problem in (*driver.problems, *plan.problems):
-        console.print(f"  {problem}", style="red")
+    print_problems(lookout, plan)
 
 
-def print_plan(driver: Driver, plan: Plan, limit: int) -> None:
+def print_problems(lookout: Lookout, plan: Plan) -> None:
+    """What cannot be looked at, and what is strange."""
+    for problem in (*lookout.problems, *plan.problems):
+        out().print(f"  {problem}", style="red")
+    for note in lookout.notes:
+        out().print(f"  {note}", style="yellow")
+
+
+def print_plan(lookout: Lookout, plan: Plan, limit: int) -> None:
     """What would be done, and why."""
     console = out()
     console.print(
-        f"{driver.pipeline.name}: {len(plan.builds):,} to build, {len(plan.holds):,} held, "
+        f"{lookout.pipeline.name}: {len(plan.builds):,} to build, {len(plan.holds):,} held, "
         f"{sum(plan.fresh.values()):,} fresh, {len(plan.orphans):,} orphans",
         style="bold",
     )
@@ -66,11 +73,10 @@ def print_plan(driver: Driver, plan: Plan, limit: int) -> None:
         console.print(f"  and {len(plan.steps) - limit:,} more", style="dim")
     for stage, entity in plan.orphans[:limit]:
         console.print(f"  orphan  {stage.name}/{entity}", style="dim")
-    for problem in (*driver.problems, *plan.problems):
-        console.print(f"  {problem}", style="red")
+    print_problems(lookout, plan)
 
 
-def step_json(driver: Driver, step: Step) -> dict[str, Any]:
+def step_json(step: Step) -> dict[str, Any]:
     """A step for programs."""
     return {
         "stage": step.stage.name,
@@ -107,6 +113,11 @@ def print_story(story: Story) -> None:
     for path, content in story.inputs.items():
         made = f"  made by {story.made_by[path]}" if path in story.made_by else ""
         console.print(f"  {path}  {content[:12] or 'not there'}{made}")
+    further = [name for name in story.made_from if name not in story.inputs and name not in story.made_by.values()]
+    if further:
+        console.print("\nmade from", style="bold")
+        for name in further[:20]:
+            console.print(f"  {name}")
     if story.taken_by:
         console.print("\ntaken by", style="bold")
         for name in story.taken_by[:20]:

@@ -97,18 +97,18 @@ def status(app: str, pipeline: str | None = None, /, *, json: bool = False, plac
 
     async def look() -> None:
         told = []
-        async for driver, plan in looks(load_target(app), pipeline, place):
-            counted, used = operate.counts(driver, plan), operate.usage(driver)
-            paused = {stage: c.paused_by for stage, c in driver.world.controls.items() if c.paused_by}
+        async for lookout, plan in looks(load_target(app), pipeline, place):
+            counted, used = operate.counts(lookout, plan), operate.usage(lookout)
+            paused = {stage: c.paused_by for stage, c in lookout.world.controls.items() if c.paused_by}
             if json:
                 told.append(
                     {
-                        "pipeline": driver.pipeline.name, "root": str(driver.pipeline.root), "stages": counted,
-                        "bytes": used, "paused": paused, "problems": [*driver.problems, *plan.problems],
+                        "pipeline": lookout.pipeline.name, "root": str(lookout.pipeline.root), "stages": counted,
+                        "bytes": used, "paused": paused, "problems": [*lookout.problems, *plan.problems],
                     }
                 )  # fmt: skip
             else:
-                print_counts(driver, plan, counted, used, paused)
+                print_counts(lookout, plan, counted, used, paused)
         if json:
             print_json(told)
 
@@ -129,9 +129,9 @@ def check(app: str, pipeline: str | None = None, /, *, place: Place = HERE) -> i
 
     async def look() -> int:
         stale = 0
-        async for driver, plan in looks(load_target(app), pipeline, place):
+        async for lookout, plan in looks(load_target(app), pipeline, place):
             fresh, left = sum(plan.fresh.values()), len(plan.steps)
-            out().print(f"{driver.pipeline.name}: {fresh:,} fresh, {left:,} not")
+            out().print(f"{lookout.pipeline.name}: {fresh:,} fresh, {left:,} not")
             stale += left
         return 1 if stale else 0
 
@@ -156,20 +156,20 @@ def plan(app: str, pipeline: str | None = None, /, *, limit: int = 50, json: boo
 
     async def look() -> None:
         told = []
-        async for driver, found in looks(load_target(app), pipeline, place):
+        async for lookout, found in looks(load_target(app), pipeline, place):
             if json:
                 told.append(
                     {
-                        "pipeline": driver.pipeline.name,
-                        "builds": [step_json(driver, step) for step in found.builds],
-                        "holds": [step_json(driver, step) for step in found.holds],
+                        "pipeline": lookout.pipeline.name,
+                        "builds": [step_json(step) for step in found.builds],
+                        "holds": [step_json(step) for step in found.holds],
                         "orphans": [f"{stage.name}/{entity}" for stage, entity in found.orphans],
                         "fresh": found.fresh,
-                        "problems": [*driver.problems, *found.problems],
+                        "problems": [*lookout.problems, *found.problems],
                     }
                 )
             else:
-                print_plan(driver, found, limit)
+                print_plan(lookout, found, limit)
         if json:
             print_json(told)
 
@@ -193,9 +193,9 @@ def explain(app: str, state: str, /, *, json: bool = False, place: Place = HERE)
     async def look() -> None:
         target = load_target(app)
         owner = owner_of(target, state)
-        async for driver, found in looks(target, owner.name, place):
+        async for lookout, found in looks(target, owner.name, place):
             stage, entity = operate.find_state(owner, state)
-            story = await operate.explain(driver, found, stage, entity)
+            story = await operate.explain(lookout, found, stage, entity, others=target.pipelines)
             if json:
                 print_json(story_json(story))
             else:
@@ -295,8 +295,8 @@ def draw(
     if live:
 
         async def look() -> None:
-            async for driver, found in looks(target, pipeline, place):
-                out().print(draw_pipeline(driver.pipeline, operate.counts(driver, found)))
+            async for lookout, found in looks(target, pipeline, place):
+                out().print(draw_pipeline(lookout.pipeline, operate.counts(lookout, found)))
 
         return asyncio.run(look())
     for each in target.choose(pipeline):
@@ -312,17 +312,17 @@ async def _run_once(target: Target, name: str | None, approve: bool, place: Plac
             began = time.monotonic()
             driver = Driver(database, pipeline)
             if approve:
-                for stage in driver.order:
+                for stage in driver.lookout.order:
                     await rows.set_approved(
                         database, pipeline.name, stage.name, stage.code.total, by=operator(), seconds=APPROVAL_LASTS
                     )
             found = await run_once(driver)
             took, fresh = time.monotonic() - began, sum(found.fresh.values())
             out().print(f"{pipeline.name}: {fresh:,} fresh, {len(found.steps):,} not, in {took:.2f} s")
-            for problem in (*driver.problems, *found.problems, *([driver.trouble] if driver.trouble else [])):
+            for problem in (*driver.lookout.problems, *found.problems, *([driver.trouble] if driver.trouble else [])):
                 out().print(f"  {problem}", style="red")
             if found.steps:
-                print_plan(driver, found, 20)
+                print_plan(driver.lookout, found, 20)
             left += len(found.steps)
     return 1 if left else 0
 

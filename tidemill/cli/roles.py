@@ -78,9 +78,11 @@ def orchestrator(app: str | None = None, /, *, metrics: str | None = None, place
     """
 
     def cast() -> Part:
-        settings = application(app, place, metrics=metrics).settings if app else place.settings(metrics=metrics)
+        known = application(app, place, metrics=metrics) if app else None
+        settings = known.settings if known else place.settings(metrics=metrics)
         database = Database(settings.database(), application="tidemill orchestrator")
-        return Part(Orchestrator(database, settings.orchestrator()), database, settings)
+        chains = known.chains if known else ()
+        return Part(Orchestrator(database, settings.orchestrator(), chains=chains), database, settings)
 
     return play(cast)
 

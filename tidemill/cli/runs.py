@@ -179,8 +179,9 @@ def fork(id: str, /, *, at: int, app: str, place: Place = HERE) -> None:
     out().print(f"run r{asyncio.run(begin())} goes on from tick {at} of run r{run_number(id)}")
 
 
-async def cancel_runs(numbers: list[int], place: Place) -> None:
+async def cancel_runs(ids: list[str], place: Place) -> None:
     """Ask runs to end; each is told by itself."""
+    numbers = [run_number(each) for each in ids]
     async with opened(place.settings()) as database:
         for number in numbers:
             reason = f"cancelled by {operator()}"

@@ -35,6 +35,7 @@ def server(
     behind_proxy: bool = False,
     plain_http: bool = False,
     name: list[str] | None = None,
+    grpc: str | None = None,
     place: Place = HERE,
 ) -> int:
     """Serve the HTTP API of an application under /api/v1, at this machine only unless told otherwise.
@@ -63,6 +64,8 @@ def server(
         Serve other machines without TLS: whoever is on the way can read tokens.
     name
         A host name by which browsers ask for it; say it again for more.
+    grpc
+        Serve gRPC as well at this address, such as 127.0.0.1:7434, with the same tokens and certificate.
     """
     wanted = ServerSettings(
         host=host,
@@ -75,6 +78,7 @@ def server(
         behind_proxy=behind_proxy,
         plain_http=plain_http,
         names=check_names(name or ()),
+        grpc=grpc,
     ).validate()
 
     def cast() -> Part:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -9,6 +10,7 @@ import sys
 def main() -> None:
     """Run one command and exit."""
     if sys.argv[1:3] == ["pipeline", "check"] and all(not word.startswith("-") for word in sys.argv[3:]):
+        gc.disable()  # Everything that is made here is needed until the end.
         from tidemill.cli.pipelinecheck import check_quickly
 
         status = check_quickly(sys.argv[3:])
@@ -16,6 +18,7 @@ def main() -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)  # Nothing is left to do but to forget, one by one, all that was looked at.
+        gc.enable()
     from tidemill.cli.main import main as run
 
     run()

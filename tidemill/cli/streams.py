@@ -55,6 +55,12 @@ class Target(msgspec.Struct, frozen=True):
             raise ConfigError(f"{self.path} declares no stream {name!r}; it declares {', '.join(self.streams)}")
         return [self.streams[name]]
 
+    def one(self, name: str | None) -> Stream:
+        found = self.only(name)
+        if len(found) > 1:
+            raise ConfigError(f"{self.path} declares several streams: say which one, of {', '.join(self.streams)}")
+        return found[0]
+
 
 @commands.command
 def run(
@@ -83,7 +89,7 @@ def run(
 
         def cast() -> Part:
             known = _load(target, place, metrics)
-            (wanted,) = known.only(stream) if stream or len(known.streams) < 2 else _one(known)
+            wanted = known.one(stream)
             database = Database(known.settings.database(), application=f"tidemill stream {wanted.name}")
             return Part(Dispatcher(wanted, database, target=target), database, known.settings, patience=None)
 
@@ -434,10 +440,6 @@ def _load(target: str, place: Place, metrics: str | None) -> Target:
         return Target(target, place.settings(metrics=metrics), streams, True)
     known = application(target, place, metrics=metrics)
     return Target(target, known.settings, known.streams.declared, False)
-
-
-def _one(known: Target) -> list[Stream]:
-    raise ConfigError(f"{known.path} declares several streams: say which one, of {', '.join(known.streams)}")
 
 
 async def _supervise(known: Target, specs: list[ChildSpec], *, grace: float) -> int:

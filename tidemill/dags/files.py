@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -48,14 +49,32 @@ def load_dag(path: str | FilePath, *, refs: RefResolver | None = None) -> Dag:
     return _load(FilePath(path), refs or Refs(), ())
 
 
-def parse_dag(text: str, *, file: str = "dag.yaml", refs: RefResolver | None = None) -> Dag:
-    """The dag in a text. `file` is what errors call it; one that ends in .json is read as JSON, others as YAML."""
-    return _parse(text, file, refs or Refs(), _no_files)
+def parse_dag(
+    text: str, *, file: str = "dag.yaml", refs: RefResolver | None = None, inside: FilePath | None = None
+) -> Dag:
+    """The dag in a text. `file` is what errors call it; one that ends in .json is read as JSON, others as YAML.
+
+    With `inside`, the text is to be that file, and dags in files beside it are read as long as they are in this folder.
+    """
+    known = refs or Refs()
+    if inside is None:
+        return _parse(text, file, known, _no_files)
+    here, within = FilePath(file), inside.resolve()
+    return _parse(text, file, known, lambda name: _load(here.parent / name, known, (here.resolve(),), within))
 
 
 def problems_in(path: str | FilePath, *, refs: RefResolver | None = None) -> list[DagError]:
     """Everything that is wrong with a dag file and those inside of it; nothing if it can work."""
     return sorted(_problems_in(FilePath(path), refs or Refs(), ()), key=lambda each: (each.file or "", each.line or 0))
+
+
+def problems_in_text(
+    text: str, path: str | FilePath, *, inside: str | FilePath, refs: RefResolver | None = None
+) -> list[DagError]:
+    """The same for a text that is to be the file `path`. Dags in other files are read only `inside` of a folder."""
+    within = FilePath(inside).resolve()
+    found = _problems_in(FilePath(path), refs or Refs(), (), text=text, inside=within)
+    return sorted(found, key=lambda each: (each.file or "", each.line or 0))
 
 
 def located(path: str | FilePath, problems: Sequence[DagError]) -> list[DagError]:
@@ -65,9 +84,15 @@ def located(path: str | FilePath, problems: Sequence[DagError]) -> list[DagError
     return [_placed(each, str(path), lines) for each in problems]
 
 
-def _load(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...]) -> Dag:
-    text, inside = _read(path, within)
-    return _parse(text, str(path), refs, lambda name: _load(path.parent / name, refs, inside))
+def _load(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...], inside: FilePath | None = None) -> Dag:
+    _check_inside(path, inside)
+    text, above = _read(path, within)
+    return _parse(text, str(path), refs, lambda name: _load(path.parent / name, refs, above, inside))
+
+
+def _check_inside(path: FilePath, inside: FilePath | None) -> None:
+    if inside is not None and not path.resolve().is_relative_to(inside):
+        raise ConfigError(f"{path.name!r} leads out of the folder of workflow files: it is not read")
 
 
 def _read(path: FilePath, within: tuple[FilePath, ...]) -> tuple[str, tuple[FilePath, ...]]:
@@ -185,16 +210,31 @@ def _converted(data: Any, kind: Any, place: Path) -> Any:
 # -- all that is wrong, and not only the first ----------------------------------------------------
 
 
-def _problems_in(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...]) -> Iterator[DagError]:
-    text, inside = _read(path, within)
+def _problems_in(
+    path: FilePath,
+    refs: RefResolver,
+    within: tuple[FilePath, ...],
+    *,
+    text: str | None = None,
+    inside: FilePath | None = None,
+) -> Iterator[DagError]:
+    _check_inside(path, inside)
+    text, above = _read(path, within) if text is None else (text.removeprefix("\ufeff"), (*within, path.resolve()))
     file = str(path)
     try:
         data, lines = _marked(text, file)
     except DagError as error:
         yield error
         return
-    for error in _problems_of(data, (), refs, lambda name: _problems_in(path.parent / name, refs, inside)):
+    look_into = partial(_problems_beside, path, refs, above, inside)
+    for error in _problems_of(data, (), refs, look_into):
         yield _placed(error, file, lines)
+
+
+def _problems_beside(
+    path: FilePath, refs: RefResolver, within: tuple[FilePath, ...], inside: FilePath | None, name: str
+) -> Iterator[DagError]:
+    return _problems_in(path.parent / name, refs, within, inside=inside)
 
 
 def _problems_of(data: Any, place: Path, refs: RefResolver, look_into: Reader) -> Iterator[DagError]:

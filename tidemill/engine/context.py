@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.engine.captured import Lines
 
 if TYPE_CHECKING:
     from tidemill.engine.models import ModelUse
@@ -38,6 +39,7 @@ class RunningJob:
         "cancel_reason",
         "id",
         "kill_at",
+        "lines",
         "models",
         "note",
         "overrun",
@@ -65,6 +67,7 @@ class RunningJob:
         self.kill_at: float | None = None
         self.overrun: str | None = None
         self.models: ModelUse | None = None
+        self.lines: Lines | None = None
 
     def report(self, progress: float | None = None, message: str | None = None) -> None:
         """Say how far the job has come: a fraction from 0 to 1, a message, or both. Counts as a sign of life."""
@@ -78,6 +81,12 @@ class RunningJob:
     def beat(self) -> None:
         """A sign of life without anything to show; the first one arms the stall watchdog."""
         self.beat_at = time.monotonic()
+
+    def keep_line(self, line: bytes) -> None:
+        """Keep a logged line for people who look at this job."""
+        if self.lines is None:
+            self.lines = Lines()
+        self.lines.add(line)
 
     def model(self, name: str) -> Any:
         """A model of the application, in memory until this job has ended.

@@ -20,6 +20,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
+from tidemill.engine.captured import Lines
 from tidemill.engine.context import JobCancelled, RunningJob, enter_job
 from tidemill.engine.isolation import Children
 from tidemill.engine.models import ModelCache
@@ -37,6 +38,7 @@ from tidemill.engine.seams import InvokeContext, NodeCall, within
 from tidemill.engine.task import Task, encode_result
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.tracing import is_tracing, run_traced
+from tidemill.store.joblog import AttemptLog
 from tidemill.store.turns import UNWANTED
 
 log = structlog.get_logger("tidemill.worker")
@@ -81,6 +83,7 @@ class Hands:
         self.backlog: deque[tuple[float, ClaimedJob]] = deque()
         self.finished: list[Finish] = []
         self.requeues: list[Requeue] = []
+        self.logs: list[AttemptLog] = []
         self.unknown: set[str] = set()
         self.meter = Meter()
         self._tracing = False
@@ -283,6 +286,9 @@ class Hands:
             ended = self._after_error(claim, job, error)
         if job.models is not None and not slot.abandoned:
             job.models.close()
+        if job.lines is not None:
+            self.logs.append(log_of(job))
+            job.lines = None
         if type(ended) is not Finish or ended.state != "succeeded":
             self._tell(claim, ended)
         if self.slots.get(claim.id) is not slot:
@@ -373,6 +379,12 @@ class Hands:
         else:
             level, event = (log.warning, "job will be retried") if ended.failed else (log.info, "job snoozed")
         level(event, job=claim.id, task=claim.task, attempt=claim.attempt, worker=self.worker, why=ended.note)
+
+
+def log_of(job: RunningJob) -> AttemptLog:
+    """What an attempt has logged so far."""
+    began_at, dropped, lines = (job.lines or Lines()).take()
+    return AttemptLog(job.id, job.attempt, began_at, dropped, lines)
 
 
 def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[Any, BaseException | None]:

@@ -20,6 +20,7 @@ from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.context import RunningJob, enter_job
 from tidemill.engine.isolation import Order, Word
 from tidemill.engine.load import load_app
+from tidemill.engine.logs import configure_logs
 from tidemill.engine.outcome import message_of, trace_of
 from tidemill.engine.task import encode_result
 from tidemill.engine.telemetry.tracing import continuing
@@ -44,6 +45,9 @@ class ReportingJob(RunningJob):
         super().beat()
         self._say(Word(beat=True))
 
+    def keep_line(self, line: bytes) -> None:
+        self._say(Word(line=msgspec.Raw(line)))
+
 
 def serve(app_path: str) -> None:
     """Run orders from stdin until the parent is gone."""
@@ -56,7 +60,9 @@ def serve(app_path: str) -> None:
     def say(word: Word) -> None:
         mouth.write(encode(word) + b"\n")
 
-    tasks = load_app(app_path).tasks
+    app = load_app(app_path)
+    configure_logs(app.settings.log_level, app.settings.log_format)
+    tasks = app.tasks
     for line in sys.stdin.buffer:
         order: Order = decode(line, Order)
         try:

@@ -45,6 +45,8 @@ class Word(msgspec.Struct, omit_defaults=True):
     message: str = ""
     trace: str = ""
     seconds: float = 0.0
+    line: msgspec.Raw = msgspec.Raw()
+    """Something that the task logged."""
 
 
 class TaskError(Exception):
@@ -120,6 +122,9 @@ class Children:
                     job.report(word.progress, word.note)
                 else:
                     job.beat()
+                continue
+            if line := bytes(word.line):
+                job.keep_line(line)
                 continue
             return word
         status = await child.wait()

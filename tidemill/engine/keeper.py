@@ -3,8 +3,9 @@
     keeper = RunKeeper(PostgresRuns(database), {"Article": FlowKind(Article())})
     await keeper.run()                      # until stop()
 
-Ownership hangs on one lease, as a worker's jobs do. Each turn of the commit loop takes what all runs have to write
-and commits it in one statement; whatever happens meanwhile goes into the next turn.
+Ownership hangs on one lease, as a worker's jobs do. What the runs have to write is committed many runs at a time, in
+one statement; whatever happens meanwhile goes into the next turn. Two such turns may be under way, of different runs:
+the database writes while this process computes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tidemill.core.ticks import Elapsed, Tick
 from tidemill.engine.numbers import RunNumbers
 from tidemill.engine.runstore import CLASHES, RunStore
 from tidemill.engine.stored import RunKind, StoredRun, Unopened, WorkEnd
+from tidemill.engine.writer import TurnWriter
 from tidemill.store.database import Connection, is_away, is_full
 from tidemill.store.turns import RunTurn
 from tidemill.store.workers import WorkerCard
@@ -39,6 +41,8 @@ MOST_INBOX = 5000
 WAKE_AT_MOST_EVERY = 0.05
 LOOK_FOR_OWN = 5.0
 LETTING_GO = 10.0
+WRITERS = 2
+WORTH_SHARING = 16
 
 
 class RunKeeper:
@@ -54,11 +58,12 @@ class RunKeeper:
         self._kinds = kinds
         self._lease = lease
         self._heartbeat = heartbeat
+        self._writer = TurnWriter(store)
         self._dirty: dict[StoredRun, None] = {}
+        self._writing: set[StoredRun] = set()  # those whose last turn is on its way to the database
         self._idle_since: dict[int, float] = {}
         self._taken: set[int] = set()  # inbox rows that a run has, as long as a reading may still show them
         self._settled: set[int] = set()  # those of them whose turn has been written
-        self._turn_number = 0
         self._numbers = RunNumbers(store)
         self._born: dict[int, asyncio.Future[None]] = {}
         self._wake_at = 0.0
@@ -127,7 +132,7 @@ class RunKeeper:
 
     async def run(self) -> None:
         """Own and drive runs until told to stop. Raises `LeaseLostError` when taken for dead."""
-        self.worker_id = await self._store.join(
+        self.worker_id = self._writer.owner = await self._store.join(
             self._card(), lease=self._lease, heartbeat=self._heartbeat, on_fenced=self._fence
         )
         await self._store.unpark(list(self._kinds))
@@ -139,7 +144,7 @@ class RunKeeper:
                     group.create_task(self._take_up()),
                     group.create_task(self._clear_away()),
                 ]
-                writing = group.create_task(self._write())
+                writing = [group.create_task(self._write()) for _ in range(WRITERS)]
                 await hears.wait()
                 self._ready.set()
                 await self._stop.wait()
@@ -147,7 +152,8 @@ class RunKeeper:
                     helper.cancel()
                 if self._fenced is None:
                     await self._let_go_of_all()
-                writing.cancel()
+                for each in writing:
+                    each.cancel()
         finally:
             self._ready.set()
             await self._store.stop_renewing()
@@ -181,81 +187,52 @@ class RunKeeper:
     # -- writing ----------------------------------------------------------------------------------
 
     async def _write(self) -> None:
-        """Commit what the runs have to write, all of them together, as fast as the database takes it."""
+        """Commit what the runs have to write, many of them together, as fast as the database takes it.
+
+        There are several of these: while the database writes the turns of some runs, other runs make theirs.
+        """
         while True:
             await self._writes.wait()
+            await asyncio.sleep(0)  # What the runs do at once goes into the same turn.
             self._writes.clear()
-            await self._write_turn()
+            if runs := self._take_dirty():
+                await self._write_turn(runs)
 
-    async def _write_turn(self) -> None:
-        dirty, self._dirty = self._dirty, {}
-        taken = [(run, *run.take_turn()) for run in dirty if not run.let_go]
-        if not taken:
-            return
+    def _take_dirty(self) -> list[StoredRun]:
+        """The runs whose turns are to be written now: never one whose last turn is not written yet."""
+        runs = [run for run in self._dirty if run not in self._writing]
+        if len(runs) >= WORTH_SHARING and not self._writing:
+            del runs[len(runs) // 2 :]
+            self._writes.set()  # The rest is for the next who writes.
+        for run in runs:
+            del self._dirty[run]
+        return runs
+
+    async def _write_turn(self, runs: list[StoredRun]) -> None:
+        self._writing.update(runs)
+        taken = [(run, *run.take_turn()) for run in runs if not run.let_go]
         together = [turn for _, turn, _ in taken if turn.within is None]
         apart = [(run, turn) for run, turn, _ in taken if turn.within is not None]
-        parts = await asyncio.gather(self._commit(together), *(self._commit_within(run, turn) for run, turn in apart))
-        mine = set[int]().union(*parts)
+        if apart:
+            parts = await asyncio.gather(self._writer.write(together), *(self._write_within(*each) for each in apart))
+            mine = set[int]().union(*parts)
+        else:
+            mine = await self._writer.write(together)
+        self._writing.difference_update(runs)
         for run, turn, after in taken:
             self._written(run, turn, after, run.number in mine)
+        if self._dirty:
+            self._writes.set()
 
-    async def _commit_within(self, run: StoredRun, turn: RunTurn) -> set[int]:
-        """Write one run's turn together with what its step has written in a transaction of its own.
-
-        If it cannot be written, the run is taken up again from what is stored, and the step is run again.
-        """
-        connection, self._turn_number = turn.within, self._turn_number + 1
-        number = self._turn_number
+    async def _write_within(self, run: StoredRun, turn: RunTurn) -> set[int]:
+        """If it cannot be written, the run is taken up again from what is stored, and the step is run again."""
         try:
-            mine = await self._store.commit_within(connection, self.worker_id, number, turn)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the journal tells what holds
-            log.warning("a step's own transaction was not committed", run=turn.run_id, error=str(error))
-            mine = await self._store.written(self.worker_id, number, [turn])
+            mine = await self._writer.write_within(turn)
         finally:
-            connection.terminate()
             run.transaction_over()
         if not mine:
             self._look_for_own_at = 0.0
         return mine
-
-    async def _commit(self, turns: list[RunTurn]) -> set[int]:
-        """Write a turn, however often it takes; returns the runs that were still ours."""
-        if not turns:
-            return set()
-        self._turn_number += 1
-        return await self._commit_as(self._turn_number, turns)
-
-    async def _commit_as(self, number: int, turns: list[RunTurn]) -> set[int]:
-        uncertain = False
-        while True:
-            try:
-                mine = await self._store.commit(self.worker_id, number, turns)
-                if uncertain and len(mine) < len(turns):
-                    mine |= await self._store.written(self.worker_id, number, turns)
-                return mine
-            except CLASHES:
-                continue
-            except Exception as error:  # noqa: BLE001 - what is not passing is found and parked
-                if is_away(error) or is_full(error):
-                    log.warning("the database is away", error=str(error), runs=len(turns))
-                    uncertain = True
-                    if is_full(error):
-                        await asyncio.sleep(SAFETY_POLL)
-                    continue
-                return await self._commit_without_the_bad(number, turns, error)
-
-    async def _commit_without_the_bad(self, number: int, turns: list[RunTurn], error: Exception) -> set[int]:
-        """The database refuses something in this turn: find the run that it is in, and park that one alone."""
-        if len(turns) > 1:
-            half = len(turns) // 2
-            return await self._commit_as(number, turns[:half]) | await self._commit_as(number, turns[half:])
-        (turn,) = turns
-        if turn.state == "parked":
-            raise error
-        log.error("run parked: the database refuses what it has to write", run=turn.run_id, error=str(error))
-        note = storable(f"{type(error).__name__}: {error}; what the run had to write could not be written: cancel it")
-        await self._commit_as(number, [RunTurn(turn.run_id, turn.before, turn.before, state="parked", note=note)])
-        return set()
 
     def _written(self, run: StoredRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
         self._settled.update(turn.used)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
 
+from tidemill.engine.captured import write_line
 from tidemill.engine.context import find_current_job
 
 
 def configure_logs(level: str = "info", form: str = "auto", *, colours: bool | None = None) -> None:
     """Set up logging for a Tidemill process. An application that embeds Tidemill configures its own."""
     human = form == "human" or (form == "auto" and sys.stderr.isatty())
-    common = [structlog.contextvars.merge_contextvars, add_job, structlog.processors.add_log_level]
+    common = [structlog.contextvars.merge_contextvars, add_job, structlog.processors.add_log_level, keep_line]
     if human:
         last = [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
@@ -51,3 +53,16 @@ def add_job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Muta
         event.setdefault("task", job.task)
         event.setdefault("attempt", job.attempt)
     return event
+
+
+def keep_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Keep a line with the job that it was logged in."""
+    job = find_current_job()
+    if job is not None:
+        job.keep_line(write_line(event, _trace_of(event.get("exc_info"))))
+    return event
+
+
+def _trace_of(told: Any) -> str:
+    error = sys.exc_info()[1] if told is True else told[1] if isinstance(told, tuple) else told
+    return "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""

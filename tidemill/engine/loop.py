@@ -29,6 +29,17 @@ class Adapter(Protocol):
         ...
 
 
+class _Silence:
+    """What surrounds a run that nobody listens to any more."""
+
+    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None: ...
+
+    def execute(self, loop: RunLoop, command: Command) -> None: ...
+
+
+_SILENCE = _Silence()
+
+
 class RunLoop:
     """One run: its state, the ticks on their way to it, and the adapter around it."""
 
@@ -46,6 +57,10 @@ class RunLoop:
             (self._outcomes if type(tick) in (Completed, Noted) else self._outside).append(tick)
         if not self._draining:
             self._drain()
+
+    def close(self) -> None:
+        """The run is over, or another's: what is posted from now on is said to nobody."""
+        self._adapter = _SILENCE  # It and the loop know each other: apart, they leave memory at once.
 
     def execute(self, commands: Sequence[Command]) -> None:
         """Do what follows from ticks that are safe now."""

@@ -22,6 +22,8 @@ class RunNumbers:
 
     async def next(self) -> int:
         """A number that no other run has."""
+        if self._left:
+            return self._left.pop()
         async with self._reserving:
             if not self._left:
                 now = asyncio.get_running_loop().time()

@@ -8,6 +8,7 @@ next partitions and drops the old ones. Several orchestrators may run: every rou
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -21,7 +22,9 @@ from tidemill.engine.telemetry.meter import Meter, Reporter
 from tidemill.store import retention, sweeps
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.eventlog import keep_log
-from tidemill.store.migrate import migrate
+from tidemill.store.joblog import keep_job_log
+from tidemill.store.migrate import OWN_CHAIN, Chain, migrate
+from tidemill.store.retained import read_retention
 from tidemill.store.runs import forget_runs
 from tidemill.store.telemetry import forget_telemetry
 from tidemill.store.turns import cancel_unwanted
@@ -48,12 +51,18 @@ class Orchestrator:
     """Keeps the tables in order for everybody else."""
 
     def __init__(
-        self, database: Database, settings: OrchestratorSettings | None = None, *, clock: Clock = SYSTEM_CLOCK
+        self,
+        database: Database,
+        settings: OrchestratorSettings | None = None,
+        *,
+        chains: Sequence[Chain] = (),
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.settings = (settings or OrchestratorSettings()).validate()
         self.meter = Meter()
         self._reporter = Reporter(database, self.meter, "orchestrator")
         self._database = database
+        self._chains = (OWN_CHAIN, *chains)
         self._clock = clock
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
@@ -68,8 +77,9 @@ class Orchestrator:
     async def run(self) -> None:
         """Migrate, then walk the rounds until told to stop."""
         await self._database.open()
-        for migration in await migrate(self._database, patience=None):
-            log.info("migrated", version=migration.version, name=migration.name)
+        for chain in self._chains:
+            for migration in await migrate(self._database, chain, patience=None):
+                log.info("migrated", ledger=chain.ledger, version=migration.version, name=migration.name)
         housekeeping_at = 0.0
         while not self._stop.is_set():
             try:
@@ -119,14 +129,17 @@ class Orchestrator:
     async def keep_house(self) -> None:
         """What can wait: partitions, retention, leftovers, orphaned jobs."""
         today = datetime.fromtimestamp(self._clock.now(), UTC).date()
+        wanted, _ = await read_retention(self._database)
+        jobs, runs = wanted.jobs or self.settings.keep_days, wanted.runs or self.settings.keep_days
         await retention.make_partitions(self._database, today)
-        if dropped := await retention.drop_partitions(self._database, today, keep_days=self.settings.keep_days):
+        if dropped := await retention.drop_partitions(self._database, today, keep_days=jobs):
             log.info("history dropped", partitions=dropped)
-        await keep_log(self._database, today, keep_days=self.settings.keep_days)
+        await keep_job_log(self._database, today, keep_days=jobs)
+        await keep_log(self._database, today, keep_days=wanted.events or self.settings.keep_days)
         await retention.forget_leftovers(self._database)
         await forget_telemetry(self._database)
-        while await forget_runs(self._database, keep_days=self.settings.keep_days):
-            log.info("old runs forgotten", keep_days=self.settings.keep_days)
+        while await forget_runs(self._database, keep_days=runs):
+            log.info("old runs forgotten", keep_days=runs)
         await retention.analyze_history(self._database)
         if orphans := await sweeps.reclaim_orphans(self._database, self._lost):
             log.error("jobs of ended workers went back to their queues", jobs=orphans)

@@ -20,6 +20,7 @@ from tidemill.engine.fairness import Appetite, share_room
 from tidemill.engine.hands import Hands
 from tidemill.store.claims import Claims
 from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.joblog import write_logs
 from tidemill.store.modelclaims import ModelClaims
 
 log = structlog.get_logger("tidemill.worker")
@@ -133,6 +134,9 @@ class Pump:
         self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]
     ) -> tuple[list[Finish], list[Requeue]]:
         finished, requeues = unwritten
+        if logs := list(self._hands.logs):  # Before the end of their jobs, so that whoever sees that sees them.
+            await write_logs(self._database, claims.connection, logs)
+            del self._hands.logs[: len(logs)]
         if requeues:
             await claims.requeue(requeues)
         wanted = self._wanted()
@@ -171,7 +175,8 @@ class Pump:
         chosen = affinity.choose(heads, self._hands.needed_models())
         for head in chosen:
             if left[head.queue] > 0:
-                jobs = await claims.claim(head, left[head.queue], unknown)
+                # Without patience nothing is overtaken: one job, then look whose turn it is.
+                jobs = await claims.claim(head, left[head.queue] if affinity.patience else 1, unknown)
                 if jobs:
                     affinity.claimed(head.model)
                     self._hands.take_in(jobs)

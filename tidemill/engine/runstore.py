@@ -144,7 +144,7 @@ class PostgresRuns:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lifeline: Lifeline | None = None
-        self._connection: Connection | None = None
+        self._free: list[Connection] = []  # connections for turns; one for each that is under way at the same time
         self._reader: Connection | None = None
 
     # -- being an owner ---------------------------------------------------------------------------
@@ -191,9 +191,13 @@ class PostgresRuns:
         return await reserve_numbers(self._database, count)
 
     async def commit(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._database.connect_to_look_up()
-        return await commit_turn(self._database, self._connection, owner, number, turns)
+        connection = self._free.pop() if self._free else None
+        if connection is None or connection.is_closed():
+            connection = await self._database.connect_to_look_up()
+        try:
+            return await commit_turn(self._database, connection, owner, number, turns)
+        finally:
+            self._free.append(connection)
 
     async def commit_within(self, connection: Any, owner: int, number: int, turn: RunTurn) -> set[int]:
         mine = await commit_turn(self._database, connection, owner, number, [turn])
@@ -208,9 +212,10 @@ class PostgresRuns:
         return await self._database.connect(patience=30.0)
 
     async def close(self) -> None:
-        for connection in (self._connection, self._reader):
-            if connection is not None:
-                connection.terminate()
+        for connection in self._free:
+            connection.terminate()
+        if self._reader is not None:
+            self._reader.terminate()
 
     # -- taking up --------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from tidemill.store.wake import Listener
 log = structlog.get_logger("tidemill.scheduler")
 
 SAFETY_POLL = 10.0
+TELL_EVERY = 60.0
 
 
 class Scheduler:
@@ -46,6 +47,7 @@ class Scheduler:
         self._clock = clock
         self._news = asyncio.Event()
         self._stopping = False
+        self._told: dict[str, float] = {}
         self._ready = asyncio.Event()
 
     def stop(self) -> None:
@@ -79,7 +81,7 @@ class Scheduler:
         self._news.clear()
         try:
             for fired in await fire_due(self._database, _plan, self._place):
-                if fired.jobs:
+                if fired.jobs and self._is_worth_telling(fired.schedule):
                     log.info("schedule fired", schedule=fired.schedule, jobs=[job.id for job in fired.jobs[:5]])
                 if fired.missed:
                     log.warning("fires were missed", schedule=fired.schedule, missed=fired.missed)
@@ -90,6 +92,14 @@ class Scheduler:
             log.warning("the database is away", error=str(error))
             return 1.0
         return SAFETY_POLL if wait is None else min(SAFETY_POLL, max(wait, 0.0))
+
+    def _is_worth_telling(self, schedule: str) -> bool:
+        """One that fires every second is told of once a minute: its jobs are there to be looked at."""
+        now = self._clock.monotonic()
+        if now < self._told.get(schedule, now - TELL_EVERY) + TELL_EVERY:
+            return False
+        self._told[schedule] = now
+        return True
 
     async def _sleep(self, seconds: float) -> None:
         try:

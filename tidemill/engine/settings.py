@@ -59,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Where to serve Prometheus metrics: 127.0.0.1:9464, or only a port."""
     sample_every: float = 5.0
     """How often to sample what this host uses; 0 for never."""
+    workflow_folder: str | None = None
+    """The folder of workflow files that the console's editor may read and change; unset means none."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "auto"

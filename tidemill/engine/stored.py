@@ -131,8 +131,8 @@ class StoredRun:
         if self.let_go:  # A step that would not end: what it says now is said to nobody.
             return
         begun: Begun = [command.placed for command in commands if type(command) is RunWork]
-        last = len(ticks) - 1
-        encoded = [self.encode_tick(tick, begun if at == last else NOTHING_BEGUN) for at, tick in enumerate(ticks)]
+        encoded = [self.encode_tick(tick, NOTHING_BEGUN) for tick in ticks[:-1]]
+        encoded.append(self.encode_tick(ticks[-1], begun))
         turn = self.turn()
         turn.ticks += encoded
         turn.last += len(encoded)
@@ -223,6 +223,7 @@ class StoredRun:
         if not self.result.done():
             self.result.cancel()
         self.stop_all()
+        self.loop.close()
 
     def _take_snapshot(self, turn: RunTurn) -> None:
         self.snapshot_at = turn.last
@@ -244,3 +245,6 @@ class Unopened(StoredRun):
     def take_turn(self) -> tuple[RunTurn, list[Command]]:
         turn, self._turn = self.turn(), None
         return turn, []
+
+    def drop(self) -> None:
+        self.let_go = True

@@ -24,7 +24,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.core.job import check_name
 from tidemill.engine.affinity import Affinity
-from tidemill.engine.hands import Hands
+from tidemill.engine.hands import Hands, log_of
 from tidemill.engine.isolation import Children
 from tidemill.engine.lifeline import Lifeline
 from tidemill.engine.models import ModelCache
@@ -35,6 +35,7 @@ from tidemill.engine.task import Task
 from tidemill.engine.telemetry.meter import Reporter
 from tidemill.store.claims import find_cancels, report_progress
 from tidemill.store.database import Database
+from tidemill.store.joblog import write_logs
 from tidemill.store.jobs import JOBS_CHANNEL
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.wake import ANYTHING, Listener
@@ -55,6 +56,7 @@ log = structlog.get_logger("tidemill.worker")
 
 CONTROL_POLL = 5.0
 PROGRESS_EVERY = 0.3
+LINES_AFTER = 1.0
 
 
 class WorkerSettings(msgspec.Struct, frozen=True):
@@ -320,6 +322,7 @@ class Worker:
         """Write what running jobs report, a few times a second and all in one statement."""
         while True:
             await asyncio.sleep(PROGRESS_EVERY)
+            await self._show_lines()
             told = [slot.job for slot in self.hands.slots.values() if slot.job.reported]
             if not told:
                 continue
@@ -328,3 +331,14 @@ class Worker:
             await report_progress(
                 self._database, self.worker_id, [(job.id, job.attempt, job.progress, job.note) for job in told]
             )
+
+    async def _show_lines(self) -> None:
+        """Write what running jobs have logged; those that end soon write it themselves when they do."""
+        since = self._clock.monotonic() - LINES_AFTER
+        fresh = [
+            log_of(slot.job)
+            for slot in self.hands.slots.values()
+            if slot.job.lines is not None and slot.job.lines.fresh and slot.job.started < since
+        ]
+        if fresh:
+            await self._database.run(lambda connection: write_logs(self._database, connection, fresh), patience=5.0)

@@ -50,6 +50,10 @@ class Context(Generic[S]):
 
     is_flow_context: ClassVar[bool] = True
 
+    _saved: FlowState | None = None
+    _shown = 0
+    _children = 0
+
     def __init__(
         self, workflow: Workflow, previous_context: dict[str, Any] | None = None, serializer: Any = None
     ) -> None:
@@ -59,10 +63,9 @@ class Context(Generic[S]):
         self._work: Work | None = None
         self._held: list[tuple[Any, str | None]] = []
         self._holds = False
-        self._to_skip = self._writes_to_skip = self._shown_before = self._shown = self._children = 0
+        self._to_skip = self._writes_to_skip = self._shown_before = 0
         self._cell: Any = StateCell(find_state_type(known.steps))
         self._serializer = serializer or known.serializer or default_serializer()
-        self._saved: FlowState | None = None
         if previous_context:
             self._load(previous_context)
 
@@ -75,12 +78,9 @@ class Context(Generic[S]):
         made._work = work
         made._held = []
         made._holds = hold
-        made._saved = None
         made._to_skip = work.sent
         made._writes_to_skip = work.wrote
         made._shown_before = work.shown
-        made._shown = 0
-        made._children = 0
         made._cell = run.cell
         return made
 

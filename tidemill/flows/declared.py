@@ -14,6 +14,7 @@ from tidemill.engine.loop import Adapter
 from tidemill.flows.decorators import additions, steps_of
 from tidemill.flows.errors import WorkflowConfigurationError, WorkflowRuntimeError, WorkflowValidationError
 from tidemill.flows.events import Event, StartEvent, StopEvent
+from tidemill.flows.reducer import FlowProgram
 from tidemill.flows.resource import ResourceManager
 from tidemill.flows.runtime import basic_runtime, get_current_runtime
 from tidemill.flows.signature import StepSpec
@@ -73,12 +74,20 @@ class Declared:
         self._skip_graph_checks = tuple(skip_graph_checks)
         self._checked = False
         self._topology: Topology | None = None
+        self._programs: dict[bool, FlowProgram] = {}
 
     @property
     def topology(self) -> Topology:
         if self._topology is None:
             self._topology = Topology(self.steps, timeout=self.timeout)
         return self._topology
+
+    def program(self, *, narrates: bool) -> FlowProgram:
+        """The program of its runs: what it knows is the same for all of them."""
+        known = self._programs.get(narrates)
+        if known is None or known.topology is not self.topology:
+            known = self._programs[narrates] = FlowProgram(self.topology, narrates=narrates)
+        return known
 
     @property
     def events(self) -> list[type[Event]]:

@@ -30,25 +30,31 @@ class Memory:
 
 
 class Questions:
-    """The open questions of a run's steps, and the memories of those that are at work."""
+    """The open questions of a run's steps, and the memories of those that are at work: made when one asks."""
 
     def __init__(self) -> None:
+        self._known: dict[int, Any] = {}
         self._memories: dict[int, Memory] = {}
         self._open: dict[tuple[int, str], list[asyncio.Future[Any]]] = {}
 
     def begin(self, work: int, known: Any) -> None:
         """An attempt begins, with what its work knows from before."""
-        self._memories[work] = Memory(known)
+        self._known[work] = known
+        self._memories.pop(work, None)
 
     def end(self, work: int) -> None:
+        self._known.pop(work, None)
         self._memories.pop(work, None)
 
     def memory(self, work: int) -> Memory:
         """What the attempt that is under way knows."""
         found = self._memories.get(work)
-        if found is None:
+        if found is not None:
+            return found
+        if work not in self._known:
             raise WorkflowRuntimeError("this step has ended: what it has left running cannot wait for events any more")
-        return found
+        made = self._memories[work] = Memory(self._known[work])
+        return made
 
     def wait(self, work: int, question: str) -> asyncio.Future[Any]:
         """Will have the answer."""
@@ -69,10 +75,10 @@ class Questions:
 
     def answer(self, told: Answer) -> None:
         """An answer that is safe to go by."""
-        memory = self._memories.get(told.work)
         waiting = self._open.pop((told.work, told.question), [])
-        if memory is None:
+        if told.work not in self._known:
             return
+        memory = self.memory(told.work)
         if told.event is not None:
             memory.answers[told.question] = told.event
         elif waiting:

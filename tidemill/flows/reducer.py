@@ -124,7 +124,8 @@ class FlowProgram:
         result = type(ended.events[0]) if ended.events else type(None)
         self._narrate(out, work, "not_running", result)
         self._leave(state, work, out)
-        settle(state, work)
+        if work.undo:
+            settle(state, work)
         del state.works[work.id]
         if ended.listed:
             self._joins.open_batch(state, work, ended.events, tick.at, out)
@@ -135,7 +136,8 @@ class FlowProgram:
             return
         for event, target in ended.sent:
             self._send(state, event, target, tick.at, out)
-        self._joins.release_token(state, work.lineage, tick.at, out)
+        if work.lineage:
+            self._joins.release_token(state, work.lineage, tick.at, out)
         self._pump(state, work.step, tick.at, out)
 
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
@@ -295,9 +297,7 @@ class FlowProgram:
         most = self.topology.steps[name].num_workers
         while step.queue and len(step.slots) < most:
             work = step.queue.popleft()
-            work.slot = next(slot for slot in range(most) if slot not in step.slots)
-            step.slots.add(work.slot)
-            self._count(state, work, 1)
+            self._take_slot(state, step, work)
             self._narrate(out, work, "running", None)
             out.append(self._run(work))
 
@@ -307,8 +307,9 @@ class FlowProgram:
 
     def _leave(self, state: FlowState, work: Work, out: list[Command]) -> None:
         """An attempt is over: its worker is free."""
-        for question in list(work.waiting):
-            self._stop_waiting(state, work, question, out)
+        if work.waiting:
+            for question in list(work.waiting):
+                self._stop_waiting(state, work, question, out)
         if work.slot >= 0:
             state.steps[work.step].slots.discard(work.slot)
             self._count(state, work, -1)
@@ -392,10 +393,16 @@ class FlowProgram:
     def _occupy(self, state: FlowState, work: Work) -> None:
         """A step that does not wait holds a worker."""
         if work.slot < 0:
-            step = state.steps[work.step]
-            work.slot = next(slot for slot in range(len(step.slots) + 1) if slot not in step.slots)
-            step.slots.add(work.slot)
-            self._count(state, work, 1)
+            self._take_slot(state, state.steps[work.step], work)
+
+    def _take_slot(self, state: FlowState, step: StepState, work: Work) -> None:
+        """The first worker that is free; a step that goes on after waiting gets one beyond their number."""
+        slot = 0
+        while slot in step.slots:
+            slot += 1
+        work.slot = slot
+        step.slots.add(slot)
+        self._count(state, work, 1)
 
     # -- ends -------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ from tidemill.flows.errors import (
 from tidemill.flows.events import Event, StopEvent
 from tidemill.flows.notes import Asked, Ended, Failure, Note, Withdrew
 from tidemill.flows.questions import Questions
-from tidemill.flows.reducer import RUN_TIMEOUT, FlowProgram
+from tidemill.flows.reducer import RUN_TIMEOUT
 from tidemill.flows.retry_policy import next_delay
 from tidemill.flows.signature import StepSpec
 from tidemill.flows.state import FlowState, Work
@@ -69,7 +69,7 @@ class FlowRun:
         self.declared = declared(workflow)
         self.run_id = run_id
         self.cell = cell
-        self.program = FlowProgram(self.declared.topology, narrates=self.narrates)
+        self.program = self.declared.program(narrates=self.narrates)
         self.loop = RunLoop(self.program, self.declared.around(self), state)
         self.loop.state.store = cell.store
         self.result: asyncio.Future[StopEvent] = asyncio.get_running_loop().create_future()

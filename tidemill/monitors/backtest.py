@@ -7,6 +7,8 @@ same triggers it gives exactly the alerts that are stored.
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -70,7 +72,8 @@ async def backtest(
     async for entity, events in _by_entity(database, watch.name, since, until, entities):
         report.entities += 1
         report.events += len(events)
-        _add(report, walk_through(rules, entity, events, until, step=step))
+        # Beside the loop: a server that is asked for this goes on answering others.
+        _add(report, await asyncio.to_thread(walk_through, rules, entity, events, until, step=step))
     report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
     return report
 
@@ -122,7 +125,14 @@ def compare(first: Report, second: Report) -> Difference:
 
 
 def _by_identity(alerts: Iterable[AlertRecord]) -> dict[tuple[Any, ...], AlertRecord]:
-    return {(a.entity, a.trigger, a.key if a.key is not None else round(a.started_at, 3)): a for a in alerts}
+    """Alerts by what they are about; those with one beginning, of which there may be several, are counted."""
+    found: dict[tuple[Any, ...], AlertRecord] = {}
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for alert in alerts:
+        about = (alert.entity, alert.trigger, alert.key if alert.key is not None else round(alert.started_at, 3))
+        seen[about] += 1
+        found[(*about, seen[about])] = alert
+    return found
 
 
 def _gather(total: Outcome, outcome: Outcome) -> None:

@@ -31,12 +31,11 @@ from tidemill.engine.task import Task, TaskOptions
 from tidemill.monitors.channels import Channel, Command, Email, Message, Slack, Told, Webhook, named
 from tidemill.monitors.model import Monitor
 from tidemill.store.database import Database
-from tidemill.store.notices import bind_notices, mark_notices
+from tidemill.store.notices import NOTIFY_TASK, SILENCED, bind_notices, mark_notices
 
-TASK = "tidemill.notify"
+TASK = NOTIFY_TASK
 QUEUE = "notifications"
 KEY = "notify/{monitor}/{channel}/{batch}"  # two senders of one batch would send its messages twice
-SILENCED = "s"
 
 
 class NotSentError(TidemillError):

@@ -22,7 +22,7 @@ from tidemill.monitors.event import Event, Tick
 from tidemill.monitors.folding import CHECKPOINT_EVERY, CHECKPOINTS, base_before, describe, first_late
 from tidemill.monitors.memory import StateCache
 from tidemill.monitors.model import Monitor
-from tidemill.monitors.notify import SILENCED, notify_job
+from tidemill.monitors.notify import notify_job
 from tidemill.monitors.reducer import Outcome, Rules, Ticks, advance, rebuild
 from tidemill.monitors.standing import AlertRecord, Checkpoint, Marks, Problem, Standing
 from tidemill.store.alerts import Silence, open_alerts, read_open, read_silences, resolve_alerts
@@ -41,7 +41,7 @@ from tidemill.store.monitors import (
     commit_entities,
     note_problems,
 )
-from tidemill.store.notices import write_notices
+from tidemill.store.notices import SILENCED, write_notices
 
 BATCH = 500
 BREATH = 50

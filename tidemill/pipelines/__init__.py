@@ -13,17 +13,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tidemill.pipelines.build import BuildError, File
 from tidemill.pipelines.model import Entity, Pipeline, Stage
 from tidemill.pipelines.pattern import Pattern, PatternError
 
 if TYPE_CHECKING:
+    from tidemill.pipelines.build import SKIP, BuildError, File
     from tidemill.pipelines.objects import ObjectStates
     from tidemill.pipelines.once import plan_pipeline, update_pipeline
+    from tidemill.pipelines.statestore import StateStore
     from tidemill.pipelines.tables import DatabaseStates
     from tidemill.pipelines.workflows import load_workflow, node_type, transform
 
 __all__ = [
+    "SKIP",
     "BuildError",
     "DatabaseStates",
     "Entity",
@@ -33,6 +35,7 @@ __all__ = [
     "PatternError",
     "Pipeline",
     "Stage",
+    "StateStore",
     "load_workflow",
     "node_type",
     "plan_pipeline",
@@ -42,6 +45,10 @@ __all__ = [
 
 # Loaded when first asked for: most programs use none of them, and a check of everything must begin at once.
 _LATER = {
+    "SKIP": "tidemill.pipelines.build",
+    "BuildError": "tidemill.pipelines.build",
+    "File": "tidemill.pipelines.build",
+    "StateStore": "tidemill.pipelines.statestore",
     "ObjectStates": "tidemill.pipelines.objects",
     "DatabaseStates": "tidemill.pipelines.tables",
     "load_workflow": "tidemill.pipelines.workflows",

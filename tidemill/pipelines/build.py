@@ -2,16 +2,17 @@
 
 The function gets the entity, then its inputs: a text for an input of one file, a list of `File` for one of many. An
 annotation asks for something else: `bytes`, `Path`, `File`, or a list of one of those. It returns text, bytes, a
-`Path` whose file is taken, bytes piece by piece, or anything that has a JSON form.
+`Path` whose file is taken, bytes piece by piece, anything that has a JSON form, or `SKIP`: there is nothing to make.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -19,56 +20,103 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.pipelines.files import FileStates
 from tidemill.pipelines.model import Entity, Stage
 from tidemill.pipelines.pattern import PatternError
-from tidemill.pipelines.states import StoreTrouble
+from tidemill.pipelines.states import Readable, States
 from tidemill.pipelines.world import Paths
 
 _MANY = (list, Sequence, Iterable, tuple)
+_PIECE = 1 << 20
+_IN_MEMORY = 8 << 20  # bytes of a stream that are held before it goes to a temporary file
+
+
+class Skip:
+    """What a stage's function returns when it has decided that there is nothing to make."""
+
+    def __repr__(self) -> str:
+        return "SKIP"
+
+
+SKIP = Skip()
 
 
 class BuildError(TidemillError):
     """A stage's function gave something that cannot be a state."""
 
 
-class File:
-    """An input file, as a stage's function sees it."""
+class Held:
+    """Contents that were read beforehand; others are read where they are, if that can be."""
 
-    def __init__(self, path: str, data: bytes | None, place: Path | None) -> None:
+    def __init__(self, contents: Mapping[str, bytes], beyond: Readable | None = None) -> None:
+        self._contents = contents
+        self._beyond = beyond
+
+    def read_now(self, path: str) -> bytes:
+        if path in self._contents:
+            return self._contents[path]
+        if self._beyond is None:
+            raise ConfigError(f"{path} was not read")
+        return self._beyond.read_now(path)
+
+    def pieces_now(self, path: str) -> Iterator[bytes]:
+        if path not in self._contents and self._beyond is not None:
+            yield from self._beyond.pieces_now(path)
+        else:
+            yield self.read_now(path)
+
+    def place(self, path: str) -> Path | None:
+        return None
+
+
+class File:
+    """An input file, as a stage's function sees it. What is large is best read piece by piece."""
+
+    def __init__(self, path: str, source: Readable) -> None:
         self.path = path
         self.name = path.rpartition("/")[2]
-        self._data = data
-        self._place = place
+        self._source = source
 
     def read(self) -> bytes:
         """Its content."""
-        if self._data is not None:
-            return self._data
-        if self._place is None:
-            raise ConfigError(f"{self.path} was not read")
-        return self._place.read_bytes()
+        return self._source.read_now(self.path)
 
     def text(self) -> str:
         """Its content as text."""
         return self.read().decode()
 
+    def pieces(self) -> Iterator[bytes]:
+        """Its content piece by piece."""
+        return self._source.pieces_now(self.path)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The same for async functions."""
+        pieces = self.pieces()
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield piece
+
     def place(self) -> Path:
         """Where it is on this machine, if its states are files."""
-        if self._place is None:
+        found = self._source.place(self.path)
+        if found is None:
             raise ConfigError(f"{self.path} is not a file on this machine: its states are kept elsewhere")
-        return self._place
+        return found
 
     def __repr__(self) -> str:
         return f"<File {self.path}>"
 
 
 class Result(msgspec.Struct):
-    """How a build went: contents by path, or what went wrong."""
+    """How a build went: contents by path (none: there is nothing to make), or what went wrong.
+
+    `needs` are the signatures of its inputs when it began: it counts only if they are still so.
+    """
 
     outputs: dict[str, Any]
     took: float
     log: str = ""
     error: str | None = None
+    needs: dict[str, int] = {}
 
 
 class Caller:
@@ -109,6 +157,11 @@ class Caller:
                 positional.append(value)
         return positional, named
 
+    def wanted_whole(self, paths: Paths) -> list[str]:
+        """The inputs that the function is given as texts or bytes: they must be read before it is called."""
+        forms = zip(self._forms, paths, strict=True)
+        return [path for (_, form, _), group in forms if form in ("text", "bytes") for path in group]
+
     def call(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Any:
         """Call the function; an async one gives a coroutine."""
         positional, named = self.arguments(entity, groups)
@@ -119,8 +172,6 @@ class Caller:
         began = time.perf_counter()
         try:
             outputs = self._outputs(entity, self.call(entity, groups))
-        except StoreTrouble:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
@@ -130,17 +181,15 @@ class Caller:
         if not self.stage.is_async:
             return await asyncio.to_thread(self.run, entity, groups)
         began = time.perf_counter()
+        budget = self.stage.options.budget
         try:
-            made = self.call(entity, groups)
-            if inspect.isasyncgen(made):
-                value: Any = [piece async for piece in made]
-                value = b"".join(piece.encode() if isinstance(piece, str) else piece for piece in value)
-            else:
-                async with asyncio.timeout(self.stage.options.budget):
-                    value = await made
+            async with asyncio.timeout(budget) as limit:
+                made = self.call(entity, groups)
+                value = await _spooled(made) if inspect.isasyncgen(made) else await made
             outputs = self._outputs(entity, value)
-        except StoreTrouble:
-            raise
+        except TimeoutError as error:
+            known = BuildError(f"it took longer than its budget of {budget:g} s") if limit.expired() else error
+            return self._failed(entity, known, began)
         except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
@@ -153,6 +202,8 @@ class Caller:
     def _outputs(self, entity: Entity, value: Any) -> dict[str, Any]:
         """What the function returned, as contents by path."""
         stage = self.stage
+        if value is SKIP:
+            return {}
         if not stage.scatter:
             content = to_content(value, stage.name)
             least = stage.options.min_size
@@ -182,24 +233,56 @@ def to_content(value: Any, stage: str) -> Any:
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if value is None:
-        raise BuildError(f"stage {stage} returned nothing; return its output as text or bytes")
+    if value is None or value is SKIP:
+        raise BuildError(f"stage {stage} returned nothing; return its output as text or bytes, or SKIP for the whole")
     if isinstance(value, Path):
         return _pieces_of_file(value)
     if isinstance(value, Iterator):
-        return (piece.encode() if isinstance(piece, str) else piece for piece in value)
+        return (_bytes(piece) for piece in value)
     return encode(value) + b"\n"
+
+
+def _bytes(piece: str | bytes) -> bytes:
+    return piece.encode() if isinstance(piece, str) else piece
 
 
 def _pieces_of_file(path: Path) -> Iterator[bytes]:
     with open(path, "rb") as opened:
-        while piece := opened.read(1 << 20):
+        while piece := opened.read(_PIECE):
             yield piece
 
 
-def files_of(paths: Paths, root: Path | None, data: Mapping[str, bytes]) -> list[list[File]]:
+async def _spooled(pieces: AsyncIterator[Any]) -> Iterator[bytes]:
+    """What an async generator gives, kept in a temporary file if it is much: it is written elsewhere and later."""
+    held = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by whoever reads it
+    try:
+        async for piece in pieces:
+            held.write(_bytes(piece))
+    except BaseException:
+        held.close()
+        raise
+
+    def read() -> Iterator[bytes]:
+        with held:
+            held.seek(0)
+            while piece := held.read(_PIECE):
+                yield piece
+
+    return read()
+
+
+async def open_inputs(states: States, caller: Caller, paths: Paths) -> Readable:
+    """Where the inputs of a build are read from: what can only be read while others go on is read now."""
+    if isinstance(states, FileStates):
+        return states
+    beyond: Any = states if hasattr(states, "pieces_now") else None
+    wanted = caller.wanted_whole(paths) if beyond is not None else [path for group in paths for path in group]
+    return Held({path: await states.read(path) for path in wanted}, beyond)
+
+
+def files_of(paths: Paths, source: Readable) -> list[list[File]]:
     """The input files of an entity."""
-    return [[File(path, data.get(path), None if root is None else root / path) for path in group] for group in paths]
+    return [[File(path, source) for path in group] for group in paths]
 
 
 def _form(hint: Any, many: bool, where: str) -> tuple[str, bool]:

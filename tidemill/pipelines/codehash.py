@@ -18,9 +18,9 @@ import enum
 import functools
 import hashlib
 import inspect
+import os
 import re
 import sys
-import sysconfig
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from pathlib import PurePath
@@ -32,8 +32,10 @@ import msgspec
 from tidemill.pipelines.source import Definition, Sources, dump
 
 #: Where code lives that is not the project's own.
-_ELSEWHERE = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_ELSEWHERE = os.path.dirname(os.__file__) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), date, datetime, time, timedelta, PurePath)
+_NOT_PROJECT = frozenset({"tidemill", *sys.stdlib_module_names})
 _LONGEST = 400  # parts; beyond that, something was followed that is not code
 
 SOURCES = Sources()
@@ -56,6 +58,18 @@ def hash_code(function: Any, *, params: Mapping[str, Any] | None = None, version
     for name, value in (params or {}).items():
         parts[f"params.{name}"] = short_hash(_value(value) or repr(value))
     return CodeHash(short_hash("\n".join(f"{name}={parts[name]}" for name in sorted(parts))), parts)
+
+
+def remember_sources() -> None:
+    """Take the texts of the project's modules as they are on disk now, while they are what was imported."""
+    SOURCES.remember(module for module in list(sys.modules.values()) if _is_text_of_project(module))
+
+
+def _is_text_of_project(module: ModuleType) -> bool:
+    name = getattr(module, "__name__", "")
+    return (
+        name.partition(".")[0] not in _NOT_PROJECT and bool(getattr(module, "__file__", None)) and _is_project(module)
+    )
 
 
 def changed_parts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
@@ -341,7 +355,7 @@ def _is_project(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if not file:
         return module.__name__ == "__main__"
-    return not str(file).startswith(_ELSEWHERE) and "site-packages" not in str(file)
+    return not str(file).startswith(_ELSEWHERE) and not any(part in str(file) for part in _INSTALLED)
 
 
 @functools.cache

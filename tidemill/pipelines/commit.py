@@ -3,7 +3,8 @@
 1. the contents are stored under hidden names, and made durable;
 2. the database is told what is about to be put in place (the intent);
 3. in one transaction that holds the states' rows: whatever is overtaken, or whose inputs have changed, is dropped; the
-   rest is renamed into place, becomes the truth in the database, and is announced.
+   rest is renamed into place, becomes the truth in the database, and is announced. What a state was made of before and
+   is no more, is taken away.
 
 Whoever dies between renaming and committing leaves an output that is exactly what its intent says: the next one who
 looks finishes the build (`finish_intents`).
@@ -12,14 +13,14 @@ looks finishes the build (`finish_intents`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from tidemill.pipelines.build import Result
 from tidemill.pipelines.model import Stage
 from tidemill.pipelines.plan import Step
-from tidemill.pipelines.staleness import Failure, Record, input_key, input_text
+from tidemill.pipelines.staleness import NOTHING, Failure, Record, input_key, input_pairs, input_text
 from tidemill.pipelines.states import Draft, Prepared, States, hash_content
 from tidemill.pipelines.world import World
 from tidemill.store.database import Database
@@ -37,14 +38,16 @@ from tidemill.store.states import (
     promote,
 )
 
+Build = tuple[Step, Result]
+
 
 class Committed(msgspec.Struct):
-    """What came of a batch: paths that are new, states that are done, that failed, that must be looked at again."""
+    """What came of a batch: paths that are new or gone, states that are done, failed, or must be looked at again."""
 
-    changed: list[str]
-    done: list[str]
-    failed: list[str]
-    overtaken: list[str]
+    changed: list[str] = []
+    done: list[str] = []
+    failed: list[str] = []
+    overtaken: list[str] = []
 
 
 class Committer:
@@ -56,119 +59,162 @@ class Committer:
         self._pipeline = pipeline
         self._builder = builder
 
-    async def commit(
-        self,
-        stage: Stage,
-        results: Sequence[tuple[Step, Result]],
-        world: World,
-        needs: Mapping[str, Mapping[str, int]] | None = None,
-    ) -> Committed:
-        """Put results in place, and store failures. `needs` are signatures of inputs, if not those of the world."""
-        news = Committed([], [], [], [])
-        await self._fail(stage, [(step, result) for step, result in results if result.error is not None], world, news)
-        good = [(step, result) for step, result in results if result.error is None]
-        if not good:
-            return news
-        prepared: dict[str, list[Prepared]] = {}
-        drafts: list[Draft] = []
+    async def commit(self, stage: Stage, builds: Sequence[Build], world: World) -> Committed:
+        """Put results in place, and store failures; the world learns of it."""
+        return await _Batch(self._database, self._states, self._pipeline, self._builder, stage, world).commit(builds)
+
+
+class _Batch:
+    """Results of one stage that are put in place together."""
+
+    def __init__(
+        self, database: Database, states: States, pipeline: str, builder: str, stage: Stage, world: World
+    ) -> None:
+        self._database = database
+        self._states = states
+        self._pipeline = pipeline
+        self._builder = builder
+        self._stage = stage
+        self._world = world
+        self._prepared: dict[str, list[Prepared]] = {}
+        self._news = Committed()
+
+    async def commit(self, builds: Sequence[Build]) -> Committed:
+        good = [build for build in builds if build[1].error is None]
+        await self._prepare(good)
+        await self._fail([build for build in builds if build[1].error is not None])
+        good = await self._undisturbed([build for build in good if build[1].error is None])
+        if good:
+            try:
+                await self._put_in_place(good)
+            except BaseException:
+                await self._states.discard([each for step, _ in good for each in self._prepared[step.entity]])
+                raise
+        return self._news
+
+    async def _prepare(self, good: Sequence[Build]) -> None:
+        """Store contents where nobody sees them yet; what comes in pieces may turn out to be a failure only now."""
+        world, drafts = self._world, []
         for step, result in good:
-            if needs is not None:
-                needed = dict(needs[step.entity])
-            else:
-                needed = {path: world.files[path].signature for group in step.paths for path in group}
-            prepared[step.entity] = []
+            self._prepared[step.entity] = []
             for path, content in result.outputs.items():
+                fact = world.files.get(path)
+                before = None if fact is None else fact.signature
                 same = _unchanged(world, path, content)
                 if same is not None:
-                    there = world.files[path].signature
-                    prepared[step.entity].append(Prepared(path, *same, needed, step.entity, there))
+                    there = Prepared(path, *same, result.needs, step.entity, before)
+                    self._prepared[step.entity].append(there)
                 else:
-                    fact = world.files.get(path)
-                    before = None if fact is None else fact.signature
-                    drafts.append(Draft(path, content, needed, step.entity, before))
+                    drafts.append(Draft(path, content, result.needs, step.entity, before))
         for each in await self._states.prepare(drafts):
-            prepared[each.entity].append(each)
-        good = await self._drop_small(stage, good, prepared, world, news)
-        await self._put_in_place(stage, good, prepared, world, news)
-        return news
+            self._prepared[each.entity].append(each)
+        least = self._stage.options.min_size
+        for step, result in good:
+            for each in self._prepared[step.entity]:
+                if each.error is None and each.size < least:
+                    each.error = f"the result has {each.size} bytes, and must have at least {least}"
+                result.error = result.error or each.error
+            if result.error is not None:
+                await self._states.discard(self._prepared[step.entity])
 
-    async def _put_in_place(
-        self,
-        stage: Stage,
-        good: Sequence[tuple[Step, Result]],
-        prepared: Mapping[str, list[Prepared]],
-        world: World,
-        news: Committed,
-    ) -> None:
-        database, by = self._database, secrets.token_hex(8)
-        code = stage.code.total
-        new = {
-            step.entity: NewState(
-                step.entity, _content(stage, prepared[step.entity]), code, step.inputs,
-                sum(each.size for each in prepared[step.entity]), step.version,
-            )
-            for step, _ in good
-        }  # fmt: skip
+    async def _undisturbed(self, builds: list[Build]) -> list[Build]:
+        """Those that make nothing, or fail, count only if their inputs are still what they were when it was decided.
+
+        For all others that is found out when they are put in place.
+        """
+        unsure = [build for build in builds if not build[1].outputs or build[1].error is not None]
+        if not unsure:
+            return builds
+        there = await self._states.look({path for _, result in unsure for path in result.needs})
+        disturbed = {
+            step.entity
+            for step, result in unsure
+            if any(there[path] != needed for path, needed in result.needs.items())
+        }
+        self._news.overtaken += disturbed
+        return [build for build in builds if build[0].entity not in disturbed]
+
+    async def _put_in_place(self, good: Sequence[Build]) -> None:
+        database, pipeline, stage = self._database, self._pipeline, self._stage
+        by, prepared = secrets.token_hex(8), self._prepared
+        new = {step.entity: self._new_state(step) for step, _ in good}
         async with database.transaction() as connection:
-            going = await intend(database, connection, self._pipeline, stage.name, by, list(new.values()))
-        signatures: dict[str, int] = {}
+            going = await intend(database, connection, pipeline, stage.name, by, list(new.values()))
         built: list[Built] = []
         async with database.transaction() as connection:
             held = await hold_intended(
-                database, connection, self._pipeline, stage.name, by, [new[entity] for entity in going]
+                database, connection, pipeline, stage.name, by, [new[entity] for entity in going]
             )
-            ready = [each for entity in new if entity in held for each in prepared[entity]]
-            signatures = await self._states.publish(ready)
+            signatures = await self._states.publish([each for entity in held for each in prepared[entity]])
             for step, result in good:
                 mine = prepared[step.entity]
                 if step.entity in held and all(each.path in signatures for each in mine):
-                    outcome = "same" if all(each.held is None for each in mine) else "built"
                     alone = signatures[mine[0].path] if len(mine) == 1 else 0
+                    outcome = _outcome(mine)
                     built.append(Built(step.entity, alone, result.took, outcome, str(step.reason), result.log or None))
-            versions = await promote(database, connection, self._pipeline, stage.name, self._builder, built)
+            gone = await self._take_away({one.entity: held[one.entity] for one in built})
+            versions = await promote(database, connection, pipeline, stage.name, self._builder, built)
             changed = [each.path for one in built if one.outcome == "built" for each in prepared[one.entity]]
-            news_for_all = News(self._pipeline, self._builder, stage.name, list(versions), changed)
-            await notify_states(database, connection, news_for_all)
+            changed += gone
+            news = News(pipeline, self._builder, stage.name, list(versions), changed)
+            await notify_states(database, connection, news)
         await self._states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
-        for step, _ in good:
-            if step.entity in versions:
-                for each in prepared[step.entity]:
-                    world.see(each.path, signatures[each.path])
-                    fact = world.files[each.path]
-                    fact.known, fact.content, fact.size = fact.signature, each.content, each.size
-                state = new[step.entity]
-                world.records[stage.name][step.entity] = Record(
-                    state.content, code, state.inputs, state.size, versions[step.entity]
-                )
-                world.failures[stage.name].pop(step.entity, None)
-                news.done.append(step.entity)
-            else:
-                news.overtaken.append(step.entity)
-        news.changed += changed
+        self._learn(new, versions, signatures, gone)
+        self._news.changed += changed
 
-    async def _drop_small(
+    def _new_state(self, step: Step) -> NewState:
+        mine = self._prepared[step.entity]
+        if not mine:
+            content = NOTHING
+        elif self._stage.scatter:
+            content = input_text([each.path for each in mine], [each.content for each in mine])
+        else:
+            content = mine[0].content
+        size = sum(each.size for each in mine)
+        return NewState(step.entity, content, self._stage.code.total, step.inputs, size, step.version)
+
+    async def _take_away(self, before: Mapping[str, str]) -> list[str]:
+        """Remove outputs that a state had `before` and has no more; returns their paths."""
+        stage, left = self._stage, set[str]()
+        for entity, content in before.items():
+            made = {each.path for each in self._prepared[entity]}
+            had = input_pairs(content).keys() if stage.scatter else {stage.quick_path(entity)}
+            left |= had - made
+        there = [path for path, signature in (await self._states.look(left)).items() if signature is not None]
+        if there:
+            archive = stage.options.on_orphan == "archive"
+            await (self._states.archive(there) if archive else self._states.remove(there))
+        return there
+
+    def _learn(
         self,
-        stage: Stage,
-        good: list[tuple[Step, Result]],
-        prepared: Mapping[str, list[Prepared]],
-        world: World,
-        news: Committed,
-    ) -> list[tuple[Step, Result]]:
-        """Streams show their size only now."""
-        least = stage.options.min_size
-        small = [pair for pair in good if least and any(each.size < least for each in prepared[pair[0].entity])]
-        if not small:
-            return good
-        for step, result in small:
-            size = min(each.size for each in prepared[step.entity])
-            result.error = f"the result has {size} bytes, and must have at least {least}"
-            await self._states.discard(prepared[step.entity])
-        await self._fail(stage, small, world, news)
-        return [pair for pair in good if pair[1].error is None]
+        new: Mapping[str, NewState],
+        versions: Mapping[str, int],
+        signatures: Mapping[str, int],
+        gone: Iterable[str],
+    ) -> None:
+        """What is in place is known from now on."""
+        world, name = self._world, self._stage.name
+        for path in gone:
+            world.see(path, None)
+        for entity, state in new.items():
+            if entity not in versions:
+                self._news.overtaken.append(entity)
+                continue
+            for each in self._prepared[entity]:
+                world.see(each.path, signatures[each.path])
+                fact = world.files[each.path]
+                fact.known, fact.content, fact.size = fact.signature, each.content, each.size
+            record = Record(state.content, state.code, state.inputs, state.size, versions[entity])
+            world.records[name][entity] = record
+            world.failures[name].pop(entity, None)
+            self._news.done.append(entity)
 
-    async def _fail(self, stage: Stage, bad: Sequence[tuple[Step, Result]], world: World, news: Committed) -> None:
+    async def _fail(self, bad: list[Build]) -> None:
+        bad = await self._undisturbed(bad)
         if not bad:
             return
+        stage = self._stage
         failures = [
             NewFailure(
                 step.entity, stage.code.total, input_key(step.inputs), (result.error or "")[:2000],
@@ -181,8 +227,8 @@ class Committer:
         )
         for row in rows:
             values = dict(row)
-            world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, Failure)
-            news.failed.append(row["entity"])
+            self._world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, Failure)
+            self._news.failed.append(row["entity"])
 
 
 async def finish_intents(
@@ -212,6 +258,12 @@ async def finish_intents(
     }
 
 
+def _outcome(mine: Sequence[Prepared]) -> str:
+    if not mine:
+        return "skipped"
+    return "same" if all(each.held is None for each in mine) else "built"
+
+
 def _unchanged(world: World, path: str, content: object) -> tuple[str, int] | None:
     """The hash and size of content that is in place already: writing it again would only cost time."""
     if not isinstance(content, bytes):
@@ -220,9 +272,3 @@ def _unchanged(world: World, path: str, content: object) -> tuple[str, int] | No
     if fact is None or fact.known != fact.signature or fact.size != len(content):
         return None
     return (fact.content, fact.size) if hash_content(content) == fact.content else None
-
-
-def _content(stage: Stage, prepared: Sequence[Prepared]) -> str:
-    if not stage.scatter:
-        return prepared[0].content
-    return input_text([each.path for each in prepared], [each.content for each in prepared])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.task import TaskBook
+from tidemill.engine.task import Task, TaskBook, TaskOptions
 from tidemill.pipelines.model import Pipeline, Stage, check_order
 from tidemill.pipelines.runner import PipelineRunner
 from tidemill.pipelines.work import Reach, stage_task, task_name
 from tidemill.store.database import Database
+
+if TYPE_CHECKING:
+    from tidemill.pipelines.workflows import TriggerWorkflow  # slow to load, and seldom asked for
 
 
 class Pipelines:
@@ -18,6 +21,7 @@ class Pipelines:
 
     def __init__(self, tasks: TaskBook, reach: Reach) -> None:
         self.declared: dict[str, Pipeline] = {}
+        self.triggers: dict[str, TriggerWorkflow] = {}
         self._tasks = tasks
         self._reach = reach
 
@@ -33,6 +37,24 @@ class Pipelines:
             if not stage.options.in_process:
                 self._tasks.add(stage_task(stage, self._reach))
         return pipeline
+
+    def declare_trigger(self, workflow: TriggerWorkflow) -> Task[Any, Any]:
+        """A workflow file that runs once for each event; each run is a job of the task that is returned."""
+        if workflow.name in self.triggers:
+            raise ConfigError(f"two workflows are called {workflow.name!r}: give one of them another name")
+
+        async def run(payload: Any = None) -> dict:
+            return await workflow.run(payload)
+
+        run.__doc__ = f"Run the workflow {workflow.name} once."
+        task = Task(run, f"workflow/{workflow.name}", TaskOptions(queue="pipelines", tags=("workflow",)))
+        self._tasks.add(task)
+        self.triggers[workflow.name] = workflow
+        return task
+
+    def trigger_task(self, name: str) -> Task[Any, Any]:
+        """The task that runs a declared workflow."""
+        return self._tasks[f"workflow/{name}"]
 
     def stages(self) -> list[Stage]:
         return [stage for pipeline in self.declared.values() for stage in pipeline.stages.values()]

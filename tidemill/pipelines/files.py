@@ -8,25 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import os
-import secrets
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from tidemill.pipelines.log import log
 from tidemill.pipelines.manifest import change_manifest, read_manifest
 from tidemill.pipelines.pattern import Pattern
-from tidemill.pipelines.states import Draft, ManifestEntry, Prepared, Seen, StoreTrouble, Survey, hash_content
+from tidemill.pipelines.states import (
+    ContentError,
+    Draft,
+    ManifestEntry,
+    Prepared,
+    Seen,
+    StoreTrouble,
+    Survey,
+    Unreadable,
+    failed,
+    hash_content,
+    hash_pieces,
+    prepared,
+)
 from tidemill.pipelines.walk import Known, Walk, signature
 
 CHUNK = 1 << 20
 TEMPORARY = ".tidemill-"  # how hidden names begin
 ARCHIVE = ".archive"
+COARSE_NS = 1_000_000_000  # clocks that differ by less are not told apart
 _SYNC_TOGETHER = 8  # from so many files on, one call for the whole file system is cheaper
 
 
@@ -35,6 +49,7 @@ class FileStates:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self.skew_ns = 0  # how much further the file system's clock is than this host's
         self._inside: dict[str, bool] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -43,7 +58,7 @@ class FileStates:
     def __hash__(self) -> int:
         return hash(self.root)
 
-    def path(self, path: str) -> Path:
+    def place(self, path: str) -> Path:
         return self.root / path
 
     async def survey(self, patterns: Sequence[Pattern]) -> Survey:
@@ -51,7 +66,26 @@ class FileStates:
 
     def survey_now(self, patterns: Sequence[Pattern], known: Known | None = None) -> Survey:
         """The same, in this thread; with `known` signatures, only files that are not among them are looked at."""
-        return Walk(str(self.root), patterns, known).run()
+        return Walk(str(self.root), patterns, known, skew_ns=self.skew_ns).run()
+
+    def measure_skew(self) -> float:
+        """How many seconds the file system's clock is ahead of this host's: that of another host may be wrong.
+
+        Files are given the file system's time, so that is what tells whether one was changed just now.
+        """
+        probe = f"{self.root}/{TEMPORARY}{os.urandom(6).hex()}.clock"
+        try:
+            opened = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError:
+            return 0.0  # Where nothing can be written there is nothing to be overtaken by.
+        try:
+            now = time.time_ns()
+            ahead = os.fstat(opened).st_mtime_ns - now
+        finally:
+            os.close(opened)
+            _unlink(probe)
+        self.skew_ns = ahead if abs(ahead) > COARSE_NS else 0
+        return self.skew_ns / 1e9
 
     def changed_folders(self, folders: Mapping[str, int]) -> list[str]:
         """Those of these folders that files came to or went from since."""
@@ -78,18 +112,20 @@ class FileStates:
             return None
         return signature(found) if stat.S_ISREG(found.st_mode) else None
 
-    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | None]:
+    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
         return await asyncio.to_thread(self.contents_now, paths)
 
-    def contents_now(self, paths: Sequence[str]) -> dict[str, Seen | None]:
+    def contents_now(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
         """The same, in this thread."""
         return {path: self._seen(path) for path in paths}
 
-    def _seen(self, path: str) -> Seen | None:
+    def _seen(self, path: str) -> Seen | Unreadable | None:
         try:
             opened = os.open(f"{self.root}/{path}", os.O_RDONLY)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            return Unreadable(f"{self.root}/{path} cannot be read: {error.strerror}")
         try:
             before = os.fstat(opened)
             if not stat.S_ISREG(before.st_mode):
@@ -105,7 +141,7 @@ class FileStates:
                 return None
             return Seen(digest.hexdigest(), size, signature(after))
         except OSError as error:
-            raise StoreTrouble(f"{self.root}/{path} cannot be read: {error.strerror}") from error
+            return Unreadable(f"{self.root}/{path} cannot be read: {error.strerror}")
         finally:
             os.close(opened)
 
@@ -118,8 +154,14 @@ class FileStates:
             return opened.read()
 
     async def stream(self, path: str) -> AsyncIterator[bytes]:
-        with await asyncio.to_thread(open, self.path(path), "rb") as opened:
+        with await asyncio.to_thread(open, self.place(path), "rb") as opened:
             while chunk := await asyncio.to_thread(opened.read, CHUNK):
+                yield chunk
+
+    def pieces_now(self, path: str) -> Iterator[bytes]:
+        """The content piece by piece, in this thread."""
+        with open(self.place(path), "rb") as opened:
+            while chunk := opened.read(CHUNK):
                 yield chunk
 
     async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
@@ -127,43 +169,42 @@ class FileStates:
 
     def prepare_now(self, drafts: Sequence[Draft]) -> list[Prepared]:
         """The same, in this thread."""
-        prepared: list[Prepared] = []
-        together = len(drafts) >= _SYNC_TOGETHER and _syncfs is not None
+        done: list[Prepared] = []
+        together = len(drafts) >= _SYNC_TOGETHER and _find_syncfs() is not None
         try:
             for draft in drafts:
-                prepared.append(self._write(draft, sync=not together))
-            if together and prepared:
+                try:
+                    done.append(self._write(draft, sync=not together))
+                except ContentError as error:
+                    done.append(failed(draft, error))
+            if together and done:
                 _sync_all(self.root)
         except OSError as error:
-            for each in prepared:
+            for each in done:
                 _unlink(each.held)
             raise StoreTrouble(
                 f"{self.root}: a state cannot be written: {error.strerror}; make room or mend it"
             ) from error
-        return prepared
+        return done
 
     def _write(self, draft: Draft, *, sync: bool) -> Prepared:
         folder = draft.path.rpartition("/")[0]
         self._check_inside(folder)
-        temporary = f"{self.root}/{folder}/{TEMPORARY}{secrets.token_hex(6)}.tmp"
+        temporary = f"{self.root}/{folder}/{TEMPORARY}{os.urandom(6).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
             opened = os.open(temporary, flags, 0o644)
         except FileNotFoundError:
             os.makedirs(f"{self.root}/{folder}", exist_ok=True)
             opened = os.open(temporary, flags, 0o644)
-        content, size = "", 0
+        found: dict[str, Any] = {}
         try:
             if isinstance(draft.content, bytes):
                 _write_all(opened, draft.content)
-                content, size = hash_content(draft.content), len(draft.content)
+                found = {"content": hash_content(draft.content), "size": len(draft.content)}
             else:
-                digest = blake2b(digest_size=16)
-                for piece in draft.content:
+                for piece in hash_pieces(draft.content, found):
                     _write_all(opened, piece)
-                    digest.update(piece)
-                    size += len(piece)
-                content = digest.hexdigest()
             if sync:
                 os.fsync(opened)
         except BaseException:
@@ -171,7 +212,7 @@ class FileStates:
             raise
         finally:
             os.close(opened)
-        return Prepared(draft.path, content, size, draft.needs, draft.entity, draft.before, temporary)
+        return prepared(draft, found["content"], found["size"], temporary)
 
     def _check_inside(self, folder: str) -> None:
         """A folder must be inside of the root also when links are followed."""
@@ -182,13 +223,13 @@ class FileStates:
         if not known:
             raise StoreTrouble(f"{self.root}/{folder} leads out of {self.root}: nothing is written there")
 
-    async def publish(self, prepared: Sequence[Prepared]) -> dict[str, int]:
-        return await asyncio.to_thread(self.publish_now, prepared)
+    async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
+        return await asyncio.to_thread(self.publish_now, ready)
 
-    def publish_now(self, prepared: Sequence[Prepared]) -> dict[str, int]:
+    def publish_now(self, ready: Sequence[Prepared]) -> dict[str, int]:
         """The same, in this thread."""
         done: dict[str, int] = {}
-        for each in prepared:
+        for each in ready:
             if any(self._signature(path) != needed for path, needed in each.needs.items()):
                 _unlink(each.held)
                 continue
@@ -204,8 +245,8 @@ class FileStates:
                 log.error("a state could not be put in place", path=each.path, error=str(error))
         return done
 
-    async def discard(self, prepared: Sequence[Prepared]) -> None:
-        for each in prepared:
+    async def discard(self, unwanted: Sequence[Prepared]) -> None:
+        for each in unwanted:
             _unlink(each.held)
 
     async def remove(self, paths: Sequence[str]) -> None:
@@ -224,7 +265,7 @@ class FileStates:
             target = self.root / ARCHIVE / stamp / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                os.replace(self.path(path), target)
+                os.replace(self.place(path), target)
         await self.remove(paths)
 
     async def keep_manifest(self, directory: str, entries: Mapping[str, ManifestEntry | None]) -> None:
@@ -234,6 +275,9 @@ class FileStates:
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
         return await asyncio.to_thread(read_manifest, self.root / directory)
+
+    async def sweep(self, folders: Iterable[str]) -> None:
+        await asyncio.to_thread(self.sweep_temporaries, list(folders))
 
     def sweep_temporaries(self, folders: Iterable[str], *, older: float = 3600) -> int:
         """Remove what builders left behind that died before they put it in place."""
@@ -261,14 +305,23 @@ def _unlink(path: str | None) -> None:
             os.unlink(path)
 
 
-_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.platform == "linux" else None
+@cache
+def _find_syncfs() -> Any:
+    """The system's call to make all of a file system durable, where there is one."""
+    if sys.platform != "linux":
+        return None
+    import ctypes  # slow to load
+
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 def _sync_all(root: Path) -> None:
     """Make everything that was written to a root's file system durable."""
+    import ctypes
+
     opened = os.open(root, os.O_RDONLY)
     try:
-        if _syncfs is None or _syncfs(opened) != 0:
+        if _find_syncfs()(opened) != 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:
         os.close(opened)

@@ -10,14 +10,15 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from tidemill.pipelines.build import Caller, Result, files_of
+from tidemill.pipelines.build import Caller, Result, files_of, open_inputs
+from tidemill.pipelines.commit import Build
 from tidemill.pipelines.files import FileStates
 from tidemill.pipelines.model import Stage
 from tidemill.pipelines.plan import Step
 from tidemill.pipelines.states import States
 from tidemill.pipelines.world import World
 
-Commit = Callable[[Stage, Sequence[tuple[Step, Result]]], Awaitable[None]]
+Commit = Callable[[Stage, Sequence[Build]], Awaitable[None]]
 
 MOST = 500  # results in a commit
 ASYNC_AT_ONCE = 64
@@ -27,22 +28,24 @@ QUICK = 0.1  # seconds that one go of plain calls may take
 class StageLine:
     """The builds of one stage in this process."""
 
-    def __init__(self, stage: Stage, states: States, world: World, commit: Commit) -> None:
+    def __init__(
+        self, stage: Stage, states: States, world: World, commit: Commit, on_break: Callable[[], None]
+    ) -> None:
+        """`commit` gets results as they come; `on_break` is called when the line cannot go on: see `check`."""
         self.taken: set[str] = set()
         self._caller = Caller(stage)
         self._stage = stage
         self._states = states
-        self._root = states.root if isinstance(states, FileStates) else None
         self._world = world
         self._commit = commit
+        self._on_break = on_break
         self._todo: deque[Step] = deque()
-        self._done: list[tuple[Step, Result]] = []
-        self._news = asyncio.Event()
+        self._done: list[Build] = []
         self._running: set[asyncio.Task[None]] = set()
         self._committing: asyncio.Task[None] | None = None
         self._chunk = 1
         self._closing = False
-        self._failed: BaseException | None = None
+        self._broken: BaseException | None = None
 
     def put(self, steps: Iterable[Step]) -> None:
         """Have steps built; those that are being built already are left out."""
@@ -56,6 +59,11 @@ class StageLine:
         """These are done with, and may come again."""
         self.taken.difference_update(entities)
 
+    def check(self) -> None:
+        """Raise whatever has broken the line, if anything has."""
+        if self._broken is not None:
+            raise self._broken
+
     async def close(self) -> None:
         """Drop what has not begun, and wait for the rest."""
         self._closing = True
@@ -64,8 +72,7 @@ class StageLine:
         while self._running or self._committing is not None:
             waiting = [*self._running, *([self._committing] if self._committing else [])]
             await asyncio.wait(waiting)
-        if self._failed is not None:
-            raise self._failed
+        self.check()
 
     def _start(self) -> None:
         most = self._stage.options.parallel or (ASYNC_AT_ONCE if self._stage.is_async else 1)
@@ -86,29 +93,31 @@ class StageLine:
 
     def _note(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._failed = self._failed or task.exception()
+            self._broken = self._broken or task.exception()
+            self._on_break()
 
     async def _one(self, step: Step) -> None:
-        data = await self._read(step)
-        if isinstance(data, Result):
-            return self._give([(step, data)])
-        entity = self._stage.entity(step.entity)
-        return self._give([(step, await self._caller.run_async(entity, files_of(step.paths, self._root, data)))])
+        self._give([(step, await self._build(step))])
+
+    async def _build(self, step: Step) -> Result:
+        """One build of any function, on states of any place."""
+        needs = self._needs(step)
+        try:
+            source = await open_inputs(self._states, self._caller, step.paths)
+        except FileNotFoundError as error:
+            return Result({}, 0.0, error=f"an input is gone: {error}", needs=needs)
+        result = await self._caller.run_async(self._stage.entity(step.entity), files_of(step.paths, source))
+        result.needs = needs
+        return result
 
     async def _some(self, steps: list[Step]) -> None:
-        """Plain calls, in one go in a thread."""
+        """Plain calls, in one go in a thread where the functions can read their inputs by themselves."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         if isinstance(self._states, FileStates):
             results = await asyncio.to_thread(self._call_all, steps, self._states)
         else:
-            results = []
-            for step in steps:
-                data = await self._read(step)
-                if not isinstance(data, Result):
-                    entity, files = self._stage.entity(step.entity), files_of(step.paths, None, data)
-                    data = await asyncio.to_thread(self._caller.run, entity, files)
-                results.append((step, data))
+            results = [(step, await self._build(step)) for step in steps]
         took = loop.time() - began
         if took < QUICK and len(steps) == self._chunk:
             self._chunk = min(MOST, self._chunk * 4)
@@ -116,23 +125,21 @@ class StageLine:
             self._chunk = max(1, self._chunk // 4)
         self._give(results)
 
-    def _call_all(self, steps: list[Step], states: FileStates) -> list[tuple[Step, Result]]:
-        results: list[tuple[Step, Result]] = []
+    def _call_all(self, steps: list[Step], states: FileStates) -> list[Build]:
+        results: list[Build] = []
         for step in steps:
-            files = files_of(step.paths, states.root, {})
-            results.append((step, self._caller.run(self._stage.entity(step.entity), files)))
+            needs = self._needs(step)
+            result = self._caller.run(self._stage.entity(step.entity), files_of(step.paths, states))
+            result.needs = needs
+            results.append((step, result))
         return results
 
-    async def _read(self, step: Step) -> dict[str, bytes] | Result:
-        """The inputs' bytes, where a function could not read them by itself."""
-        if self._root is not None:
-            return {}
-        try:
-            return {path: await self._states.read(path) for group in step.paths for path in group}
-        except FileNotFoundError as error:
-            return Result({}, 0.0, "", f"an input is gone: {error}")
+    def _needs(self, step: Step) -> dict[str, int]:
+        """The signatures of a build's inputs as they are known when it begins."""
+        files = self._world.files
+        return {path: files[path].signature if path in files else 0 for group in step.paths for path in group}
 
-    def _give(self, results: list[tuple[Step, Result]]) -> None:
+    def _give(self, results: list[Build]) -> None:
         self._done += results
         if self._committing is None:
             self._committing = asyncio.create_task(self._commit_all())

@@ -19,32 +19,46 @@ from tidemill.pipelines.states import MANIFEST, Manifest, ManifestEntry, StoreTr
 _decoder = msgspec.json.Decoder(Manifest)
 
 
+def entries_in(data: bytes, place: str) -> dict[str, ManifestEntry]:
+    """The entries that a manifest's text holds."""
+    try:
+        return _decoder.decode(data).states
+    except msgspec.DecodeError as error:
+        raise StoreTrouble(f"{place} cannot be read: {error}; delete it, and it is written anew") from error
+
+
+def changed_entries(data: bytes | None, changes: Mapping[str, ManifestEntry | None]) -> dict[str, ManifestEntry]:
+    """The entries of a manifest after these changes. One that cannot be read is begun anew: it is no loss, since
+    the database knows the rest."""
+    try:
+        entries = {} if data is None else entries_in(data, MANIFEST)
+    except StoreTrouble:
+        entries = {}
+    for name, entry in changes.items():
+        if entry is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = entry
+    return {name: entries[name] for name in sorted(entries)}
+
+
+def changed_manifest(data: bytes | None, changes: Mapping[str, ManifestEntry | None]) -> bytes:
+    """A manifest's text after these changes."""
+    return msgspec.json.encode(Manifest(changed_entries(data, changes)))
+
+
 def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     """The entries of a directory's manifest; none where there is no manifest."""
-    try:
-        return _decoder.decode((directory / MANIFEST).read_bytes()).states
-    except FileNotFoundError:
-        return {}
-    except msgspec.DecodeError as error:
-        raise StoreTrouble(
-            f"{directory / MANIFEST} cannot be read: {error}; delete it, and it is written anew"
-        ) from error
+    data = _read(directory)
+    return {} if data is None else entries_in(data, str(directory / MANIFEST))
 
 
 def change_manifest(directory: Path, changes: Mapping[str, ManifestEntry | None]) -> None:
     """Put in and take out entries, whoever else does so at the same time."""
     with locked(directory):
-        try:
-            entries = read_manifest(directory)
-        except StoreTrouble:
-            entries = {}  # It can be no worse than without it: the database knows the rest.
-        for name, entry in changes.items():
-            if entry is None:
-                entries.pop(name, None)
-            else:
-                entries[name] = entry
+        entries = changed_entries(_read(directory), changes)
         there = set(os.listdir(directory))
-        kept = {name: entries[name] for name in sorted(entries) if name in there}
+        kept = {name: entry for name, entry in entries.items() if name in there}
         text = msgspec.json.format(msgspec.json.encode(Manifest(kept)), indent=1)
         temporary = directory / f"{MANIFEST}.{os.getpid()}.tmp"
         try:
@@ -73,3 +87,10 @@ def locked(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(held)
+
+
+def _read(directory: Path) -> bytes | None:
+    try:
+        return (directory / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return None

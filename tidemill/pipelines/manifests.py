@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from tidemill.pipelines import reasons
 from tidemill.pipelines.log import log
@@ -41,6 +40,8 @@ class Manifests:
         by = f"{self._pipeline.name}#{stage.name}"
         for entity in entities:
             record = records[entity]
+            if record.is_nothing:
+                continue  # What was there before was taken out of its manifest together with its file.
             at = (times or {}).get(entity) or datetime.now(UTC)
             stamp = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             outputs = input_pairs(record.content) if stage.scatter else {stage.quick_path(entity): record.content}
@@ -58,20 +59,14 @@ class Manifests:
 
     async def catch_up(self, database: Database) -> None:
         """States that were built while nobody kept the manifests are put into them."""
-        known: dict[str, dict[str, ManifestEntry]] = {}
+        known = _Known(self._states)
         for stage in self._pipeline.stages.values():
             missing: list[str] = []
             for entity, record in self._world.records[stage.name].items():
-                if not record.content or stage.scatter:
+                if not record.content or record.is_nothing or stage.scatter:
                     continue
                 path = stage.quick_path(entity)
-                directory, _, name = path.rpartition("/")
-                if directory not in known:
-                    try:
-                        known[directory] = await self._states.manifest(directory)
-                    except StoreTrouble:
-                        known[directory] = {}
-                entry = known[directory].get(name)
+                entry = await known.entry(path)
                 if path in self._world.files and (entry is None or entry.content_hash != record.content):
                     missing.append(entity)
             if missing:
@@ -88,33 +83,40 @@ class Manifests:
                 log.error("a manifest cannot be written", directory=directory, error=str(error))
                 self._due.setdefault(directory, {}).update(entries)
 
-    async def recognise(self, plan: Plan, driver: Any) -> Plan:
-        """Outputs that the database does not know but a manifest does are taken for what it says they are."""
-        strange = [step for step in plan.builds if step.reason == reasons.Edited(known=False)]
-        if not strange:
-            return plan
-        known: dict[str, dict[str, ManifestEntry]] = {}
-        adopted: list[Adoption] = []
-        for step in strange:
+    async def recognise(self, plan: Plan) -> list[Adoption]:
+        """Outputs that the database does not know but a manifest does, for what it says they are."""
+        known, found = _Known(self._states), list[Adoption]()
+        for step in plan.builds:
+            if step.reason != reasons.Edited(known=False):
+                continue
             path = step.stage.quick_path(step.entity)
-            directory, _, name = path.rpartition("/")
-            if directory not in known:
-                try:
-                    known[directory] = await self._states.manifest(directory)
-                except StoreTrouble as error:
-                    log.warning("a manifest is of no use", error=str(error))
-                    known[directory] = {}
-            entry, fact = known[directory].get(name), self._world.files[path]
+            entry, fact = await known.entry(path), self._world.files[path]
             if (
                 entry is not None
                 and entry.content_hash == fact.content
                 and entry.code_hash == step.stage.code.total
                 and entry.inputs == input_key(step.inputs)
             ):
-                adopted.append(
+                found.append(
                     Adoption(step.stage, step.entity, step.inputs, step.paths, fact.content, fact.size, fact.signature)
                 )
-        if adopted:
-            await driver.adopt(adopted)
-            return await self.recognise(driver.plan(), driver)  # What takes from them can be recognised now.
-        return plan
+        return found
+
+
+class _Known:
+    """Manifests, each read once."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self._read: dict[str, dict[str, ManifestEntry]] = {}
+
+    async def entry(self, path: str) -> ManifestEntry | None:
+        """What the manifest beside a path says of it."""
+        directory, _, name = path.rpartition("/")
+        if directory not in self._read:
+            try:
+                self._read[directory] = await self._states.manifest(directory)
+            except StoreTrouble as error:
+                log.warning("a manifest is of no use", error=str(error))
+                self._read[directory] = {}
+        return self._read[directory].get(name)

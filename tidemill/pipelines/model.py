@@ -14,17 +14,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from tidemill.core.conditions import Condition
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, check_name
-from tidemill.pipelines.codehash import CodeHash, hash_code
+from tidemill.pipelines.codehash import CodeHash, hash_code, remember_sources
 from tidemill.pipelines.pattern import Pattern, derive, entity_values
 from tidemill.pipelines.staleness import BACKOFF, OnEdit, Rules
+
+if TYPE_CHECKING:
+    from tidemill.core.conditions import Condition
 
 OnOrphan = Literal["keep", "archive", "delete"]
 
@@ -79,6 +81,15 @@ class Input(msgspec.Struct, frozen=True):
         return self.pattern.has_glob or set(self.key) != set(self.pattern.variables)
 
 
+class Plain(NamedTuple):
+    """A stage that makes one file from one, with one variable in both paths: what stands around it in each."""
+
+    input_before: str
+    input_after: str
+    output_before: str
+    output_after: str
+
+
 class Stage:
     """A stage: what it is made from, what it makes, and the function that does it."""
 
@@ -103,12 +114,12 @@ class Stage:
         self.scatter = scatter  # variables of the output that the function itself chooses
         self.options = options
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-        self.filter = None if options.filter is None else Condition(options.filter, {*variables, "id", "files"})
+        self.filter = None if options.filter is None else _condition(options.filter, variables)
         self.named = len(self.inputs) != 1 or self.inputs[0].is_many
         self.code_of: Any = None
         self._code: CodeHash | None = None
         self._quick = _around(output) if variables == output.variables else None
-        self.ends = self._find_ends()
+        self.plain = self._find_plain()
 
     def __repr__(self) -> str:
         inputs = ", ".join(one.pattern.text for one in self.inputs)
@@ -138,18 +149,18 @@ class Stage:
         variables = dict(zip(self.variables, values, strict=True))
         return Entity(id, variables, "" if self.scatter else self.output_path(variables))
 
-    def _find_ends(self) -> tuple[int, int | None, str, str] | None:
-        """Where an entity stands in its input's path, and what stands around it in its output's.
+    def _find_plain(self) -> Plain | None:
+        """What stands around the entity, where both paths are text with one variable in it.
 
-        Only where both are one variable and the rest is text, and any value of the one will do for the other.
+        Any value of the one must do for the other.
         """
-        around = None if self.named or self._quick is None else _around(self.inputs[0].pattern)
-        if around is None or self._quick is None:
+        taken = None if self.named or self._quick is None else _around(self.inputs[0].pattern)
+        if taken is None or self._quick is None:
             return None
         hidden = self._quick[0] == "" or self._quick[0].endswith("/")
-        if hidden and not (around[0] == "" or around[0].endswith("/")):
+        if hidden and not (taken[0] == "" or taken[0].endswith("/")):
             return None  # A name that begins with a dot could come out of the middle of another.
-        return len(around[0]), -len(around[1]) or None, *self._quick
+        return Plain(*taken, *self._quick)
 
     def quick_path(self, id: str) -> str:
         """Where an entity's output is: `entity(id).path`, without a detour where one variable is all there is."""
@@ -302,6 +313,7 @@ class Pipeline:
                 self, function, wanted, inputs, Pattern(output), variables=variables, scatter=free, options=options
             )
             made.code_of = code_of
+            remember_sources()
             self.stages[wanted] = made
             try:
                 check_order(self.stages.values())
@@ -394,7 +406,7 @@ def check_order(stages: Iterable[Stage]) -> list[Stage]:
     every = list(stages)
     for at, stage in enumerate(every):
         for other in every[:at]:
-            if _same_place(stage, other) and stage.output.covers(other.output):
+            if share_place(stage.pipeline, other.pipeline) and stage.output.covers(other.output):
                 raise ConfigError(
                     f"stages {other.pipeline.name}/{other.name} and {stage.pipeline.name}/{stage.name} both write "
                     f"{stage.output.text!r}: a path must have one maker"
@@ -419,7 +431,7 @@ def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
     return [
         other
         for other in stages
-        if _same_place(stage, other)
+        if share_place(stage.pipeline, other.pipeline)
         and any(
             each.pattern.covers(other.output) and not (other is stage and each.pattern.has_glob)
             for each in stage.inputs
@@ -427,13 +439,13 @@ def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
     ]
 
 
-def _same_place(stage: Stage, other: Stage) -> bool:
-    a, b = stage.pipeline, other.pipeline
-    if a is b:
+def share_place(one: Pipeline, other: Pipeline) -> bool:
+    """Whether a path means the same state to both."""
+    if one is other:
         return True
-    if a.store is None and b.store is None:
-        return a.root.absolute() == b.root.absolute()
-    return a.store is not None and a.store == b.store
+    if one.store is None and other.store is None:
+        return one.root.absolute() == other.root.absolute()
+    return one.store is not None and one.store == other.store
 
 
 def _around(pattern: Pattern) -> tuple[str, str] | None:
@@ -442,6 +454,12 @@ def _around(pattern: Pattern) -> tuple[str, str] | None:
         return None
     before, _, rest = pattern.text.partition("{")
     return before, rest.partition("}")[2]
+
+
+def _condition(text: str, variables: Iterable[str]) -> Condition:
+    from tidemill.core.conditions import Condition  # slow to load, and seldom asked for
+
+    return Condition(text, {*variables, "id", "files"})
 
 
 def _waits(backoff: Iterable[Duration]) -> tuple[float, ...]:

@@ -5,35 +5,50 @@ from obstore.store import S3Store
 Pipeline("blog", store=ObjectStates(S3Store("bucket", prefix="blog/")))
 
 A put is atomic by itself. It is made on the condition that the object is still the one that was seen, or still is not
-there, so that of two builders who do not know of each other only one has its way.
+there, so that of two builders who do not know of each other only one has its way. What comes piece by piece is never
+held here as a whole: it is uploaded under a hidden name, and moved into place.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from tidemill.core.errors import ConfigError
+from tidemill.pipelines.manifest import changed_manifest, entries_in
 from tidemill.pipelines.pattern import Pattern
 from tidemill.pipelines.states import (
-    MANIFEST,
+    ContentError,
     Draft,
-    Manifest,
     ManifestEntry,
     Prepared,
     Seen,
     StoreTrouble,
     Survey,
+    Unreadable,
+    failed,
     hash_content,
+    hash_pieces,
+    manifest_path,
+    prepared,
 )
 
 AT_ONCE = 32
+UPLOADS = ".tidemill/uploads/"
+FORGOTTEN_AFTER = 86400.0  # seconds until an upload that nobody has put in place is removed
 _TRIES = 20
+
+
+class Uploaded(msgspec.Struct, frozen=True):
+    """Content that lies in the store under another name."""
+
+    key: str
 
 
 class ObjectStates:
@@ -84,6 +99,7 @@ class ObjectStates:
                 continue
             except OSError as error:
                 survey.problems.append(f"{folder or 'the store'} cannot be listed: {error}")
+                survey.blind.append(folder)
         return survey
 
     async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
@@ -98,20 +114,22 @@ class ObjectStates:
             except FileNotFoundError:
                 return None
 
-    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | None]:
+    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
         found = await asyncio.gather(*(self._seen(path) for path in paths))
         return dict(zip(paths, found, strict=True))
 
-    async def _seen(self, path: str) -> Seen | None:
+    async def _seen(self, path: str) -> Seen | Unreadable | None:
         async with self._room:
+            digest, size = blake2b(digest_size=16), 0
             try:
                 answer = await self.store.get_async(path)
+                async for piece in answer.stream():
+                    digest.update(piece)
+                    size += len(piece)
             except FileNotFoundError:
                 return None
-            digest, size = blake2b(digest_size=16), 0
-            async for piece in answer.stream():
-                digest.update(piece)
-                size += len(piece)
+            except OSError as error:
+                return Unreadable(f"{path} cannot be read: {error}")
             return Seen(digest.hexdigest(), size, self._note(answer.meta))
 
     async def read(self, path: str) -> bytes:
@@ -124,19 +142,51 @@ class ObjectStates:
         async for piece in answer.stream():
             yield bytes(piece)
 
-    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
-        """Contents are held here: a put shows all of an object at once, or nothing."""
-        prepared = []
-        for draft in drafts:
-            data = draft.content if isinstance(draft.content, bytes) else b"".join(draft.content)
-            prepared.append(
-                Prepared(draft.path, hash_content(data), len(data), draft.needs, draft.entity, draft.before, data)
-            )
-        return prepared
+    def read_now(self, path: str) -> bytes:
+        """The same as `read`, in this thread."""
+        return bytes(self.store.get(path).bytes())
 
-    async def publish(self, prepared: Sequence[Prepared]) -> dict[str, int]:
-        needed = await self.look({path for each in prepared for path in each.needs})
-        good = [each for each in prepared if all(needed[path] == want for path, want in each.needs.items())]
+    def pieces_now(self, path: str) -> Iterator[bytes]:
+        """The content piece by piece, in this thread."""
+        for piece in self.store.get(path).stream():
+            yield bytes(piece)
+
+    def place(self, path: str) -> None:
+        """Objects are not files of this machine."""
+
+    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
+        return [await self._prepare(draft) for draft in drafts]
+
+    async def _prepare(self, draft: Draft) -> Prepared:
+        """A content is held here, one that comes in pieces is uploaded: a put shows all of an object, or nothing."""
+        if isinstance(draft.content, bytes):
+            return prepared(draft, hash_content(draft.content), len(draft.content), draft.content)
+        found: dict[str, Any] = {}
+        trouble: list[ContentError] = []
+        pieces = hash_pieces(draft.content, found)
+
+        async def upload() -> AsyncIterator[bytes]:
+            try:
+                while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                    yield piece
+            except ContentError as error:
+                trouble.append(error)
+                raise
+
+        key = f"{UPLOADS}{secrets.token_hex(12)}"
+        try:
+            async with self._room:
+                await self.store.put_async(key, upload())
+        except Exception as error:
+            if trouble:
+                await self._drop(key)
+                return failed(draft, trouble[0])
+            raise StoreTrouble(f"{draft.path} cannot be uploaded: {error}") from error
+        return prepared(draft, found["content"], found["size"], Uploaded(key))
+
+    async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
+        needed = await self.look({path for each in ready for path in each.needs})
+        good = [each for each in ready if all(needed[path] == want for path, want in each.needs.items())]
         signatures = await asyncio.gather(*(self._put(each) for each in good))
         return {each.path: found for each, found in zip(good, signatures, strict=True) if found is not None}
 
@@ -145,13 +195,15 @@ class ObjectStates:
         if each.held is None:
             found = await self._head(each.path)
             return found if found == each.before else None
-        mode: Any = "create"
-        if each.before is not None:
-            signature, tag = self._tags.get(each.path, (0, None))
-            mode = {"e_tag": tag} if signature == each.before and tag is not None else "overwrite"
         try:
-            async with self._room:
-                await self._conditional(each.path, each.held, mode)
+            if isinstance(each.held, Uploaded):
+                if each.before is not None and await self._head(each.path) != each.before:
+                    return None
+                async with self._room:
+                    await self.store.rename_async(each.held.key, each.path, overwrite=each.before is not None)
+            else:
+                async with self._room:
+                    await self._conditional(each.path, each.held, self._mode(each))
         except (FileExistsError, FileNotFoundError):
             return None
         except Exception as error:
@@ -159,6 +211,13 @@ class ObjectStates:
                 return None
             raise StoreTrouble(f"{each.path} cannot be put: {error}") from error
         return await self._head(each.path)
+
+    def _mode(self, each: Prepared) -> Any:
+        """On which condition an object is put."""
+        if each.before is None:
+            return "create"
+        signature, tag = self._tags.get(each.path, (0, None))
+        return {"e_tag": tag} if signature == each.before and tag is not None else "overwrite"
 
     async def _conditional(self, path: str, data: bytes, mode: Any) -> None:
         try:
@@ -168,15 +227,28 @@ class ObjectStates:
                 raise
             await self.store.put_async(path, data)  # The store knows no conditions; the database still does.
 
-    async def discard(self, prepared: Sequence[Prepared]) -> None:
-        """Nothing was stored yet."""
+    async def discard(self, unwanted: Sequence[Prepared]) -> None:
+        for each in unwanted:
+            if isinstance(each.held, Uploaded):
+                await self._drop(each.held.key)
 
     async def remove(self, paths: Sequence[str]) -> None:
         for path in paths:
-            try:
-                await self.store.delete_async(path)
-            except FileNotFoundError:
-                continue
+            await self._drop(path)
+
+    async def _drop(self, path: str) -> None:
+        try:
+            await self.store.delete_async(path)
+        except FileNotFoundError:
+            return
+
+    async def sweep(self, folders: Iterable[str]) -> None:
+        """Remove uploads whose builders died before they put them in place; they are all in one folder."""
+        limit = time.time() - FORGOTTEN_AFTER
+        async for chunk in self.store.list(prefix=UPLOADS):
+            for meta in chunk:
+                if meta["last_modified"].timestamp() < limit:
+                    await self._drop(str(meta["path"]))
 
     async def archive(self, paths: Sequence[str]) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
@@ -184,28 +256,20 @@ class ObjectStates:
             await self.store.rename_async(path, f".archive/{stamp}/{path}")
 
     async def keep_manifest(self, directory: str, entries: Mapping[str, ManifestEntry | None]) -> None:
-        path = f"{directory}/{MANIFEST}" if directory else MANIFEST
+        path = manifest_path(directory)
         for _ in range(_TRIES):
             before = await self._head(path)
-            known = {} if before is None else await self.manifest(directory)
-            for name, entry in entries.items():
-                if entry is None:
-                    known.pop(name, None)
-                else:
-                    known[name] = entry
-            data = msgspec.json.encode(Manifest({name: known[name] for name in sorted(known)}))
+            data = changed_manifest(None if before is None else await self.read(path), entries)
             if await self._put(Prepared(path, "", len(data), {}, before=before, held=data)) is not None:
                 return
         raise StoreTrouble(f"{path} is changed by others all the time")
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
-        path = f"{directory}/{MANIFEST}" if directory else MANIFEST
+        path = manifest_path(directory)
         try:
-            return msgspec.json.decode(await self.read(path), type=Manifest).states
+            return entries_in(await self.read(path), path)
         except FileNotFoundError:
             return {}
-        except msgspec.DecodeError as error:
-            raise StoreTrouble(f"{path} cannot be read: {error}") from error
 
 
 def _outermost(folders: set[str]) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.lookout import look_at
 from tidemill.pipelines.model import Pipeline
 from tidemill.pipelines.plan import Plan
 from tidemill.store.database import Database
@@ -27,10 +28,8 @@ async def update_pipeline(pipeline: Pipeline, database: Database | None = None) 
 async def plan_pipeline(pipeline: Pipeline, database: Database | None = None) -> Plan:
     """What would be built and why, without building anything."""
     async with _opened(database) as opened:
-        driver = Driver(opened, pipeline)
-        await driver.look_around()
-        await driver.settle()
-        return driver.plan()
+        _, plan = await look_at(opened, pipeline)
+        return plan
 
 
 @asynccontextmanager

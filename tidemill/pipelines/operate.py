@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.pipelines.driver import Driver
-from tidemill.pipelines.model import Pipeline, Stage, makers
+from tidemill.pipelines.lookout import Lookout
+from tidemill.pipelines.model import Pipeline, Stage, makers, share_place
 from tidemill.pipelines.pattern import entity_id
 from tidemill.pipelines.plan import Plan, Step
 from tidemill.pipelines.reasons import Reason
-from tidemill.pipelines.staleness import input_pairs
-from tidemill.pipelines.world import entities_of
+from tidemill.pipelines.staleness import NOTHING, input_pairs
+from tidemill.pipelines.world import entities_of, touched_entities
 from tidemill.store import states as rows
 
 State = tuple[Stage, str]
@@ -37,10 +37,10 @@ def find_state(pipeline: Pipeline, target: str) -> State:
     )
 
 
-def select(driver: Driver, target: str | None) -> list[State]:
+def select(lookout: Lookout, target: str | None) -> list[State]:
     """All states that are meant: one, all of an entity, all of a stage, or all there are."""
-    pipeline, records = driver.pipeline, driver.world.records
-    every = [(stage, entity) for stage in driver.order for entity in sorted(records[stage.name])]
+    pipeline, records = lookout.pipeline, lookout.world.records
+    every = [(stage, entity) for stage in lookout.order for entity in sorted(records[stage.name])]
     if target is None or target == pipeline.name:
         return every
     rest = target.removeprefix(f"{pipeline.name}/")
@@ -52,49 +52,76 @@ def select(driver: Driver, target: str | None) -> list[State]:
     return [find_state(pipeline, target)]
 
 
-def consumers(driver: Driver, states: Iterable[State]) -> list[State]:
+def consumers(lookout: Lookout, states: Iterable[State]) -> list[State]:
     """These states and all that were made from them, step by step."""
     taken: dict[tuple[str, str], State] = {}
     paths: set[str] = set()
     wanted = {(stage.name, entity) for stage, entity in states}
-    for stage in driver.order:
-        for entity, groups in entities_of(stage, _matched(driver, stage)):
+    for stage in lookout.order:
+        for entity, groups in entities_of(stage, _matched(lookout, stage)):
             if (stage.name, entity) in wanted or any(path in paths for group in groups for path in group):
                 taken[stage.name, entity] = (stage, entity)
-                paths.update(output_paths(driver, stage, entity))
+                paths.update(output_paths(lookout, stage, entity))
     for stage, entity in states:
         taken.setdefault((stage.name, entity), (stage, entity))
     return list(taken.values())
 
 
-def output_paths(driver: Driver, stage: Stage, entity: str) -> list[str]:
+def output_paths(lookout: Lookout, stage: Stage, entity: str) -> list[str]:
     """The outputs of a state."""
     if not stage.scatter:
         return [stage.quick_path(entity)]
-    record = driver.world.records[stage.name].get(entity)
+    record = lookout.world.records[stage.name].get(entity)
     return [] if record is None else list(input_pairs(record.content))
 
 
-def input_paths(driver: Driver, stage: Stage, entity: str) -> list[str]:
+def input_paths(lookout: Lookout, stage: Stage, entity: str) -> list[str]:
     """The inputs of a state as they are now."""
-    for found, groups in entities_of(stage, _matched(driver, stage)):
+    for found, groups in entities_of(stage, _matched(lookout, stage)):
         if found == entity:
             return [path for group in groups for path in group]
     return []
 
 
-def _matched(driver: Driver, stage: Stage) -> Any:
-    return {one.pattern: driver.world.matched.get(one.pattern, {}) for one in stage.inputs}
+def sources(lookout: Lookout, stage: Stage, entity: str) -> list[str]:
+    """All that a state is made from, step by step: states as STAGE/ENTITY, and paths that nobody here makes."""
+    found: dict[str, None] = {}
+    todo = [(stage, entity)]
+    while todo:
+        for path in input_paths(lookout, *todo.pop()):
+            maker = lookout.maker(path)
+            name = path if maker is None else f"{maker[0].name}/{maker[1]}"
+            if name not in found:
+                found[name] = None
+                todo += [maker] if maker is not None and not maker[0].scatter else []
+    return list(found)
 
 
-async def invalidate(driver: Driver, states: Sequence[State], *, by: str) -> int:
+def taken_elsewhere(pipelines: Iterable[Pipeline], own: Pipeline, paths: Iterable[str]) -> list[str]:
+    """The states of other pipelines that take these paths, as PIPELINE/STAGE/ENTITY."""
+    found: set[str] = set()
+    wanted = list(paths)
+    for other in pipelines:
+        if other is own or not share_place(other, own):
+            continue
+        for stage in other.stages.values():
+            entities = touched_entities(stage, wanted)
+            found |= {f"{other.name}/{stage.name}/{entity}" for entity in (["*"] if entities is None else entities)}
+    return sorted(found)
+
+
+def _matched(lookout: Lookout, stage: Stage) -> Any:
+    return {one.pattern: lookout.world.matched.get(one.pattern, {}) for one in stage.inputs}
+
+
+async def invalidate(lookout: Lookout, states: Sequence[State], *, by: str) -> int:
     """Have states built again."""
     by_stage: dict[str, list[str]] = {}
     for stage, entity in states:
         by_stage.setdefault(stage.name, []).append(entity)
     total = 0
     for stage, entities in by_stage.items():
-        total += await rows.invalidate_states(driver.database, driver.pipeline.name, stage, entities, by=by)
+        total += await rows.invalidate_states(lookout.database, lookout.pipeline.name, stage, entities, by=by)
     return total
 
 
@@ -118,20 +145,20 @@ def in_range(stage: Stage, entities: Iterable[str], first: str | None, last: str
     return sorted(found, key=order)
 
 
-async def clean(driver: Driver, plan: Plan, *, how: str | None = None) -> dict[str, list[str]]:
+async def clean(lookout: Lookout, plan: Plan, *, how: str | None = None) -> dict[str, list[str]]:
     """Deal with outputs whose inputs are gone, as each stage wants or as is said here; returns what was done."""
     done: dict[str, list[str]] = {"keep": [], "archive": [], "delete": []}
     forgotten: dict[str, list[str]] = {}
     for stage, entity in plan.orphans:
         act = how or stage.options.on_orphan
-        paths = output_paths(driver, stage, entity)
+        paths = output_paths(lookout, stage, entity)
         done[act] += paths
         if act == "keep":
             continue
-        await (driver.states.archive(paths) if act == "archive" else driver.states.remove(paths))
+        await (lookout.states.archive(paths) if act == "archive" else lookout.states.remove(paths))
         forgotten.setdefault(stage.name, []).append(entity)
     for stage, entities in forgotten.items():
-        await rows.forget_states(driver.database, driver.pipeline.name, stage, entities)
+        await rows.forget_states(lookout.database, lookout.pipeline.name, stage, entities)
     return done
 
 
@@ -150,6 +177,7 @@ class Story(msgspec.Struct):
     parts: dict[str, str]
     inputs: dict[str, str]
     made_by: dict[str, str]
+    made_from: list[str]  # all of it, down to what nobody here makes
     taken_by: list[str]
     built_at: Any
     took: float | None
@@ -158,38 +186,41 @@ class Story(msgspec.Struct):
     builds: list[dict[str, Any]]
 
 
-async def explain(driver: Driver, plan: Plan, stage: Stage, entity: str) -> Story:
-    """The whole story of a state."""
-    database, name = driver.database, driver.pipeline.name
+async def explain(lookout: Lookout, plan: Plan, stage: Stage, entity: str, *, others: Iterable[Pipeline] = ()) -> Story:
+    """The whole story of a state; `others` are pipelines that may take from it."""
+    database, name = lookout.database, lookout.pipeline.name
     row = await rows.show_state(database, name, stage.name, entity)
     step = next((s for s in plan.steps if s.stage is stage and s.entity == entity), None)
     orphan = any(found is stage and id == entity for found, id in plan.orphans)
-    inputs = input_paths(driver, stage, entity)
+    inputs = input_paths(lookout, stage, entity)
     if row is None and step is None and not inputs:
         raise NotFoundError(f"stage {stage.name} has no entity {entity!r}: it has no inputs and was never built")
-    outputs = output_paths(driver, stage, entity)
-    above = makers(stage, driver.order)
+    outputs = output_paths(lookout, stage, entity)
+    above = makers(stage, lookout.order)
     failure = await rows.show_failure(database, name, stage.name, entity)
     builds = await rows.list_builds(database, name, stage.name, entity, limit=20)
+    taken = [f"{s.name}/{e}" for s, e in consumers(lookout, [(stage, entity)]) if (s, e) != (stage, entity)]
+    told = "it is as it should be" if row is None or row["content"] != NOTHING else "its stage makes nothing of it"
     return Story(
-        name,
-        stage.name,
-        entity,
-        outputs,
-        status_of(step, orphan),
-        None if step is None else step.reason,
-        "its inputs are gone" if orphan else "it is as it should be" if step is None else str(step.reason),
-        "" if row is None else row["code"],
-        stage.code.total,
-        stage.code.parts,
-        {path: driver.world.content(path) or "" for path in inputs},
-        {path: f"{m.name}" for path in inputs for m in above if m.output.values(path) is not None},
-        sorted(f"{s.name}/{e}" for s, e in consumers(driver, [(stage, entity)]) if (s, e) != (stage, entity)),
-        None if row is None else row["built_at"],
-        None if row is None else row["took"],
-        None if row is None else row["built_by"],
-        failure,
-        [dict(build) for build in builds],
+        pipeline=name,
+        stage=stage.name,
+        entity=entity,
+        paths=outputs,
+        status=status_of(step, orphan),
+        reason=None if step is None else step.reason,
+        told="its inputs are gone" if orphan else told if step is None else str(step.reason),
+        code="" if row is None else row["code"],
+        code_now=stage.code.total,
+        parts=stage.code.parts,
+        inputs={path: lookout.world.content(path) or "" for path in inputs},
+        made_by={path: maker.name for path in inputs for maker in above if maker.output.values(path) is not None},
+        made_from=sources(lookout, stage, entity),
+        taken_by=[*sorted(taken), *taken_elsewhere(others, lookout.pipeline, outputs)],
+        built_at=None if row is None else row["built_at"],
+        took=None if row is None else row["took"],
+        built_by=None if row is None else row["built_by"],
+        failure=failure,
+        builds=[dict(build) for build in builds],
     )
 
 
@@ -205,10 +236,10 @@ def status_of(step: Step | None, orphan: bool = False) -> str:
     }[type(step.reason).__name__]  # fmt: skip
 
 
-def counts(driver: Driver, plan: Plan) -> dict[str, dict[str, int]]:
+def counts(lookout: Lookout, plan: Plan) -> dict[str, dict[str, int]]:
     """How many states of each stage are in which condition."""
     table: dict[str, dict[str, int]] = {}
-    for stage in driver.order:
+    for stage in lookout.order:
         table[stage.name] = {"fresh": plan.fresh.get(stage.name, 0)}
     for step in plan.steps:
         row, word = table[step.stage.name], status_of(step)
@@ -218,10 +249,10 @@ def counts(driver: Driver, plan: Plan) -> dict[str, dict[str, int]]:
     return table
 
 
-def usage(driver: Driver) -> dict[str, int]:
+def usage(lookout: Lookout) -> dict[str, int]:
     """How many bytes the states of each stage take."""
-    files = driver.world.files
+    files = lookout.world.files
     return {
-        stage.name: sum(files[path].size for path in driver.world.matched.get(stage.output, {}) if path in files)
-        for stage in driver.order
+        stage.name: sum(files[path].size for path in lookout.world.matched.get(stage.output, {}) if path in files)
+        for stage in lookout.order
     }

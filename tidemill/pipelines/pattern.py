@@ -8,6 +8,7 @@
     {x:int}      a whole number as Python writes it; also :date, :month, :year
     {x.month}    the month of a date called x, written 2026-01; also .year
     *            any part of a name, without being part of the entity
+    **           any number of folders, also none; at the end, all files in and below a folder
     a/{x}/       with a slash at its end: a directory
 
 Matching and formatting are each other's inverse. A value that would not come back out of its path as it went in is
@@ -33,6 +34,7 @@ _FORMS = {
     "year": r"[0-9]{4}",
 }
 _PARTS = {"month": 7, "year": 4}  # how much of a date's text each of its parts is
+_DEEP = "**"
 
 
 class PatternError(ConfigError):
@@ -44,7 +46,15 @@ class Segment:
 
     def __init__(self, text: str, whole: str, kinds: dict[str, str]) -> None:
         self.text = text
-        self.parts: list[tuple[str, str]] = []  # ("text", ...), ("glob", "*") or ("var", name)
+        self.is_deep = text == _DEEP  # stands for any number of segments
+        self.parts: list[tuple[str, str]] = [("glob", _DEEP)] if self.is_deep else []
+        if not self.is_deep:
+            self._read(text, whole, kinds)
+        self.is_literal = all(kind == "text" for kind, _ in self.parts)
+        self.variables = [part for kind, part in self.parts if kind == "var"]
+
+    def _read(self, text: str, whole: str, kinds: dict[str, str]) -> None:
+        """Take the text apart: ("text", ...), ("glob", "*") or ("var", name)."""
         at, last = 0, "text"
         for hole in _HOLE.finditer(text):
             if hole.start() > at:
@@ -54,7 +64,7 @@ class Segment:
                 raise PatternError(f"{whole!r}: nothing stands between {self._told()} and {hole[0]!r} to part them")
             if hole[1] is None:
                 if hole[0] != "*":
-                    raise PatternError(f"{whole!r}: {hole[0]!r} is not supported; write a folder for each level")
+                    raise PatternError(f"{whole!r}: {hole[0]!r} stands for folders, and must be alone between slashes")
                 self.parts.append(("glob", "*"))
             else:
                 self.parts.append(("var", _declare(hole[1], whole, kinds)))
@@ -63,8 +73,6 @@ class Segment:
             self.parts.append(("text", text[at:]))
         if any("{" in part or "}" in part for kind, part in self.parts if kind == "text"):
             raise PatternError(f"{whole!r}: a brace is not closed, or opens nothing")
-        self.is_literal = all(kind == "text" for kind, _ in self.parts)
-        self.variables = [part for kind, part in self.parts if kind == "var"]
 
     def _told(self) -> str:
         kind, name = self.parts[-1]
@@ -72,6 +80,8 @@ class Segment:
 
     def regex(self, seen: set[str], kinds: Mapping[str, str]) -> str:
         """As a regular expression; a variable that was seen before must be the same again."""
+        if self.is_deep:
+            return r"(?:(?!\.)[^/]+/)*"
         made = "" if self.is_literal or self.text.startswith(".") else r"(?!\.)"
         for kind, part in self.parts:
             if kind == "text":
@@ -102,11 +112,15 @@ class Pattern:
         path = self.text.rstrip("/") if self.is_directory else self.text
         _check_text(path, text)
         self.kinds: dict[str, str] = {}
-        self.segments = tuple(Segment(part, text, self.kinds) for part in path.split("/"))
+        parts = path.split("/")
+        if parts[-1] == _DEEP:
+            parts.append("*")
+        self.segments = tuple(Segment(part, text, self.kinds) for part in parts)
         self.variables = tuple(self.kinds)
         self.has_glob = any(kind == "glob" for segment in self.segments for kind, _ in segment.parts)
         seen: set[str] = set()
-        self._regex = re.compile("/".join(segment.regex(seen, self.kinds) for segment in self.segments))
+        regexes = [segment.regex(seen, self.kinds) + ("" if segment.is_deep else "/") for segment in self.segments]
+        self._regex = re.compile("".join(regexes).removesuffix("/"))
         self._dates = tuple(name for name in self.variables if self.kinds[name] == "date")
         # Where a segment holds one variable and no glob, any value comes back out as it went in.
         self._plain = not self.has_glob and all(len(segment.variables) < 2 for segment in self.segments)
@@ -167,9 +181,7 @@ class Pattern:
 
     def covers(self, other: Pattern) -> bool:
         """Whether some path could match both patterns."""
-        if len(self.segments) != len(other.segments):
-            return False
-        return all(_meet(a.shape(), b.shape()) for a, b in zip(self.segments, other.segments, strict=True))
+        return _segments_meet(self.segments, other.segments)
 
     @property
     def folder(self) -> str:
@@ -210,6 +222,8 @@ def _check_text(path: str, text: str) -> None:
     for part in path.split("/"):
         if part in ("", ".", ".."):
             raise PatternError(f"{text!r} is not a pattern: {part!r} cannot be a part of it")
+    if f"{_DEEP}/{_DEEP}" in path:
+        raise PatternError(f"{text!r} is not a pattern: one {_DEEP} is as good as two")
 
 
 def _declare(written: str, whole: str, kinds: dict[str, str]) -> str:
@@ -245,6 +259,16 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _segments_meet(a: Sequence[Segment], b: Sequence[Segment]) -> bool:
+    """Whether two rows of segments can be the same path."""
+    for one, other in ((a, b), (b, a)):
+        if one and one[0].is_deep:
+            return _segments_meet(one[1:], other) or (bool(other) and _segments_meet(one, other[1:]))
+    if not a or not b:
+        return not a and not b
+    return _meet(a[0].shape(), b[0].shape()) and _segments_meet(a[1:], b[1:])
 
 
 def _meet(a: list[str | None], b: list[str | None]) -> bool:

@@ -14,9 +14,9 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.paths import RefError
 from tidemill.pipelines import reasons
 from tidemill.pipelines.codehash import changed_parts
-from tidemill.pipelines.model import Stage
+from tidemill.pipelines.model import Plain, Stage
 from tidemill.pipelines.pattern import Pattern, PatternError, entity_values
-from tidemill.pipelines.staleness import Failure, Record, input_pairs, input_text, staleness
+from tidemill.pipelines.staleness import Record, input_pairs, input_text, staleness
 from tidemill.pipelines.world import Control, Paths, World, entities_of
 
 _HOLDS = (reasons.Blocked, reasons.BackingOff, reasons.Parked, reasons.Paused, reasons.NeedsApproval)
@@ -113,7 +113,7 @@ class _Look:
         seen: set[str] = set()
         fresh = 0
         left: Iterable[tuple[str, Paths]] | None = None
-        if only is None and self.stage.ends is not None and self.stage.filter is None:
+        if only is None and self.stage.plain is not None and self.stage.filter is None:
             fresh, left = self._at_a_glance(paths[self.stage.inputs[0].pattern], seen)
         if left is None:
             left = entities_of(self.stage, paths) if only is None else self._some(only, paths)
@@ -128,7 +128,7 @@ class _Look:
             self.plan.builds += self.again
         self.plan.fresh[self.stage.name] = fresh
         gone = self.records.keys() - seen if only is None else (only - seen) & self.records.keys()
-        self.plan.orphans += [(self.stage, each) for each in sorted(gone) if self.records[each].content]
+        self.plan.orphans += [(self.stage, each) for each in sorted(gone) if _has_output(self.records[each])]
 
     @property
     def _needs_all(self) -> bool:
@@ -170,8 +170,9 @@ class _Look:
 
         What is asked here is what `staleness` would ask, in the order in which it fails least often.
         """
-        ends = self.stage.ends or (0, 0, "", "")
-        first, last, before, after = ends
+        plain = self.stage.plain or Plain("", "", "", "")
+        first, last = len(plain.input_before), -len(plain.input_after) or None
+        before, after = plain.output_before, plain.output_after
         records, files, pending, busy = self.records, self.world.files, self.pending, self.busy
         code, least, fresh = self.rules.code, self.rules.min_size, 0
         left: list[tuple[str, Paths]] = []
@@ -262,7 +263,7 @@ class _Look:
         files = self.world.files
         if self.stage.scatter:
             facts = [files.get(path) for path in outputs]
-            if record is None or not record.content or None in facts:
+            if record is None or not _has_output(record) or None in facts:
                 return None, 0
             return input_text(outputs, [fact.content for fact in facts if fact]), sum(f.size for f in facts if f)
         fact = files.get(outputs[0])
@@ -292,6 +293,6 @@ class _Look:
             return False
 
 
-def failure_of(row: Mapping[str, object]) -> Failure:
-    """A failure as the database tells it."""
-    return msgspec.convert(dict(row), Failure)
+def _has_output(record: Record) -> bool:
+    """Whether something was built, and was not nothing."""
+    return bool(record.content) and not record.is_nothing

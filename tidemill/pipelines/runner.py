@@ -9,52 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from pathlib import Path
 from typing import Any
-
-import watchfiles
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
-from tidemill.pipelines.driver import Driver, fits
-from tidemill.pipelines.files import FileStates
+from tidemill.pipelines.driver import Driver
 from tidemill.pipelines.log import log
-from tidemill.pipelines.looker import give_back_memory
+from tidemill.pipelines.lookout import fits, give_back_memory
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.plan import Step
+from tidemill.pipelines.watching import watch_files
+from tidemill.pipelines.wishes import Heard, Wishes
 from tidemill.pipelines.work import enqueue_builds, task_name
 from tidemill.store import states as rows
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Connection, Database, is_away, is_full
 from tidemill.store.migrate import migrate, wait_for_schema
 from tidemill.store.wake import ANYTHING, Listener
-
-logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It would tell of every file twice.
 
 STAND_BY = 2.0
 CHECK_FLIGHTS = 5.0
 TRUST_AFTER = 0.25
 HOUSEKEEPING = 3600.0
+FIRST_HOUSEKEEPING = 5.0
 MANY = 5000  # changed paths from which on it is quicker to look at everything
-
-
-class Wishes:
-    """What has been heard and not yet been acted upon."""
-
-    def __init__(self) -> None:
-        self.paths: set[str] = set()
-        self.entities: dict[str, set[str]] = {}
-        self.everything = False
-        self.reload = False
-        self.event = asyncio.Event()
-
-    def take(self) -> tuple[set[str], dict[str, set[str]], bool, bool]:
-        taken = self.paths, self.entities, self.everything, self.reload
-        self.paths, self.entities, self.everything, self.reload = set(), {}, False, False
-        self.event.clear()
-        return taken
 
 
 class PipelineRunner:
@@ -80,7 +59,7 @@ class PipelineRunner:
         self._clock = clock
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
-        self._leading: set[str] = set()
+        self._driven: set[str] = set()
         self._wishes: dict[str, Wishes] = {}
 
     def stop(self) -> None:
@@ -114,7 +93,7 @@ class PipelineRunner:
     def _heard(self, payload: str) -> None:
         if payload == ANYTHING:
             for wishes in self._wishes.values():
-                wishes.reload = wishes.everything = True
+                wishes.heard.reload = wishes.heard.everything = True
                 wishes.event.set()
             return
         try:
@@ -123,34 +102,37 @@ class PipelineRunner:
             return
         for name, wishes in self._wishes.items():
             driver = self.drivers.get(name)
-            if driver is None:
-                continue
-            if news.pipeline == name:
-                if news.by == driver.builder:
-                    continue
-                if news.stage:
-                    wishes.entities.setdefault(news.stage, set()).update(news.entities)
-                else:
-                    wishes.reload = True
-            elif not _share(driver, self.drivers.get(news.pipeline), news.pipeline, self.pipelines) or (
-                news.stage and not news.paths and news.entities
-            ):
-                continue
-            if news.paths:
-                wishes.paths.update(news.paths)
-            elif not news.stage and news.pipeline != name:
-                wishes.everything = True
-            wishes.event.set()
+            if driver is not None and self._take_news(news, driver, wishes.heard):
+                wishes.event.set()
+
+    def _take_news(self, news: rows.News, driver: Driver, heard: Heard) -> bool:
+        """What somebody has said becomes what this pipeline is to be looked at for; returns whether it is anything."""
+        if news.pipeline == driver.pipeline.name:
+            if news.by == driver.builder:
+                return False
+            if news.stage:
+                heard.entities.setdefault(news.stage, set()).update(news.entities)
+            elif not news.paths:
+                heard.reload = True
+        else:
+            other = self.drivers.get(news.pipeline)
+            if other is not None and other.lookout.states != driver.lookout.states:
+                return False
+            if not news.paths and news.entities:
+                return False  # Nothing of it can be an input here.
+            heard.everything |= not news.paths
+        heard.paths.update(news.paths)
+        return True
 
     async def _keep(self, pipeline: Pipeline) -> None:
         """Drive one pipeline whenever nobody else does, over any number of bad days."""
         while not self._stop.is_set():
             try:
-                async with self._lead(pipeline) as leading:
-                    self._note_lead(pipeline, leading)
-                    if leading:
-                        await self._drive(pipeline)
+                async with self._lead(pipeline) as lead:
+                    if lead is not None:
+                        await self._drive(pipeline, lead)
                         continue
+                    self._note_driven(pipeline)
             except Exception as error:
                 if not (is_away(error) or is_full(error)):
                     raise
@@ -159,100 +141,108 @@ class PipelineRunner:
                 async with asyncio.timeout(STAND_BY):
                     await self._stop.wait()
 
-    def _note_lead(self, pipeline: Pipeline, leading: bool) -> None:
-        if not leading:
-            self._leading.add(pipeline.name)  # somebody else drives it
-            if len(self._leading) == len(self.pipelines):
-                self._ready.set()
+    def _note_driven(self, pipeline: Pipeline) -> None:
+        """A pipeline is driven, here or elsewhere."""
+        self._driven.add(pipeline.name)
+        if len(self._driven) == len(self.pipelines):
+            self._ready.set()
 
     @contextlib.asynccontextmanager
-    async def _lead(self, pipeline: Pipeline) -> AsyncIterator[bool]:
-        """Hold the lead of a pipeline, if it is to be had."""
+    async def _lead(self, pipeline: Pipeline) -> AsyncIterator[Connection | None]:
+        """Hold the lead of a pipeline, if it is to be had: for as long as this connection lives."""
         connection = await self._database.connect_to_listen()
         try:
             name = f"{self._database.schema}:{pipeline.name}"
-            yield bool(await connection.fetchval(rows.TAKE_LEAD, name))
+            taken = await connection.fetchval(rows.TAKE_LEAD, name)
+            yield connection if taken else None
         finally:
             connection.terminate()
 
-    async def _drive(self, pipeline: Pipeline) -> None:
+    async def _drive(self, pipeline: Pipeline, lead: Connection) -> None:
         wishes = self._wishes[pipeline.name]
+        lead.add_termination_listener(lambda _: wishes.event.set())
         dispatch = None if self._task_of is None else self._dispatch
-        driver = Driver(self._database, pipeline, dispatch=dispatch, on_result=wishes.event.set, clock=self._clock)
+        driver = Driver(self._database, pipeline, dispatch=dispatch, on_news=wishes.event.set, clock=self._clock)
         self.drivers[pipeline.name] = driver
         wishes.take()
-        watching = asyncio.create_task(self._watch(driver, wishes))
+        watching = asyncio.create_task(watch_files(driver.lookout, wishes, self._stop))
         try:
             await self._find_flights(driver)
             await driver.act(await driver.begin())
             give_back_memory()
             log.info("drives the pipeline", pipeline=pipeline.name, files=len(driver.world.files))
-            for problem in driver.problems:
+            for problem in driver.lookout.problems:
                 log.error("cannot look at everything", pipeline=pipeline.name, problem=problem)
-            self._leading.add(pipeline.name)
-            if len(self._leading) == len(self.pipelines):
-                self._ready.set()
-            await self._rounds(driver, wishes)
+            for note in driver.lookout.notes:
+                log.warning("clocks differ", pipeline=pipeline.name, note=note)
+            self._note_driven(pipeline)
+            await self._rounds(driver, wishes, lead)
         finally:
             del self.drivers[pipeline.name]
             watching.cancel()
             await asyncio.wait([watching])
             await driver.close()
 
-    async def _rounds(self, driver: Driver, wishes: Wishes) -> None:
-        pipeline, clock = driver.pipeline, self._clock
+    async def _rounds(self, driver: Driver, wishes: Wishes, lead: Connection) -> None:
+        pipeline, lookout, clock = driver.pipeline, driver.lookout, self._clock
         scan_at = clock.monotonic() + pipeline.scan_interval
         flights_at = clock.monotonic() + CHECK_FLIGHTS
-        house_at = clock.monotonic() + 5.0
-        share = max(1, round(pipeline.full_scan / pipeline.scan_interval)) if pipeline.watch else 1
+        house_at = clock.monotonic() + FIRST_HOUSEKEEPING
         while not self._stop.is_set():
             await self._wait(driver, wishes, scan_at, flights_at)
-            if self._stop.is_set():
-                return
-            paths, entities, everything, reload = wishes.take()
-            now = clock.monotonic()
+            if self._stop.is_set() or lead.is_closed():
+                return  # Somebody else may have the lead by now.
+            driver.check()
+            heard, now = wishes.take(), clock.monotonic()
             changed: list[str] = []
-            if reload:
-                await driver.reload()
-            for stage, ids in entities.items():
-                changed += await self._learn(driver, stage, ids)
-            if everything or len(paths) > MANY:
-                await driver.survey()
+            if heard.reload:
+                await lookout.reload()
+            for stage, entities in heard.entities.items():
+                changed += await self._learn(driver, stage, entities)
+            everything = heard.everything or len(heard.paths) > MANY
+            if everything or now >= scan_at:
+                changed += await self._scan(driver, everything=everything)
                 scan_at = now + pipeline.scan_interval
-            elif now >= scan_at:
-                changed += await (driver.survey() if share == 1 else driver.quick_survey(share))
-                scan_at = now + pipeline.scan_interval
-            elif paths:
-                changed += await driver.look(paths)
+            else:
+                if heard.folders:
+                    changed += await lookout.survey_folders()
+                changed += await lookout.look(heard.paths)
             if now >= flights_at:
                 changed += await self._check_flights(driver)
                 flights_at = now + CHECK_FLIGHTS
-            if driver.distrusted and not paths:
-                changed += await driver.reread_distrusted()
+            if lookout.distrusted and not heard.paths:
+                changed += await lookout.reread_distrusted()
             if now >= house_at:
                 await self._keep_house(driver)
                 house_at = now + HOUSEKEEPING
-            changed += await driver.settle()
-            due = driver.next_retry()
-            if everything or reload or len(changed) > MANY or (due is not None and due <= driver.now()):
-                await driver.act(driver.plan())
-            elif changed:
-                await driver.act(driver.plan(changed))
-            retries = driver.due_retries()
-            if retries:
-                await driver.act(driver.plan(retries))
+            changed += await lookout.settle()
+            if everything or heard.reload or len(changed) > MANY:
+                await driver.act(lookout.plan())
+            elif changed or (due := lookout.due_retries()):
+                await driver.act(lookout.plan(changed, lookout.due_retries() if changed else due))
             if driver.idle.is_set() and driver.manifests.due_in() == 0.0:
                 await driver.manifests.flush()
 
+    async def _scan(self, driver: Driver, *, everything: bool) -> list[str]:
+        """Look for what nobody has announced; returns the paths that are news.
+
+        While the system tells of changes, each scan looks for files that came and went, and at a share of the others.
+        """
+        pipeline = driver.pipeline
+        share = max(1, round(pipeline.full_scan / pipeline.scan_interval)) if pipeline.watch else 1
+        if everything or share == 1:
+            return await driver.lookout.survey()
+        return await driver.lookout.quick_survey(share)
+
     async def _wait(self, driver: Driver, wishes: Wishes, scan_at: float, flights_at: float) -> None:
         """Until something is heard, or something is due."""
-        now = self._clock.monotonic()
+        lookout, now = driver.lookout, self._clock.monotonic()
         until = min(scan_at, flights_at if driver.in_flight else scan_at)
-        if driver.distrusted:
+        if lookout.distrusted:
             until = min(until, now + TRUST_AFTER)
-        due = driver.next_retry()
+        due = lookout.next_retry()
         if due is not None:
-            until = min(until, now + max(0.0, due - driver.now()) + 0.01)
+            until = min(until, now + max(0.0, due - lookout.now()) + 0.01)
         writing = driver.manifests.due_in()
         if writing is not None:
             until = min(until, now + max(writing, 0.05))
@@ -268,18 +258,16 @@ class PipelineRunner:
 
     async def _find_flights(self, driver: Driver) -> None:
         """Builds that were enqueued before this process began."""
-        for stage in driver.order:
+        for stage in driver.lookout.order:
             for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage)):
-                entity = "" if row["unique_key"] == "*" and not stage.variables else row["unique_key"]
-                if not fits(stage, entity):
-                    continue
-                driver.in_flight[stage.name, entity] = row["id"]
-                driver.busy[driver.output_key(stage.name, entity)] = stage.name
+                entity = row["unique_key"] if stage.variables else ""
+                if fits(stage, entity):
+                    driver.note_flight(stage, entity, row["id"])
 
     async def _check_flights(self, driver: Driver) -> list[str]:
         """Builds that have come to an end without saying so; returns the outputs to be looked at."""
         changed: list[str] = []
-        for stage in driver.order:
+        for stage in driver.lookout.order:
             flying = {entity: job for (name, entity), job in driver.in_flight.items() if name == stage.name}
             if not flying:
                 continue
@@ -300,61 +288,11 @@ class PipelineRunner:
     async def _learn(self, driver: Driver, stage: str, entities: set[str]) -> list[str]:
         """What a builder elsewhere has done; returns the outputs to be looked at."""
         known = driver.pipeline.stages.get(stage)
-        if known is None:
-            return []
-        return await driver.learn(known, entities)
-
-    # -- watching -----------------------------------------------------------------------------------
-
-    async def _watch(self, driver: Driver, wishes: Wishes) -> None:
-        """Be told by the operating system of files that others change."""
-        states = driver.states
-        if not driver.pipeline.watch or not isinstance(states, FileStates):
-            return
-        root = states.root
-        while True:
-            folders = watched_folders(driver, root)
-            try:
-                async for changes in watchfiles.awatch(
-                    *folders, watch_filter=_is_shown, debounce=60, step=15, recursive=True, stop_event=self._stop
-                ):
-                    found = {str(Path(path).relative_to(root)) for _, path in changes}
-                    wishes.paths |= found
-                    wishes.event.set()
-                    if watched_folders(driver, root) != folders:
-                        break
-                else:
-                    return
-            except (OSError, RuntimeError, ValueError) as error:
-                log.warning(
-                    "changes by others are found by scans only", pipeline=driver.pipeline.name, error=str(error)
-                )
-                return
-            wishes.everything = True
-            wishes.event.set()
+        return [] if known is None else await driver.learn(known, entities)
 
     async def _keep_house(self, driver: Driver) -> None:
         await rows.forget_builds(self._database, keep_days=self._keep_days)
-        if isinstance(driver.states, FileStates):
-            await asyncio.to_thread(driver.states.sweep_temporaries, list(driver.folders))
+        await driver.lookout.measure_clocks()
+        await driver.lookout.forget_gone()
+        await driver.lookout.states.sweep(driver.lookout.folders)
         await driver.manifests.catch_up(self._database)
-
-
-def watched_folders(driver: Driver, root: Path) -> list[Path]:
-    """The folders in which something may change: those that patterns name, as far as they are there."""
-    folders = {root / pattern.folder for pattern in driver.patterns}
-    if not all(folder.is_dir() for folder in folders):
-        root.mkdir(parents=True, exist_ok=True)
-        return [root]
-    return sorted(one for one in folders if not any(other != one and one.is_relative_to(other) for other in folders))
-
-
-def _is_shown(_: Any, path: str) -> bool:
-    return not path.rpartition("/")[2].startswith(".")
-
-
-def _share(driver: Driver, other: Driver | None, name: str, pipelines: Sequence[Pipeline]) -> bool:
-    """Whether another pipeline's states may be this one's inputs. One of another process may be anywhere."""
-    if other is not None:
-        return other.states == driver.states
-    return True

@@ -1,7 +1,7 @@
 """The source of modules as they were when they were first asked for, and one text for what code means.
 
-`Sources` reads each file once. What runs may be older than what is on disk by then: a function is only believed to be
-what its file says if the file compiles to the very code that the function has.
+`Sources` reads each file once, when a stage is declared: the text on disk is what was imported then, and may be newer
+later. And a function is only believed to be what its file says if the text compiles to the very code that it has.
 
 The text of a piece of code (`dump`) leaves out comments, formatting and docstrings, and is the same whatever version
 of Python wrote it.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, ModuleType
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -33,15 +33,21 @@ class Sources:
     """Modules' sources, each as it was when it was first asked for."""
 
     def __init__(self) -> None:
+        self._texts: WeakKeyDictionary[ModuleType, str | None] = WeakKeyDictionary()
         self._read: WeakKeyDictionary[ModuleType, Source | None] = WeakKeyDictionary()
+
+    def remember(self, modules: Iterable[ModuleType]) -> None:
+        """Take the texts of these modules as they are now, unless that was done before."""
+        for module in modules:
+            if module not in self._texts:
+                self._texts[module] = _text_of(module)
 
     def of(self, module: ModuleType) -> Source | None:
         """A module's source; None where there is none."""
-        file = getattr(module, "__file__", None)
-        if not file or not str(file).endswith(".py"):
-            return None
         if module not in self._read:
-            self._read[module] = _parse(file)
+            self.remember([module])
+            text = self._texts[module]
+            self._read[module] = None if text is None else _parse(text, str(module.__file__))
         return self._read[module]
 
     def definition(self, module: ModuleType, code: CodeType) -> Definition | None:
@@ -69,13 +75,22 @@ class Sources:
         return found if isinstance(found, ast.ClassDef) else None
 
 
-def _parse(file: str) -> Source | None:
+def _text_of(module: ModuleType) -> str | None:
+    file = str(getattr(module, "__file__", None) or "")
+    if not file.endswith(".py"):
+        return None
     try:
         with open(file, encoding="utf-8") as opened:
-            text = opened.read()
+            return opened.read()
+    except (OSError, ValueError):
+        return None
+
+
+def _parse(text: str, file: str) -> Source | None:
+    try:
         tree = ast.parse(text)
         codes = {(code.co_firstlineno, code.co_name): code for code in _inner(compile(text, file, "exec"))}
-    except (OSError, SyntaxError, ValueError):
+    except (SyntaxError, ValueError):
         return None
     definitions: dict[tuple[int, str], Definition] = {}
     for node in ast.walk(tree):

@@ -15,6 +15,9 @@ from tidemill.pipelines import reasons
 
 OnEdit = Literal["rebuild", "adopt"]
 
+#: Stands for the content of a state that its stage has decided not to make.
+NOTHING = "-"
+
 #: Seconds until a failed state is tried again: after the first failure, after the second, ...
 BACKOFF = (60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
@@ -28,6 +31,11 @@ class Record(msgspec.Struct, gc=False):
     size: int = 0
     version: int = 0
     invalid_by: str | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the stage has decided that there is nothing to make."""
+        return self.content == NOTHING
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -81,16 +89,20 @@ def staleness(
 def _out_of_date(
     rules: Rules, record: Record | None, content: str | None, size: int, inputs: str
 ) -> reasons.Build | None:
-    if content is None:
-        return reasons.Missing() if record is None or not record.content else reasons.Deleted()
     if record is None or not record.content:
+        if content is None:
+            return reasons.Missing()
         return None if rules.on_edit == "adopt" else reasons.Edited(known=False)
+    if content is None and not record.is_nothing:
+        return reasons.Deleted()
     if record.invalid_by is not None:
         return reasons.Invalidated(record.invalid_by)
     if record.code != rules.code:
         return reasons.CodeChanged(record.code, rules.code)
     if record.inputs != inputs:
         return input_change(record.inputs, inputs)
+    if record.is_nothing:
+        return None if content is None or rules.on_edit == "adopt" else reasons.Edited()
     if record.content != content and rules.on_edit == "rebuild":
         return reasons.Edited()
     if size < rules.min_size:
@@ -112,7 +124,7 @@ def input_text(paths: Sequence[str], contents: Sequence[str], *, named: bool = T
 
 def input_pairs(text: str) -> dict[str, str]:
     """What an input text says, by path; a single input stands under an empty path."""
-    if not text:
+    if not text or text == NOTHING:
         return {}
     lines = [line.partition(" ") for line in text.split("\n")]
     return {path: content for content, _, path in lines}

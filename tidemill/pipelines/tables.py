@@ -1,19 +1,44 @@
 """States in the database itself: for small states, and where there is no file system to share.
 
 Pipeline("notes", store=DatabaseStates("notes"))
+
+A content is held in memory as a whole: what is large belongs into files or an object store.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from hashlib import blake2b
 
 from tidemill.core.errors import StoreError
+from tidemill.pipelines.manifest import changed_manifest, entries_in
 from tidemill.pipelines.pattern import Pattern
-from tidemill.pipelines.states import Draft, ManifestEntry, Prepared, Seen, Survey, hash_content
-from tidemill.store.blobs import archive_blobs, drop_blobs, list_blobs, look_at_blobs, read_blob, write_blobs
+from tidemill.pipelines.states import (
+    ContentError,
+    Draft,
+    ManifestEntry,
+    Prepared,
+    Seen,
+    Survey,
+    Unreadable,
+    failed,
+    hash_content,
+    hash_pieces,
+    manifest_path,
+    prepared,
+)
+from tidemill.store.blobs import (
+    archive_blobs,
+    change_blob,
+    drop_blobs,
+    list_blobs,
+    look_at_blobs,
+    read_blobs,
+    write_blobs,
+)
 from tidemill.store.database import Database
+
+AT_ONCE = 100  # contents that are read together
 
 
 class DatabaseStates:
@@ -54,41 +79,44 @@ class DatabaseStates:
         found = await look_at_blobs(self.database, self.name, wanted)
         return {path: found.get(path) for path in wanted}
 
-    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | None]:
-        found: dict[str, Seen | None] = {}
-        for path in paths:
-            row = await read_blob(self.database, self.name, path)
-            found[path] = None if row is None else Seen(hash_content(row[0]), len(row[0]), row[1])
-        return found
+    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
+        seen: dict[str, Seen | Unreadable | None] = dict.fromkeys(paths)
+        for start in range(0, len(paths), AT_ONCE):
+            for path, content, version in await read_blobs(self.database, self.name, paths[start : start + AT_ONCE]):
+                seen[path] = Seen(hash_content(content), len(content), version)
+        return seen
 
     async def read(self, path: str) -> bytes:
-        row = await read_blob(self.database, self.name, path)
-        if row is None:
+        found = await read_blobs(self.database, self.name, [path])
+        if not found:
             raise FileNotFoundError(path)
-        return row[0]
+        return found[0][1]
 
     async def stream(self, path: str) -> AsyncIterator[bytes]:
         yield await self.read(path)
 
     async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
-        prepared = []
+        done: list[Prepared] = []
         for draft in drafts:
-            data = draft.content if isinstance(draft.content, bytes) else b"".join(draft.content)
-            digest = blake2b(data, digest_size=16).hexdigest()
-            prepared.append(Prepared(draft.path, digest, len(data), draft.needs, draft.entity, draft.before, data))
-        return prepared
+            try:
+                data = draft.content if isinstance(draft.content, bytes) else b"".join(hash_pieces(draft.content, {}))
+            except ContentError as error:
+                done.append(failed(draft, error))
+            else:
+                done.append(prepared(draft, hash_content(data), len(data), data))
+        return done
 
-    async def publish(self, prepared: Sequence[Prepared]) -> dict[str, int]:
-        needed = {path for each in prepared for path in each.needs}
-        there = await self.look([*needed, *(each.path for each in prepared if each.held is None)])
-        good = [each for each in prepared if all(there.get(path) == want for path, want in each.needs.items())]
+    async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
+        needed = {path for each in ready for path in each.needs}
+        there = await self.look([*needed, *(each.path for each in ready if each.held is None)])
+        good = [each for each in ready if all(there.get(path) == want for path, want in each.needs.items())]
         done = {each.path: each.before for each in good if each.held is None and there[each.path] == each.before}
         written = await write_blobs(
             self.database, self.name, [(each.path, each.held) for each in good if each.held is not None]
         )
         return {**{path: version for path, version in done.items() if version is not None}, **written}
 
-    async def discard(self, prepared: Sequence[Prepared]) -> None:
+    async def discard(self, unwanted: Sequence[Prepared]) -> None:
         """Nothing was stored yet."""
 
     async def remove(self, paths: Sequence[str]) -> None:
@@ -99,7 +127,14 @@ class DatabaseStates:
         await archive_blobs(self.database, self.name, list(paths), f".archive/{stamp}/")
 
     async def keep_manifest(self, directory: str, entries: Mapping[str, ManifestEntry | None]) -> None:
-        """What a manifest would say is in the table beside."""
+        await change_blob(
+            self.database, self.name, manifest_path(directory), lambda data: changed_manifest(data, entries)
+        )
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
-        return {}
+        path = manifest_path(directory)
+        found = await read_blobs(self.database, self.name, [path])
+        return entries_in(found[0][1], path) if found else {}
+
+    async def sweep(self, folders: Iterable[str]) -> None:
+        """Nothing is ever left behind."""

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from tidemill.pipelines.pattern import Pattern, Segment
@@ -15,7 +15,7 @@ from tidemill.pipelines.states import Survey
 #: A file that was changed within this time before it is looked at may be changed again unnoticed: clocks are coarse.
 RACY_NS = 50_000_000
 
-Fits = Callable[[str], bool]
+Identity = tuple[int, int]  # of a folder, whatever it is called
 
 
 class Known(Protocol):
@@ -27,31 +27,75 @@ class Known(Protocol):
 class _Node:
     """A place in the tree of patterns: what may follow here."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_deep: bool = False) -> None:
+        self.is_deep = is_deep  # holds for all folders below, too
+        self.deep: _Node | None = None
         self.literal: dict[str, _Node] = {}
         self.open: list[tuple[Fits, _Node, str]] = []
         self.files: list[tuple[Fits, Pattern]] = []
         self.names: dict[str, list[Pattern]] = {}
 
     def child(self, segment: Segment, pattern: Pattern) -> _Node:
+        if segment.is_deep:
+            self.deep = self.deep or _Node(is_deep=True)
+            return self.deep
         if segment.is_literal:
             return self.literal.setdefault(segment.text, _Node())
         for _, node, text in self.open:
             if text == segment.text:
                 return node
         node = _Node()
-        self.open.append((_fits(segment, pattern), node, segment.text))
+        self.open.append((Fits(segment, pattern), node, segment.text))
         return node
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all that may follow is known by name: the folder need not be listed."""
+        return not (self.files or self.open or self.is_deep)
+
+
+class _Folder:
+    """What several nodes together look for in one folder."""
+
+    def __init__(self, nodes: Sequence[_Node], survey: Survey) -> None:
+        self.targets = [(fits, survey.matched[pattern]) for node in nodes for fits, pattern in node.files]
+        self.named: dict[str, list[dict[str, None]]] = {}
+        for node in nodes:
+            for name, patterns in node.names.items():
+                self.named.setdefault(name, []).extend(survey.matched[pattern] for pattern in patterns)
+        self._nodes = nodes
+        self._deep = [node for node in nodes if node.is_deep]
+        self.has_folders = bool(self._deep) or any(node.open or node.literal for node in nodes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds files of one pattern, and nothing else that matters."""
+        return len(self.targets) == 1 and not self.named and not self.has_folders
+
+    def inner(self, name: str) -> list[_Node]:
+        """What to look for in a folder of this name inside of this one."""
+        found = [node.literal[name] for node in self._nodes if name in node.literal]
+        found += [child for node in self._nodes for fits, child, _ in node.open if fits(name)]
+        return found if name.startswith(".") else [*found, *self._deep]
+
+    def hits(self, name: str) -> list[dict[str, None]]:
+        """Where a file of this name belongs."""
+        found = [matched for fits, matched in self.targets if fits(name)]
+        return found + self.named[name] if name in self.named else found
 
 
 class Walk:
     """One walk for many patterns."""
 
-    def __init__(self, root: str, patterns: Sequence[Pattern], known: Known | None = None) -> None:
-        """With `known` signatures, only files that are not among them are looked at."""
+    def __init__(self, root: str, patterns: Sequence[Pattern], known: Known | None = None, *, skew_ns: int = 0) -> None:
+        """
+        known      signatures of files that need not be looked at again
+        skew_ns    how much further the file system's clock is than this host's
+        """
         self._root = root
         self._known = known
-        self._survey = Survey({}, {pattern: {} for pattern in patterns}, [], set(), {})
+        self._limit = time.time_ns() + skew_ns - RACY_NS
+        self._survey = Survey({}, {pattern: {} for pattern in patterns}, [], set())
         self._tree = _Node()
         for pattern in self._survey.matched:
             node = self._tree
@@ -61,119 +105,129 @@ class Walk:
             if last.is_literal:
                 node.names.setdefault(last.text, []).append(pattern)
             else:
-                node.files.append((_fits(last, pattern), pattern))
+                node.files.append((Fits(last, pattern), pattern))
 
     def run(self) -> Survey:
-        self._limit = time.time_ns() - RACY_NS
-        self._enter("", self._tree)
+        self._enter("", [self._tree], ())
         return self._survey
 
-    def _enter(self, folder: str, node: _Node) -> None:
-        for name, inner in node.literal.items():
-            self._enter(f"{folder}{name}/", inner)
-        if not node.files and not node.open:
-            for name, patterns in node.names.items():
-                self._look(folder + name, patterns)
+    def _enter(self, folder: str, found: Iterable[_Node], above: tuple[Identity, ...]) -> None:
+        """Look into a folder. `above` are the folders that it is in: a loop of links would lead back to one."""
+        nodes: list[_Node] = []
+        for node in found:
+            while node is not None and node not in nodes:
+                nodes.append(node)
+                node = node.deep  # any number of folders may also be none
+        if all(node.is_fixed for node in nodes):
+            for node in nodes:
+                for name, inner in node.literal.items():
+                    self._enter(f"{folder}{name}/", [inner], above)
+                for name, patterns in node.names.items():
+                    self._look(folder + name, patterns)
             return
         try:
-            self._list(folder, node)
-        except FileNotFoundError:
-            return
-        except NotADirectoryError:
+            self._list(folder, _Folder(nodes, self._survey), above)
+        except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            self._survey.problems.append(f"{self._root}/{folder} cannot be looked at: {error.strerror}")
+            self._note_unseen(folder, error)
 
-    def _list(self, folder: str, node: _Node) -> None:
-        survey, limit, known = self._survey, self._limit, self._known
-        signatures, racy = survey.signatures, survey.racy
-        named, open_nodes = node.names, node.open
-        targets = [(fits, survey.matched[pattern]) for fits, pattern in node.files]
+    def _note_unseen(self, path: str, error: OSError) -> None:
+        self._survey.problems.append(f"{self._root}/{path} cannot be looked at: {error.strerror}")
+        self._survey.blind.append(path)
+
+    def _list(self, folder: str, wanted: _Folder, above: tuple[Identity, ...]) -> None:
+        survey = self._survey
         opened = os.open(f"{self._root}/{folder}", os.O_RDONLY | os.O_DIRECTORY)
-        survey.folders[folder] = os.fstat(opened).st_mtime_ns
-        inner: list[tuple[str, _Node]] = []
+        inner: list[tuple[str, list[_Node]]] = []
         try:
-            if len(targets) == 1 and not named and not open_nodes and known is None:
-                self._list_plain(folder, opened, *targets[0])
+            own = os.fstat(opened)
+            identity = (own.st_dev, own.st_ino)
+            if identity in above:
+                survey.problems.append(f"{self._root}/{folder} is a link that leads back to where it is: left alone")
+                return
+            survey.folders[folder] = own.st_mtime_ns
+            if wanted.is_plain and self._known is None:
+                self._take_plain(folder, opened, *wanted.targets[0])
                 return
             with os.scandir(opened) as entries:
                 for entry in entries:
-                    name = entry.name
-                    if open_nodes and entry.is_dir():
-                        inner += [(name, child) for fits, child, _ in open_nodes if fits(name)]
+                    if wanted.has_folders and _is_folder(entry):
+                        if nodes := wanted.inner(entry.name):
+                            inner.append((entry.name, nodes))
                         continue
-                    hit = [matched for fits, matched in targets if fits(name)]
-                    if name in named:
-                        hit += [survey.matched[pattern] for pattern in named[name]]
-                    if not hit:
-                        continue
-                    if not name.isascii() and not _is_text(name):
-                        self._note_odd_name(folder, name)
-                        continue
-                    path = folder + name
-                    if known is not None and (there := known.get(path)):
-                        signatures[path] = there
-                        for matched in hit:
-                            matched[path] = None
-                        continue
-                    try:
-                        found = os.stat(name, dir_fd=opened)
-                    except OSError as error:
-                        if not isinstance(error, FileNotFoundError):
-                            survey.problems.append(f"{self._root}/{folder}{name}: {error.strerror}")
-                        continue
-                    if not stat.S_ISREG(found.st_mode):
-                        continue
-                    signatures[path] = signature(found)
-                    if found.st_ctime_ns >= limit:
-                        racy.add(path)
-                    for matched in hit:
-                        matched[path] = None
+                    if hits := wanted.hits(entry.name):
+                        self._take(folder, entry.name, opened, hits)
         finally:
             os.close(opened)
-        for name, child in inner:
-            if not name.isascii() and not _is_text(name):
-                self._note_odd_name(folder, name)
-                continue
-            self._enter(f"{folder}{name}/", child)
+        for name, nodes in inner:
+            if name.isascii() or self._is_text(folder, name):
+                self._enter(f"{folder}{name}/", nodes, (*above, identity))
 
-    def _list_plain(self, folder: str, opened: int, fits: Fits, matched: dict[str, None]) -> None:
+    def _take(self, folder: str, name: str, opened: int, hits: list[dict[str, None]]) -> None:
+        """Note a file of an open folder."""
+        if not name.isascii() and not self._is_text(folder, name):
+            return
+        survey, path = self._survey, folder + name
+        if self._known is not None and (there := self._known.get(path)):
+            survey.signatures[path] = there
+        else:
+            try:
+                found = os.stat(name, dir_fd=opened)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                self._note_unseen(path, error)
+                return
+            if not stat.S_ISREG(found.st_mode):
+                return
+            survey.signatures[path] = signature(found)
+            if found.st_ctime_ns >= self._limit:
+                survey.racy.add(path)
+        for matched in hits:
+            matched[path] = None
+
+    def _take_plain(self, folder: str, opened: int, fits: Fits, matched: dict[str, None]) -> None:
         """The same for the common case, a folder of files of one pattern: as quick as can be."""
-        signatures, racy, limit, look = self._survey.signatures, self._survey.racy, self._limit, os.stat
-        with os.scandir(opened) as entries:
-            for entry in entries:
-                name = entry.name
-                if not fits(name):
-                    continue
-                if not name.isascii() and not _is_text(name):
-                    self._note_odd_name(folder, name)
-                    continue
-                try:
-                    found = look(name, dir_fd=opened)
-                except OSError as error:
-                    if not isinstance(error, FileNotFoundError):
-                        self._survey.problems.append(f"{self._root}/{folder}{name}: {error.strerror}")
-                    continue
-                if found.st_mode & 0o170000 != 0o100000:
-                    continue  # no file
-                path = folder + name
-                changed = found.st_ctime_ns
-                signatures[path] = hash((found.st_mtime_ns, found.st_size, found.st_ino, changed)) or 1
-                matched[path] = None
-                if changed >= limit:
-                    racy.add(path)
+        survey, limit, look, paths, found = self._survey, self._limit, os.stat, [], []
+        for name in fits.among(os.listdir(opened)):
+            try:
+                there = look(name, dir_fd=opened)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._note_unseen(folder + name, error)
+                continue
+            if there.st_mode & 0o170000 != 0o100000:
+                continue  # no file
+            if not name.isascii() and not self._is_text(folder, name):
+                continue
+            changed = there.st_ctime_ns
+            if changed >= limit:
+                survey.racy.add(folder + name)
+            paths.append(folder + name)
+            found.append(hash((there.st_mtime_ns, there.st_size, there.st_ino, changed)) or 1)
+        survey.signatures.update(zip(paths, found, strict=True))
+        matched.update(dict.fromkeys(paths))
 
-    def _note_odd_name(self, folder: str, name: str) -> None:
-        shown = os.fsencode(f"{self._root}/{folder}{name}").decode("utf-8", "backslashreplace")
-        self._survey.problems.append(f"{shown}: its name is not UTF-8, and it is left alone")
+    def _is_text(self, folder: str, name: str) -> bool:
+        """Whether a name can be told; one that is not UTF-8 is noted."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(f"{self._root}/{folder}{name}").decode("utf-8", "backslashreplace")
+            self._survey.problems.append(f"{shown}: its name is not UTF-8, and it is left alone")
+            return False
+        return True
 
     def _look(self, path: str, patterns: list[Pattern]) -> None:
+        """Note a file whose path is known."""
         try:
             found = os.stat(f"{self._root}/{path}")
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            self._survey.problems.append(f"{self._root}/{path} cannot be looked at: {error.strerror}")
+            self._note_unseen(path, error)
             return
         if stat.S_ISREG(found.st_mode):
             self._survey.signatures[path] = signature(found)
@@ -188,28 +242,37 @@ def signature(found: os.stat_result) -> int:
     return hash((found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)) or 1
 
 
-def _fits(segment: Segment, pattern: Pattern) -> Fits:
-    """Whether a name can stand for a segment."""
-    holes = [at for at, (kind, _) in enumerate(segment.parts) if kind != "text"]
-    free = len(holes) == 1 and (
-        segment.parts[holes[0]][0] == "glob" or pattern.kinds[segment.parts[holes[0]][1]] == "str"
-    )
-    if not free or segment.text.startswith("."):
-        regex = re.compile(segment.regex(set(), pattern.kinds))
-        return lambda name: regex.fullmatch(name) is not None
-    before = segment.parts[0][1] if holes[0] > 0 else ""
-    after = segment.parts[-1][1] if holes[0] < len(segment.parts) - 1 else ""
-    least = len(before) + len(after) + (segment.parts[holes[0]][0] == "var")
-
-    def fits(name: str) -> bool:
-        return name.endswith(after) and name.startswith(before) and len(name) >= least and not name.startswith(".")
-
-    return fits
-
-
-def _is_text(name: str) -> bool:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        return entry.is_dir()
+    except OSError:
+        return False  # a loop of links, say: looked at as a file, it is told
+
+
+class Fits:
+    """Whether a name can stand for a segment of a pattern."""
+
+    def __init__(self, segment: Segment, pattern: Pattern) -> None:
+        holes = [at for at, (kind, _) in enumerate(segment.parts) if kind != "text"]
+        kind, name = segment.parts[holes[0]]
+        is_free = len(holes) == 1 and (kind == "glob" or pattern.kinds[name] == "str")
+        self._before = segment.parts[0][1] if holes[0] > 0 else ""
+        self._after = segment.parts[-1][1] if holes[0] < len(segment.parts) - 1 else ""
+        self._least = len(self._before) + len(self._after) + (kind == "var")
+        # Where any text may stand between two others, no regular expression is needed.
+        is_plain = is_free and not segment.text.startswith(".")
+        self._regex = None if is_plain else re.compile(segment.regex(set(), pattern.kinds))
+
+    def __call__(self, name: str) -> bool:
+        return bool(self.among([name]))
+
+    def among(self, names: Iterable[str]) -> list[str]:
+        """Those of these names that can."""
+        if self._regex is not None:
+            return [name for name in names if self._regex.fullmatch(name)]
+        before, after, least = self._before, self._after, self._least
+        return [
+            name
+            for name in names
+            if name.endswith(after) and name.startswith(before) and len(name) >= least and name[0] != "."
+        ]

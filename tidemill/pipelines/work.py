@@ -11,17 +11,19 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from tidemill.core.job import NewJob, Origin
 from tidemill.core.retry import Discard, Snooze, retry
 from tidemill.engine.task import Task, TaskOptions
 from tidemill.pipelines import reasons
-from tidemill.pipelines.build import Caller, Result, files_of
+from tidemill.pipelines.build import Caller, files_of, open_inputs
 from tidemill.pipelines.commit import Committer
-from tidemill.pipelines.files import FileStates
-from tidemill.pipelines.looker import open_states
+from tidemill.pipelines.lookout import open_states
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.plan import Step
 from tidemill.pipelines.staleness import input_text
+from tidemill.pipelines.states import Seen, StoreTrouble, Unreadable
 from tidemill.pipelines.world import FileFact, World
 from tidemill.store.database import Database
 from tidemill.store.jobs import insert_jobs
@@ -41,9 +43,13 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
     """The task that builds states of a stage."""
     caller = Caller(stage)
 
-    async def build(entity: str, paths: list[list[str]], inputs: str, code: str, version: int, reason: str) -> dict:
+    async def build(
+        entity: str, paths: list[list[str]], inputs: str, code: str, version: int, reason: dict[str, Any]
+    ) -> dict:
         """Build one state."""
-        return await _build(stage, caller, await reach(), entity, paths, inputs, code, version, reason)
+        groups = tuple(tuple(group) for group in paths)
+        step = Step(stage, entity, msgspec.convert(reason, reasons.Reason), groups, inputs, version)
+        return await _build(caller, await reach(), step, code)
 
     options = stage.options
     return Task(
@@ -76,7 +82,7 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
                     "inputs": step.inputs,
                     "code": step.stage.code.total,
                     "version": step.version,
-                    "reason": str(step.reason),
+                    "reason": msgspec.to_builtins(step.reason),
                 }
             )
             jobs.append(task.new_job(args, unique_key=step.entity or "*", origin=origin))
@@ -85,54 +91,44 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
     return ids
 
 
-async def _build(
-    stage: Stage,
-    caller: Caller,
-    database: Database,
-    entity: str,
-    groups: list[list[str]],
-    inputs: str,
-    code: str,
-    version: int,
-    reason: str,
-) -> dict[str, Any]:
+async def _build(caller: Caller, database: Database, step: Step, code: str) -> dict[str, Any]:
+    stage = step.stage
     pipeline: Pipeline = stage.pipeline
-    builder = f"{socket.gethostname()}:{os.getpid()}"
-    news = News(pipeline.name, f"worker {builder}", stage.name, [entity])
+    builder = f"worker {socket.gethostname()}:{os.getpid()}"
+    news = News(pipeline.name, builder, stage.name, [step.entity])
     if code != stage.code.total:
         newest = await database.fetchrow(NEWEST_CODE, pipeline.name, stage.name)
         if newest is not None and newest["code"] == code:
             raise Snooze(PATIENCE_WITH_OLD_WORKERS, f"this worker runs other code of stage {stage.name}: restart it")
         return await _dropped(database, news, "it was asked for by a process with other code")
     states = open_states(pipeline, database)
-    paths = tuple(tuple(group) for group in groups)
-    every = [path for group in paths for path in group]
+    every = [path for group in step.paths for path in group]
     seen = await states.contents(every)
-    found = {path: one for path, one in seen.items() if one is not None}
-    if len(found) < len(seen) or inputs != input_text(every, [found[p].content for p in every], named=stage.named):
+    for one in seen.values():
+        if isinstance(one, Unreadable):
+            raise StoreTrouble(one.why)  # On another host it may be readable.
+    found = {path: one for path, one in seen.items() if isinstance(one, Seen)}
+    if len(found) < len(seen) or step.inputs != input_text(
+        every, [found[path].content for path in every], named=stage.named
+    ):
         return await _dropped(database, news, "its inputs have changed since it was asked for")
-    data = {} if isinstance(states, FileStates) else {path: await states.read(path) for path in every}
-    root = states.root if isinstance(states, FileStates) else None
-    result: Result = await caller.run_async(stage.entity(entity), files_of(paths, root, data))
+    try:
+        source = await open_inputs(states, caller, step.paths)
+    except FileNotFoundError:
+        return await _dropped(database, news, "an input has gone since it was asked for")
+    result = await caller.run_async(stage.entity(step.entity), files_of(step.paths, source))
+    result.needs = {path: one.signature for path, one in found.items()}
     world = World()
     for path, one in (await states.contents(list(result.outputs))).items():
-        if one is not None:
+        if isinstance(one, Seen):
             world.files[path] = FileFact(one.signature, one.signature, one.content, one.size)
-    step = Step(stage, entity, reasons.Invalidated(), paths, inputs, version)
-    step.reason = _Told(reason)  # pyright: ignore[reportAttributeAccessIssue]
-    committer = Committer(database, states, pipeline.name, f"worker {builder}")
-    done = await committer.commit(
-        stage, [(step, result)], world, {entity: {path: one.signature for path, one in found.items()}}
-    )
+    done = await Committer(database, states, pipeline.name, builder).commit(stage, [(step, result)], world)
     if done.failed:
         raise Discard(result.error or "the build failed")
     if done.overtaken:
         return await _dropped(database, news, "its inputs changed while it was built, or somebody was quicker")
-    return {"outcome": "built" if done.changed else "same", "paths": done.changed}
-
-
-class _Told(str):
-    """A reason that was told by another process."""
+    outcome = "skipped" if not result.outputs else "built" if done.changed else "same"
+    return {"outcome": outcome, "paths": done.changed}
 
 
 async def _dropped(database: Database, news: News, why: str) -> dict[str, Any]:

@@ -110,9 +110,12 @@ def csrf_token(session: str) -> str:
 async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """The guard of every route: its `scope` says who may ask. A route that says nothing is for admins."""
     needed = handler.opt.get("scope", "admin")
-    if needed == OPEN:
-        return
-    caller: Caller | None = connection.scope.get(CALLER)
+    if needed != OPEN:
+        require_scope(connection.scope.get(CALLER), needed, read_only=connection.app.state.read_only)
+
+
+def require_scope(caller: Caller | None, needed: str, *, read_only: bool) -> Caller:
+    """Whoever asks, if they may do what needs this scope."""
     if caller is None:
         raise Refused(
             401,
@@ -122,8 +125,9 @@ async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: B
         )
     if not caller.may(needed):
         raise Refused(403, f"this needs a token with scope {needed}, and yours has {caller.scope}")
-    if needed != "read" and connection.app.state.read_only:
+    if needed != "read" and read_only:
         raise Refused(403, "this server is read-only: it was started with --read-only")
+    return caller
 
 
 def _caller(holder: Holder, session: str | None = None) -> Caller:

@@ -11,10 +11,12 @@ from tidemill.core.job import Origin
 from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.server.access import Caller, Doorman
 from tidemill.server.live import Hub
+from tidemill.server.overlook import Overlook
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
 from tidemill.store.days import Days
+from tidemill.store.states import STATES_CHANNEL
 
 if TYPE_CHECKING:
     from litestar import Request
@@ -31,6 +33,8 @@ class Desk:
         self.settings = settings
         self.doorman = Doorman(database, settings)
         self.hub = Hub(database)
+        self.overlook = Overlook(database, app.pipelines.declared)
+        self.hub.ears[STATES_CHANNEL] = self.overlook.hear
         self.days = Days(database)
         self.metrics = Exposition(database)
 

@@ -1,18 +1,27 @@
-"""Requests with an `Idempotency-Key`: the same one again acts once, and gets the answer that the first one got."""
+"""Requests with an `Idempotency-Key`: the same one again acts once, and gets the answer that the first one got.
+
+The key is taken before anything is done, in a transaction of its own, and the answer is kept after: a request that was
+cut off in between is never done twice, for the next one with its key is told so (409). What is done most often, the
+enqueueing of a job, keeps its answer in the very transaction that stores the job (`keep_within`), so that even then
+the next one gets the answer. The other way round, nothing is ever kept of what was not done.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tidemill.server.access import Caller
 from tidemill.server.problems import Refused
-from tidemill.store.answers import claim_answer, drop_answer, keep_answer
-from tidemill.store.database import Database
+from tidemill.store.answers import KEEP_ANSWER, claim_answer, drop_answer, keep_answer
+from tidemill.store.database import Database, Executor
 
 if TYPE_CHECKING:
     from tidemill.server.gate import Reply
 
+KEY = "tidemill.idempotency"
 REPLAYED = (b"idempotency-replayed", b"true")
 MOST_KEY = 200
 
@@ -32,6 +41,7 @@ class Repeats:
         ).digest()
         before = await claim_answer(self._database, caller.name, key, what)
         if before is None:
+            scope[KEY] = (caller.name, key)
             await inner(scope, _given(body), reply)
             await self._keep(caller.name, key, reply)
         elif before.request != what:
@@ -48,6 +58,16 @@ class Repeats:
             await keep_answer(self._database, who, key, reply.status, reply.body)
         elif reply.status is not None and reply.status < 500:
             await drop_answer(self._database, who, key)
+
+
+async def keep_within(
+    database: Database, connection: Executor, scope: Any, status: int, answer: msgspec.Struct
+) -> None:
+    """Keep what will be answered to a request, if it has a key, in the transaction that does what it asks."""
+    if KEY in scope:
+        who, key = scope[KEY]
+        body = msgspec.json.encode(answer)
+        await connection.execute(database.sql(KEEP_ANSWER), who, key, status, body)
 
 
 def _given(body: bytes) -> Any:

@@ -29,7 +29,8 @@ from tidemill.store.changes import (
     look_at_changes,
 )
 from tidemill.store.database import Database, is_away, is_full
-from tidemill.store.wake import Listener
+from tidemill.store.pace import EVERY, note_pace
+from tidemill.store.wake import Callback, Listener
 
 log = structlog.get_logger("tidemill.server")
 
@@ -56,12 +57,14 @@ class News(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Frame(NamedTuple):
-    """One event of the stream, ready to be sent to whoever wants everything."""
+    """One event of the stream, and as bytes for whoever wants everything of it."""
 
     news: News | None
     """None means: anything may have changed."""
     id: str
     data: bytes
+    kind: str = "change"
+    """hello, change, reset, or quiet: nothing has happened for a while."""
 
 
 class Topics(msgspec.Struct, frozen=True):
@@ -103,6 +106,8 @@ class Hub:
 
     def __init__(self, database: Database) -> None:
         self.watching = 0
+        self.ears: dict[str, Callback] = {}
+        """Who else is to be told of news on a channel; to be said before `run`."""
         self._database = database
         self._bell = asyncio.Event()
         self._somebody = asyncio.Event()
@@ -126,10 +131,13 @@ class Hub:
         """Follow the changes until cancelled."""
         listener = Listener(self._database)
         listener.on(CHANGES_CHANNEL, lambda _: self._bell.set())
+        for channel, callback in self.ears.items():
+            listener.on(channel, callback)
         async with asyncio.TaskGroup() as group:
             group.create_task(listener.run(), name="tidemill-changes-listener")
             group.create_task(self._keep(), name="tidemill-changes-keep")
             group.create_task(self._look(), name="tidemill-changes-look")
+            group.create_task(self._note_pace(), name="tidemill-pace")
 
     def close(self) -> None:
         """Let everybody go."""
@@ -200,13 +208,22 @@ class Hub:
                     raise
                 log.warning("changes cannot be kept now", error=str(error))
 
+    async def _note_pace(self) -> None:
+        while True:
+            try:
+                await note_pace(self._database)
+            except Exception as error:
+                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                    raise
+            await asyncio.sleep(EVERY)
+
     # -- telling ----------------------------------------------------------------------------------
 
     def _id(self) -> str:
         return f"{self._epoch}.{self._seen.text}" if self._seen is not None else ""
 
     def _send(self, news: News | None, id: str) -> None:
-        self._frames.append(Frame(news, id, write_event(news, id)))
+        self._frames.append(_frame(news, id))
         self._count += 1
         self._wake()
 
@@ -247,7 +264,12 @@ class Hub:
         return self._count
 
     async def watch(self, topics: Topics, last: str | None = None) -> AsyncIterator[bytes]:
-        """The stream for one page, from where it has been (`last`), for some minutes: it then comes back."""
+        """The stream for one page, as server-sent events."""
+        async for frame in self.frames(topics, last):
+            yield frame.data
+
+    async def frames(self, topics: Topics, last: str | None = None) -> AsyncIterator[Frame]:
+        """What somebody is told, from where they have been (`last`), for some minutes: they then come back."""
         with self.attended():
             await self._ready.wait()
             if last is not None and self._is_ahead(last):
@@ -257,15 +279,15 @@ class Hub:
             until = asyncio.get_running_loop().time() + LONGEST
             while not self._closed and asyncio.get_running_loop().time() < until:
                 if place == self._count and not await self._news_within(HEARTBEAT):
-                    yield f"id: {self._id()}\n\n".encode()
+                    yield self._quiet()
                     continue
                 frames, place = self._since(place), self._count
                 if frames is None:
-                    yield write_event(None, self._id())
+                    yield _frame(None, self._id())
                     continue
                 for frame in frames:
-                    if (data := _for(topics, frame)) is not None:
-                        yield data
+                    if (wanted := _for(topics, frame)) is not None:
+                        yield wanted
 
     async def changed(self, run_id: int, since: int, *, timeout: float) -> None:
         """Return when a run may have changed since a place in the stream, or the time is up."""
@@ -297,17 +319,21 @@ class Hub:
             return False
         return self._seen is not None and then.high > self._seen.high
 
-    def _catch_up(self, topics: Topics, last: str | None) -> bytes:
+    def _quiet(self) -> Frame:
+        return Frame(News(), self._id(), f"id: {self._id()}\n\n".encode(), "quiet")
+
+    def _catch_up(self, topics: Topics, last: str | None) -> Frame:
         if last is None:
-            return f"id: {self._id()}\nevent: hello\ndata: {{}}\n\n".encode()
+            hello = f"id: {self._id()}\nevent: hello\ndata: {{}}\n\n".encode()
+            return Frame(News(), self._id(), hello, "hello")
         if last not in self._told:
             missed = self.missed_since(last)
             self._told[last] = None if missed is None else put_together(missed)
         news = self._told[last]
         if news is None:
-            return write_event(None, self._id())
+            return _frame(None, self._id())
         wanted = topics.of(news) if news != News() else None
-        return f"id: {self._id()}\n\n".encode() if wanted is None else write_event(wanted, self._id())
+        return self._quiet() if wanted is None else _frame(wanted, self._id())
 
     def missed_since(self, last: str) -> list[Change] | None:
         """What was not visible at this point; None if that cannot be told any more."""
@@ -345,13 +371,17 @@ def write_event(news: News | None, id: str) -> bytes:
     return head.encode() + b"event: change\ndata: " + msgspec.json.encode(news) + b"\n\n"
 
 
-def _for(topics: Topics, frame: Frame) -> bytes | None:
+def _frame(news: News | None, id: str) -> Frame:
+    return Frame(news, id, write_event(news, id), RESET if news is None else "change")
+
+
+def _for(topics: Topics, frame: Frame) -> Frame | None:
     if frame.news is None:
-        return frame.data
+        return frame
     wanted = topics.of(frame.news)
     if wanted is None:
         return None
-    return frame.data if wanted is frame.news else write_event(wanted, frame.id)
+    return frame if wanted is frame.news else _frame(wanted, frame.id)
 
 
 def _touches(frame: Frame, run_id: int) -> bool:

@@ -96,9 +96,17 @@ class Server:
         self._database.most_patience = PATIENCE
         listening = listen(self.settings)
         try:
-            await self._serve(listening)
+            async with self._beside_grpc():
+                await self._serve(listening)
         finally:
             listening.close()
+
+    def _beside_grpc(self) -> contextlib.AbstractAsyncContextManager[None]:
+        if self.settings.grpc is None:
+            return contextlib.nullcontext()
+        from tidemill.server.rpc.serve import serving_grpc  # Here, for it takes a while, and not everybody needs it.
+
+        return serving_grpc(self.desk)
 
     async def _serve(self, listening: socket.socket) -> None:
         settings = self.settings

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 import msgspec
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.telemetry.address import read_address
 
 LOOPBACK = "127.0.0.1"
 PORT = 7433
+GRPC_PORT = 7434
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -32,13 +34,23 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """Serve other machines without TLS: whoever is on the way can read tokens."""
     names: tuple[str, ...] = ()
     """Other host names by which the server may be asked for."""
+    grpc: str | None = None
+    """Where to serve gRPC as well, such as 127.0.0.1:7434; not at all, if not given."""
     most_body: int = 1_048_576
     session_hours: float = 12.0
 
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        return is_loopback(self.host)
+        return is_loopback(self.host) and (self.grpc is None or is_loopback(self.grpc_address[0]))
+
+    @property
+    def grpc_address(self) -> tuple[str, int]:
+        """Host and port of gRPC."""
+        try:
+            return read_address(self.grpc or str(GRPC_PORT))
+        except ConfigError as error:
+            raise ConfigError(f"--grpc {self.grpc!r} is not an address: write host:port, or only a port") from error
 
     @property
     def asks_login(self) -> bool:
@@ -60,8 +72,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("TLS needs both --tls-cert and --tls-key")
         if not self.is_local and not (self.is_tls or self.plain_http):
+            open_to_all = self.host if not is_loopback(self.host) else self.grpc_address[0]
             raise ConfigError(
-                f"{self.host} can be reached by other machines: give --tls-cert and --tls-key, or say --behind-proxy "
+                f"{open_to_all} can be reached by other machines: give --tls-cert and --tls-key, or say --behind-proxy "
                 "if a proxy in front ends TLS, or --plain-http if tokens may be read on the way"
             )
         return self

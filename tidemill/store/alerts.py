@@ -12,6 +12,7 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
+from tidemill.store.notices import hurry_silenced
 
 #: Alerts of these entities that are open.
 OPEN_ALERTS = """
@@ -71,6 +72,19 @@ WHERE ($1::text IS NULL OR a.monitor = $1) AND ($2::text IS NULL OR a.entity = $
   AND ($6::float8 IS NULL OR a.opened_at >= to_timestamp($6))
 ORDER BY a.opened_at DESC, a.id DESC LIMIT $7
 """
+
+#: Alerts that are open, were resolved lately, or are about a moment that is news; however many there have ever been.
+CURRENT_ALERTS = f"""
+WITH wanted AS (
+    SELECT id FROM tidemill.alert WHERE monitor = $1 AND resolved_at IS NULL
+    UNION SELECT id FROM tidemill.alert WHERE monitor = $1 AND opened_at > now() - make_interval(secs => $3)
+    UNION SELECT alert FROM (SELECT * FROM tidemill.alert_history ORDER BY id DESC LIMIT 2000) AS lately
+          WHERE action = 'resolved' AND at > now() - make_interval(secs => $2))
+SELECT {_COLUMNS} FROM wanted JOIN tidemill.alert AS a USING (id)
+WHERE a.monitor = $1 AND (a.resolved_at IS NULL OR a.resolved_at > now() - make_interval(secs => $2)
+                          OR (a.kind = 'momentary' AND a.acked_at IS NULL))
+ORDER BY a.opened_at DESC, a.id DESC LIMIT $4
+"""
 SHOW_ALERT = f"SELECT {_COLUMNS}, a.explain FROM tidemill.alert AS a WHERE a.id = $1"
 SHOW_HISTORY = "SELECT at, action, who, detail FROM tidemill.alert_history WHERE alert = $1 ORDER BY id"
 
@@ -100,7 +114,7 @@ ADD_SILENCE = """
 INSERT INTO tidemill.silence (monitor, matchers, starts_at, ends_at, by, comment)
 VALUES ($1, $2, to_timestamp($3), to_timestamp($4), $5, $6) RETURNING id
 """
-END_SILENCE = "UPDATE tidemill.silence SET ends_at = now() WHERE id = $1 AND ends_at > now() RETURNING id"
+END_SILENCE = "UPDATE tidemill.silence SET ends_at = now() WHERE id = $1 AND ends_at > now() RETURNING monitor"
 LIST_SILENCES = """
 SELECT id, monitor, matchers, starts_at, ends_at, by, comment FROM tidemill.silence
 WHERE ($1::text IS NULL OR monitor = $1) AND ends_at > to_timestamp($2) ORDER BY ends_at
@@ -173,6 +187,13 @@ async def list_alerts(
     return await database.fetch(LIST_ALERTS, monitor, entity, trigger, current, linger, since, limit)
 
 
+async def list_current(
+    database: Database, monitor: str, *, linger: float = 120.0, news: float = 600.0, limit: int = 1000
+) -> list[asyncpg.Record]:
+    """What a live page shows: open alerts, those resolved within `linger`, momentary ones of the last `news` s."""
+    return await database.fetch(CURRENT_ALERTS, monitor, linger, news, limit)
+
+
 async def show_alert(database: Database, id: int) -> asyncpg.Record:
     row = await database.fetchrow(SHOW_ALERT, id)
     if row is None:
@@ -233,8 +254,12 @@ async def add_silence(
 
 
 async def end_silence(database: Database, id: int) -> None:
-    if not await database.fetch(END_SILENCE, id):
-        raise NotFoundError(f"there is no silence {id} that has not ended")
+    """End a silence now: of what is still open people are told at once."""
+    async with database.transaction(patience=30.0) as connection:
+        monitor: Any = await connection.fetchval(database.sql(END_SILENCE), id)
+        if monitor is None:
+            raise NotFoundError(f"there is no silence {id} that has not ended")
+        await hurry_silenced(database, connection, monitor, id)
 
 
 async def read_silences(database: Database, monitor: str | None, now: float) -> list[Silence]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from tidemill.store.database import Database
+from tidemill.store.database import Database, Executor
 
 LIST_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1"
 LOOK_AT_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
-READ_BLOB = "SELECT content, version FROM tidemill.state_blob WHERE store = $1 AND path = $2"
+READ_BLOBS = "SELECT path, content, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
+#: One who changes a content at a time: whoever comes second sees what the first has written.
+HOLD_BLOB = "SELECT pg_advisory_xact_lock(hashtextextended($1 || '/' || $2, 11))"
 #: Every write has a version of its own, also where the content is the same.
 WRITE_BLOBS = """
 INSERT INTO tidemill.state_blob (store, path, content)
@@ -30,17 +32,32 @@ async def look_at_blobs(database: Database, store: str, paths: Sequence[str]) ->
     return {row["path"]: row["version"] for row in await database.fetch(LOOK_AT_BLOBS, store, list(paths))}
 
 
-async def read_blob(database: Database, store: str, path: str) -> tuple[bytes, int] | None:
-    """The content at a path, and its version."""
-    row = await database.fetchrow(READ_BLOB, store, path)
-    return None if row is None else (row["content"], row["version"])
+async def read_blobs(database: Database, store: str, paths: Sequence[str]) -> list[tuple[str, bytes, int]]:
+    """Those of these paths that are there, with content and version."""
+    rows = await database.fetch(READ_BLOBS, store, list(paths))
+    return [(row["path"], row["content"], row["version"]) for row in rows]
 
 
-async def write_blobs(database: Database, store: str, blobs: Sequence[tuple[str, bytes]]) -> dict[str, int]:
-    """Write contents; returns the new versions."""
+async def change_blob(database: Database, store: str, path: str, change: Callable[[bytes | None], bytes]) -> None:
+    """Read a content, change it and write it, whoever else does so at the same time."""
+    async with database.transaction() as connection:
+        await connection.execute(database.sql(HOLD_BLOB), store, path)
+        rows = await connection.fetch(database.sql(READ_BLOBS), store, [path])
+        made = change(rows[0]["content"] if rows else None)
+        await connection.fetch(database.sql(WRITE_BLOBS), store, [path], [made])
+
+
+async def write_blobs(
+    database: Database, store: str, blobs: Sequence[tuple[str, bytes]], *, connection: Executor | None = None
+) -> dict[str, int]:
+    """Write contents, in the connection's transaction if one is given; returns the new versions."""
     if not blobs:
         return {}
-    rows = await database.fetch(WRITE_BLOBS, store, [path for path, _ in blobs], [data for _, data in blobs])
+    arguments = (store, [path for path, _ in blobs], [data for _, data in blobs])
+    if connection is None:
+        rows = await database.fetch(WRITE_BLOBS, *arguments)
+    else:
+        rows = await connection.fetch(database.sql(WRITE_BLOBS), *arguments)
     return {row["path"]: row["version"] for row in rows}
 
 

@@ -14,14 +14,16 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.store.embedded import EmbeddedServer
+
+if TYPE_CHECKING:
+    from tidemill.store.embedded import EmbeddedServer
 
 T = TypeVar("T")
 Connection = asyncpg.Connection
@@ -101,7 +103,7 @@ class Database:
         self, settings: DatabaseSettings, *, application: str = "tidemill", session: Mapping[str, str] | None = None
     ) -> None:
         self.settings = settings.validate()
-        self.embedded = EmbeddedServer(Path(settings.directory)) if settings.url is None else None
+        self.embedded = _embedded(settings.directory) if settings.url is None else None
         self._session = {"application_name": application, **(session or {})}
         self._pool: asyncpg.Pool | None = None
         self._rewritten: dict[str, str] = {}
@@ -335,6 +337,12 @@ async def _roll_back(transaction: Any) -> None:
 
 
 _CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"
+
+
+def _embedded(directory: str) -> EmbeddedServer:
+    from tidemill.store.embedded import EmbeddedServer  # slow to load, and of no use where there is a server
+
+    return EmbeddedServer(Path(directory))
 
 
 def in_schema(statement: str, schema: str) -> str:

@@ -3,26 +3,29 @@
 Nothing is written per message that is read: a group's position moves by ranges, a range is one row while it is worked
 on, and a row less when it is done. Whoever stops renewing the lease of its ranges loses them to another reader, who
 reads again what was not done.
+
+Messages that are appended together lie in one row, up to `MOST_IN_ROW`: so appending costs less than a row and an entry
+in the index for each. A message's position is made of its row's id and its place in it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from typing import Any, NamedTuple
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
 from tidemill.store.database import Database, Executor
-from tidemill.store.retention import LOCK_PATIENCE_MS
+from tidemill.store.partitions import keep_daily
 
 #: News for readers: the payload names the topic, or the stream whose control has changed.
 STREAMS_CHANNEL = "streams"
 
-_PARTITION = re.compile(r"event_log_(\d{4})(\d{2})(\d{2})\Z")
+MOST_IN_ROW = 256
+MOST_BYTES = 64 * 1024
+SPREAD = 1024  # positions for each row; the view `log_message` counts in the same way
 
 NOTIFY = "SELECT pg_notify('tidemill_streams', topic) FROM unnest($1::text[]) AS topic"
 
@@ -47,7 +50,7 @@ WHERE number = (SELECT number FROM tidemill.log_range
 RETURNING number, from_xid::text, from_id, to_xid::text, to_id, done
 """
 
-_COLUMNS = "id, extract(epoch FROM at)::float8 AS at, key, headers, payload, xid::text AS mark"
+_COLUMNS = "id, extract(epoch FROM at)::float8 AS at, keys, headers, payloads, xid::text AS mark"
 
 #: The messages of a range.
 READ_RANGE = f"""
@@ -55,11 +58,15 @@ SELECT {_COLUMNS} FROM tidemill.event_log
 WHERE topic = $1 AND (xid, id) > ($2::text::xid8, $3) AND (xid, id) <= ($4::text::xid8, $5) ORDER BY xid, id
 """
 
-#: The next messages; none of a transaction that is still open, nor of any that is younger than one.
+#: The next messages; none of a transaction that is still open, nor of any that is younger than one. Whole rows, until
+#: there are enough.
 READ_NEXT = f"""
-SELECT {_COLUMNS} FROM tidemill.event_log
-WHERE topic = $1 AND (xid, id) > ($2::text::xid8, $3) AND xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY xid, id LIMIT $4
+SELECT {_COLUMNS} FROM (
+    SELECT *, sum(messages) OVER (ORDER BY xid, id ROWS UNBOUNDED PRECEDING) - messages AS before FROM (
+        SELECT * FROM tidemill.event_log
+        WHERE topic = $1 AND (xid, id) > ($2::text::xid8, $3) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+        ORDER BY xid, id LIMIT $5) AS rows) AS counted
+WHERE before < $4 ORDER BY counted.xid, id
 """
 
 #: They are taken: the group moves on, and the range is ours while its lease lasts.
@@ -87,16 +94,12 @@ UPDATE tidemill.log_range SET lease_until = now() + make_interval(secs => $2) WH
 #: Given back: whoever looks next may take them over.
 RELEASE = "UPDATE tidemill.log_range SET lease_until = '-infinity' WHERE owner = $1 RETURNING number"
 
-#: How many messages a group has not taken, counted up to a limit, and how many it has taken and not finished.
+#: How many messages a group has not taken, counted up to a limit of rows.
 LAG = """
-SELECT (SELECT count(*) FROM (SELECT FROM tidemill.event_log AS e WHERE e.topic = g.topic
-        AND (e.xid, e.id) > (g.xid, g.id) LIMIT $3) AS behind) AS behind
+SELECT (SELECT coalesce(sum(messages), 0) FROM (
+        SELECT messages FROM tidemill.event_log AS e WHERE e.topic = g.topic AND (e.xid, e.id) > (g.xid, g.id)
+        LIMIT $3) AS rows)::bigint AS behind
 FROM tidemill.log_group AS g WHERE g.name = $1 AND g.topic = $2
-"""
-
-LIST_PARTITIONS = """
-SELECT c.relname AS name FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'tidemill.event_log'::regclass ORDER BY 1
 """
 
 
@@ -110,25 +113,90 @@ class Entry(msgspec.Struct, frozen=True):
     """As JSON."""
 
 
+class Message(NamedTuple):
+    """A message of the log."""
+
+    position: int
+    at: float
+    key: str | None
+    headers: str | None
+    payload: bytes
+
+
 class Range(msgspec.Struct):
     """Messages that this reader has taken together."""
 
     number: int
-    rows: Sequence[Any]
+    messages: list[Message]
+    rows: int
     done: frozenset[int] = frozenset()
+
+
+class _Row:
+    """A row of the log that still takes messages."""
+
+    __slots__ = ("headers", "keys", "payloads", "room")
+
+    def __init__(self) -> None:
+        self.room = MOST_BYTES
+        self.payloads: list[bytes] = []
+        self.keys: dict[int, str] = {}
+        self.headers: dict[int, bytes] = {}
+
+    def record(self, topic: str) -> tuple[Any, ...]:
+        keys, headers, many = self.keys, self.headers, range(len(self.payloads))
+        return (
+            topic,
+            [keys.get(number) for number in many] if keys else None,
+            [headers[number].decode() if number in headers else None for number in many] if headers else None,
+            self.payloads,
+        )
 
 
 async def append(connection: Executor, schema: str, entries: Iterable[Entry], *, notify: bool = True) -> None:
     """Append to the log, in the connection's transaction if it has one."""
-    records = [(entry.topic, entry.key, entry.headers, entry.payload) for entry in entries]
-    if not records:
+    entries = list(entries)
+    if not entries:
         return
     await connection.copy_records_to_table(
-        "event_log", schema_name=schema, columns=("topic", "key", "headers", "payload"), records=records
+        "event_log", schema_name=schema, columns=("topic", "keys", "headers", "payloads"), records=_records(entries)
     )
     if notify:
-        topics = sorted({record[0] for record in records})
+        topics = sorted({entry.topic for entry in entries})
         await connection.execute(NOTIFY.replace("tidemill_", f"{schema}_"), topics)
+
+
+def _records(entries: Iterable[Entry]) -> Iterator[tuple[Any, ...]]:
+    """Rows of entries, none of them too large; those of one topic in their order."""
+    rows: dict[str, _Row] = {}
+    for entry in entries:
+        topic, payload = entry.topic, entry.payload
+        row = rows.get(topic)
+        if row is None:
+            row = rows[topic] = _Row()
+        number = len(row.payloads)
+        if number == MOST_IN_ROW or (number and row.room < len(payload)):
+            yield row.record(topic)
+            row = rows[topic] = _Row()
+            number = 0
+        row.payloads.append(payload)
+        row.room -= len(payload)
+        if entry.key is not None:
+            row.keys[number] = entry.key
+        if entry.headers is not None:
+            row.headers[number] = entry.headers
+    for topic, row in rows.items():
+        yield row.record(topic)
+
+
+def _messages(rows: Sequence[Any]) -> list[Message]:
+    found: list[Message] = []
+    for row in rows:
+        first, at, keys, headers, payloads = row["id"] * SPREAD, row["at"], row["keys"], row["headers"], row["payloads"]
+        for number, payload in enumerate(payloads):
+            key, told = keys and keys[number], headers and headers[number]
+            found.append(Message(first + number, at, key, told, payload))
+    return found
 
 
 async def make_group(database: Database, name: str, topic: str, *, from_now: bool) -> None:
@@ -137,27 +205,27 @@ async def make_group(database: Database, name: str, topic: str, *, from_now: boo
 
 
 async def take_range(
-    database: Database, name: str, topic: str, *, most: int, owner: UUID, lease: float
+    database: Database, name: str, topic: str, *, most: int, rows: int, owner: UUID, lease: float
 ) -> Range | None:
-    """The next messages of a topic for this reader; None if there are none."""
+    """The next messages of a topic for this reader: about `most`, in at most so many rows. None if there are none."""
     async with database.transaction() as connection:
         row = await connection.fetchrow(database.sql(LOCK_GROUP), name, topic)
         if row is None:
             return None
         left = await connection.fetchrow(database.sql(TAKE_OVER), name, topic, owner, lease)
         if left is not None:
-            rows = await connection.fetch(
+            found = await connection.fetch(
                 database.sql(READ_RANGE), topic, left["from_xid"], left["from_id"], left["to_xid"], left["to_id"]
             )
-            return Range(left["number"], rows, frozenset(left["done"]))
-        rows = await connection.fetch(database.sql(READ_NEXT), topic, row["xid"], row["id"], most)
-        if not rows:
+            return Range(left["number"], _messages(found), len(found), frozenset(left["done"]))
+        found = await connection.fetch(database.sql(READ_NEXT), topic, row["xid"], row["id"], most, rows)
+        if not found:
             return None
-        last = rows[-1]
+        last = found[-1]
         taken = await connection.fetch(
             database.sql(TAKE_RANGE), name, topic, row["xid"], row["id"], last["mark"], last["id"], owner, lease
         )
-        return Range(taken[0]["number"], rows)
+        return Range(taken[0]["number"], _messages(found), len(found))
 
 
 async def finish_ranges(database: Database, connection: Executor, numbers: Sequence[int], owner: UUID) -> set[int]:
@@ -183,42 +251,11 @@ async def release_ranges(database: Database, owner: UUID) -> None:
 
 
 async def count_behind(database: Database, name: str, topic: str, *, most: int = 100_000) -> int:
-    """How many messages wait for a group, counted up to `most`."""
+    """How many messages wait for a group, counted up to so many rows."""
     row = await database.fetchrow(LAG, name, topic, most)
     return row["behind"] if row else 0
 
 
 async def keep_log(database: Database, today: date, *, keep_days: int, days_ahead: int = 3) -> None:
     """Make the log's next partitions and drop those that are too old."""
-    names = {row["name"] for row in await database.fetch(LIST_PARTITIONS)}
-    for offset in range(days_ahead + 1):
-        day = today + timedelta(days=offset)
-        name = f"event_log_{day:%Y%m%d}"
-        if name not in names:
-            first, last = (_midnight(each).isoformat() for each in (day, day + timedelta(days=1)))
-            await _change(
-                database,
-                f"CREATE TABLE IF NOT EXISTS tidemill.{name} PARTITION OF tidemill.event_log "
-                f"FOR VALUES FROM ('{first}') TO ('{last}')",
-            )
-    oldest = today - timedelta(days=keep_days)
-    for name in names:
-        found = _PARTITION.match(name)
-        if found is not None and date(int(found[1]), int(found[2]), int(found[3])) < oldest:
-            await _change(database, f"DROP TABLE IF EXISTS tidemill.{name}")
-    await database.fetch("DELETE FROM tidemill.event_log_default WHERE at < $1", _midnight(oldest))
-
-
-async def _change(database: Database, statement: str) -> None:
-    """Change the partitions unless somebody is in the way; the next round tries again."""
-    async with database.acquire() as connection:
-        try:
-            async with connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = {LOCK_PATIENCE_MS}")
-                await connection.execute(database.sql(statement))
-        except (asyncpg.LockNotAvailableError, asyncpg.CheckViolationError):
-            return  # Busy; or messages of that day are in the default partition, where they then stay.
-
-
-def _midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+    await keep_daily(database, "event_log", "at", today, keep_days=keep_days, days_ahead=days_ahead)

@@ -45,6 +45,14 @@ SELECT m.name, m.version, m.tick, m.tick_at, m.cursor_at, m.lateness, m.events, 
 FROM tidemill.monitor AS m WHERE $1::text IS NULL OR m.name = $1 ORDER BY m.name
 """
 
+#: What differs whenever something that is shown of a monitor may have changed: looked up, not counted.
+READ_PULSE = """
+SELECT m.tick, m.tick_at, m.paused, m.off, m.status, m.seen_at,
+       EXISTS (SELECT FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name AND e.head > e.folded) AS behind,
+       (SELECT max(id) FROM tidemill.alert_history) AS told, (SELECT max(id) FROM tidemill.audit) AS done
+FROM tidemill.monitor AS m WHERE m.name = $1
+"""
+
 #: The processes that follow a monitor now.
 LIST_MEMBERS = """
 SELECT id FROM tidemill.worker WHERE ended_at IS NULL AND lease_until > now() AND $1 = ANY (queues) ORDER BY id
@@ -281,6 +289,11 @@ async def read_monitor(database: Database, name: str) -> asyncpg.Record:
     if row is None:
         raise NotFoundError(f"there is no monitor {name!r}: it is made known by `tidemill monitor run app.py`")
     return row
+
+
+async def read_pulse(database: Database, name: str) -> asyncpg.Record | None:
+    """Where a monitor stands, in one quick look: whoever shows it need not ask for more while this stays the same."""
+    return await database.fetchrow(READ_PULSE, name)
 
 
 async def list_monitors(database: Database, name: str | None = None) -> list[asyncpg.Record]:

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 import asyncpg
 
 from tidemill.store.database import Database, Executor
+from tidemill.store.jobs import ADMIT_GATED, notify_queues
+
+#: The task that sends notices, and how the batch of those that wait for the end of a silence begins.
+NOTIFY_TASK = "tidemill.notify"
+SILENCED = "s"
 
 #: Notices of new alerts; a second one of the same kind for the same channel is not made.
 WRITE_NOTICES = """
@@ -30,6 +35,14 @@ ORDER BY n.message, n.id
 """
 MARK_NOTICES = "UPDATE tidemill.alert_notice SET sent_at = now(), outcome = $2 WHERE id = ANY ($1) AND sent_at IS NULL"
 
+#: What waits for the end of a silence is sent now.
+HURRY_SILENCED = """
+UPDATE tidemill.job SET due_at = now(), note = 'its silence was ended',
+    state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
+WHERE task = $1 AND args ->> 'monitor' = $2 AND args ->> 'batch' = $3 AND state <> 'running'
+RETURNING queue, concurrency_key
+"""
+
 
 async def write_notices(
     database: Database, connection: Executor, monitor: str, notices: Sequence[tuple[int, str, str, str]]
@@ -49,3 +62,12 @@ async def bind_notices(
 
 async def mark_notices(database: Database, ids: Sequence[int], outcome: str) -> None:
     await database.fetch(MARK_NOTICES, list(ids), outcome)
+
+
+async def hurry_silenced(database: Database, connection: Executor, monitor: str, silence: int) -> None:
+    """Send now what was to be sent when a silence ends."""
+    rows = await connection.fetch(database.sql(HURRY_SILENCED), NOTIFY_TASK, monitor, f"{SILENCED}{silence}")
+    if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
+        await connection.execute(database.sql(ADMIT_GATED), keys)
+    if rows:
+        await notify_queues(database, connection, {row["queue"] for row in rows})

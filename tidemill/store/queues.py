@@ -26,10 +26,11 @@ SELECT k.queue AS name, coalesce(waiting, 0) AS waiting, coalesce(delayed, 0) AS
              WHERE c.queue IN (k.queue, '*') ORDER BY 1) AS control
 FROM known AS k LEFT JOIN live USING (queue) LEFT JOIN served USING (queue)
 LEFT JOIN tidemill.queue AS q ON q.name = k.queue
+WHERE $1 OR NOT starts_with(k.queue, 'monitor:')
 ORDER BY k.queue
 """
 
 
-async def list_queues(database: Database) -> list[asyncpg.Record]:
-    """Every queue that has jobs, workers, a limit or an operator's wish."""
-    return await database.fetch(LIST_QUEUES)
+async def list_queues(database: Database, *, internal: bool = False) -> list[asyncpg.Record]:
+    """Every queue that has jobs, workers, a limit or an operator's wish; `internal` ones are Tidemill's own."""
+    return await database.fetch(LIST_QUEUES, internal)

@@ -31,7 +31,7 @@ UPDATE tidemill.monitor_entity SET active = false, backfill = NULL, due_at = NUL
 WHERE monitor = $1 AND entity = ANY ($2) AND active RETURNING entity
 """
 LIST_ROSTER = """
-SELECT entity, active, added_at, last_at, count, head > folded AS behind, due_at, labels, problem, backfill
+SELECT entity, active, added_at, last_at, count, folded, head > folded AS behind, due_at, labels, problem, backfill
 FROM tidemill.monitor_entity WHERE monitor = $1 AND ($2 OR active) AND ($3::text IS NULL OR entity > $3)
 ORDER BY entity LIMIT $4
 """
@@ -71,12 +71,14 @@ UPDATE tidemill.monitor_entity SET due_at = (SELECT tick_at FROM tidemill.monito
 WHERE monitor = $1 AND active
 """
 
-#: Labels of an entity; it is looked at again at once.
+#: Labels of an entity, unless one that it has is not as expected; it is looked at again at once.
 LABEL_ENTITY = """
 UPDATE tidemill.monitor_entity SET labels = (coalesce(labels, '{}')::jsonb || $3::text::jsonb)::json,
     due_at = (SELECT tick_at FROM tidemill.monitor WHERE name = $1)
-WHERE monitor = $1 AND entity = $2 RETURNING labels
+WHERE monitor = $1 AND entity = $2
+  AND ($4::text IS NULL OR coalesce(labels::jsonb -> $4::text, 'null') = $5::text::jsonb) RETURNING entity
 """
+HAS_ENTITY = "SELECT FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = $2"
 
 #: An entity as it stands.
 SHOW_ENTITY = """
@@ -84,8 +86,8 @@ SELECT entity, active, added_at, last_at, at, id, count, head, folded, due_at, v
 FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = $2
 """
 SHOW_STATES = """
-SELECT entity, last_at, count, state, labels FROM tidemill.monitor_entity
-WHERE monitor = $1 AND active ORDER BY entity LIMIT $2
+SELECT entity, last_at, count, folded, state, labels FROM tidemill.monitor_entity
+WHERE monitor = $1 AND active AND ($3::text[] IS NULL OR entity = ANY ($3)) ORDER BY entity LIMIT $2
 """
 
 
@@ -184,13 +186,28 @@ async def switch_trigger(database: Database, monitor: str, trigger: str, on: boo
         await _tell(database, connection, monitor, f"trigger.{'on' if on else 'off'}", by, after={"trigger": trigger})
 
 
-async def label_entity(database: Database, monitor: str, entity: str, labels: dict[str, Any], *, by: str) -> None:
-    """Put labels on an entity, such as present=false."""
+async def label_entity(
+    database: Database,
+    monitor: str,
+    entity: str,
+    labels: dict[str, Any],
+    *,
+    by: str,
+    expecting: tuple[str, Any] | None = None,
+) -> bool:
+    """Put labels on an entity, such as present=false; with `expecting`, only if that label has that value until then.
+
+    Returns whether it was done. A label that is not there is None.
+    """
+    name, value = (None, None) if expecting is None else expecting
     async with database.transaction(patience=30.0) as connection:
-        found = await connection.fetch(database.sql(LABEL_ENTITY), monitor, entity, encode(labels).decode())
-        if not found:
+        texts = encode(labels).decode(), name, encode(value).decode()
+        if not await connection.fetch(database.sql(LABEL_ENTITY), monitor, entity, *texts):
+            if await connection.fetch(database.sql(HAS_ENTITY), monitor, entity):
+                return False
             raise NotFoundError(f"monitor {monitor} knows nothing of {entity!r}")
         await _tell(database, connection, monitor, "label", by, after={"entity": entity, **labels})
+    return True
 
 
 async def show_entity(database: Database, monitor: str, entity: str) -> asyncpg.Record:
@@ -200,9 +217,11 @@ async def show_entity(database: Database, monitor: str, entity: str) -> asyncpg.
     return row
 
 
-async def show_states(database: Database, monitor: str, *, limit: int = 10_000) -> list[asyncpg.Record]:
-    """Everybody whom a monitor follows, with their states."""
-    return await database.fetch(SHOW_STATES, monitor, limit)
+async def show_states(
+    database: Database, monitor: str, *, entities: Sequence[str] | None = None, limit: int = 10_000
+) -> list[asyncpg.Record]:
+    """Everybody whom a monitor follows, or these of them, with their states."""
+    return await database.fetch(SHOW_STATES, monitor, limit, None if entities is None else list(entities))
 
 
 async def _tell(

@@ -20,6 +20,7 @@ from tidemill.store.database import Database, Executor, columns
 #: News that states were written; the payload is JSON: a pipeline, and paths in it (none: look for yourself).
 STATES_CHANNEL = "states"
 _LONGEST_NEWS = 7000
+_SOME_BUILDS = 5000
 
 
 class NewState(msgspec.Struct):
@@ -75,6 +76,22 @@ BUILT_AT = (
     "SELECT entity, built_at FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
 )
 
+#: All states of a pipeline as one row for each stage, for who looks whether anything at all has changed. Texts are
+#: joined, since that is quicker than rows: whoever takes them apart must find as many as there are.
+GLANCE_AT_STATES = """
+SELECT stage, count(*) AS count, min(code) AS code, max(code) <> min(code) AS is_mixed, min(size) AS least,
+       bool_or(invalid_by IS NOT NULL) AS is_invalid, array_agg(signature) AS signatures,
+       string_agg(entity, E'\x1f') AS entities, string_agg(content, E'\x1f') AS contents,
+       string_agg(inputs, E'\x1f') AS inputs
+FROM tidemill.state WHERE pipeline = $1 AND content <> '' GROUP BY stage
+"""
+#: The same of files that nobody here makes.
+GLANCE_AT_FILES = """
+SELECT count(*) AS count, array_agg(signature) AS signatures, string_agg(path, E'\x1f') AS paths,
+       string_agg(content, E'\x1f') AS contents
+FROM tidemill.state_file WHERE pipeline = $1
+"""
+
 #: The rows of some states only.
 LOAD_SOME = LOAD_STATES + " AND stage = $2 AND entity = ANY ($3::text[])"
 
@@ -123,7 +140,7 @@ RETURNING entity
 
 #: Hold the states whose intent is still ours, and that nothing has happened to since.
 HOLD_INTENDED = """
-SELECT s.entity FROM tidemill.state AS s
+SELECT s.entity, s.content FROM tidemill.state AS s
 JOIN unnest($4::text[], $5::bigint[]) AS new (entity, version) USING (entity)
 WHERE s.pipeline = $1 AND s.stage = $2 AND s.intent_by = $3 AND s.version = new.version
 ORDER BY s.entity FOR UPDATE OF s
@@ -192,6 +209,10 @@ UPDATE tidemill.state SET code = $3, version = version + 1
 WHERE pipeline = $1 AND stage = $2 AND code <> $3 AND content <> '' AND ($4::text[] IS NULL OR entity = ANY ($4))
 RETURNING entity
 """
+#: What operators have wanted so far.
+SHOW_CONTROL = """
+SELECT paused_by, approved_by, approved_code FROM tidemill.state_control WHERE pipeline = $1 AND stage = $2 FOR UPDATE
+"""
 SET_PAUSED = """
 INSERT INTO tidemill.state_control (pipeline, stage, paused_by) VALUES ($1, $2, $3)
 ON CONFLICT (pipeline, stage) DO UPDATE SET paused_by = excluded.paused_by
@@ -242,6 +263,7 @@ TAKE_LEAD = "SELECT pg_try_advisory_lock(hashtextextended($1, 7)) AS taken"
 FORGET_BUILDS = """
 DELETE FROM tidemill.state_build WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM tidemill.state_build WHERE at < now() - make_interval(days => $1) LIMIT 5000))
+RETURNING 1
 """
 
 
@@ -276,8 +298,8 @@ async def intend(
 
 async def hold_intended(
     database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
-) -> set[str]:
-    """Hold the rows of what was intended until the transaction ends; returns those that are still ours."""
+) -> dict[str, str]:
+    """Hold the rows of what was intended until the transaction ends; returns those still ours, with their content."""
     rows = await connection.fetch(
         database.sql(HOLD_INTENDED),
         pipeline,
@@ -286,7 +308,7 @@ async def hold_intended(
         [state.entity for state in states],
         [state.version for state in states],
     )
-    return {row["entity"] for row in rows}
+    return {row["entity"]: row["content"] for row in rows}
 
 
 async def promote(
@@ -362,6 +384,16 @@ async def keep_files(database: Database, pipeline: str, files: Sequence[tuple[st
         await database.fetch(KEEP_FILES, pipeline, *columns(files[start : start + 10_000], 4))
 
 
+async def forget_files(database: Database, pipeline: str, paths: Sequence[str]) -> None:
+    """Forget what was known of files that are gone."""
+    await database.fetch(FORGET_FILES, pipeline, list(paths))
+
+
+async def touch_states(database: Database, pipeline: str, stage: str, signatures: Sequence[tuple[str, int]]) -> None:
+    """Remember the signatures of outputs whose content is what it was, by entity."""
+    await database.fetch(TOUCH_STATES, pipeline, stage, *columns(signatures, 2))
+
+
 async def adopt_states(
     database: Database,
     pipeline: str,
@@ -423,19 +455,25 @@ async def accept_code(
 async def set_paused(database: Database, pipeline: str, stage: str, *, paused: bool, by: str) -> None:
     """Pause a pipeline (stage '') or a stage, or let it go on."""
     async with database.transaction() as connection:
+        before = await connection.fetchrow(database.sql(SHOW_CONTROL), pipeline, stage)
         await connection.execute(database.sql(SET_PAUSED), pipeline, stage, by if paused else None)
         action = "pipeline.pause" if paused else "pipeline.resume"
-        await write_audit(database, connection, who=by, action=action, target=f"{pipeline}/{stage}".rstrip("/"))
+        await write_audit(
+            database, connection, who=by, action=action, target=f"{pipeline}/{stage}".rstrip("/"),
+            before={"paused_by": before and before["paused_by"]}, after={"paused_by": by if paused else None},
+        )  # fmt: skip
         await notify_states(database, connection, News(pipeline))
 
 
 async def set_approved(database: Database, pipeline: str, stage: str, code: str, *, by: str, seconds: float) -> None:
     """Approve that many states of a stage are built again by this code."""
     async with database.transaction() as connection:
+        before = await connection.fetchrow(database.sql(SHOW_CONTROL), pipeline, stage)
         await connection.execute(database.sql(SET_APPROVED), pipeline, stage, by, code, seconds)
         await write_audit(
-            database, connection, who=by, action="pipeline.approve", target=f"{pipeline}/{stage}", after={"code": code}
-        )
+            database, connection, who=by, action="pipeline.approve", target=f"{pipeline}/{stage}",
+            before={"code": before and before["approved_code"]}, after={"code": code},
+        )  # fmt: skip
         await notify_states(database, connection, News(pipeline))
 
 
@@ -463,5 +501,6 @@ async def show_failure(database: Database, pipeline: str, stage: str, entity: st
 
 
 async def forget_builds(database: Database, *, keep_days: int) -> None:
-    """Forget some of the builds that are older than this."""
-    await database.fetch(FORGET_BUILDS, keep_days)
+    """Forget builds that are older than this, some at a time."""
+    while len(await database.fetch(FORGET_BUILDS, keep_days)) == _SOME_BUILDS:
+        continue

@@ -1,5 +1,5 @@
-"""What streams keep in PostgreSQL beside the log: cursors, messages that wait for another attempt, dead letters,
-what operators want, and what dispatchers tell of themselves."""
+"""What streams keep in PostgreSQL beside the log: cursors, messages that wait for another attempt, attempts of those
+that stay with their source, dead letters, what operators want, and what dispatchers tell of themselves."""
 
 from __future__ import annotations
 
@@ -76,6 +76,29 @@ RELEASE_PARKED = """
 UPDATE tidemill.stream_retry SET claimed_by = NULL, claimed_until = NULL WHERE id = ANY($1::bigint[]) RETURNING id
 """
 
+#: How often messages were tried that stay with their source.
+NOTE_ATTEMPTS = """
+INSERT INTO tidemill.stream_attempt (stream, source, place, due_at, attempts, losses, plans, error)
+SELECT $1, source, place, now() + make_interval(secs => delay), attempts, losses, string_to_array(plans, ','), error
+FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::text[], $8::text[])
+     AS new (source, place, delay, attempts, losses, plans, error)
+ON CONFLICT (stream, source, place) DO UPDATE SET due_at = excluded.due_at, attempts = excluded.attempts,
+    losses = excluded.losses, plans = excluded.plans, error = excluded.error
+"""
+
+RECALL_ATTEMPTS = """
+SELECT place, attempts, losses, plans, extract(epoch FROM due_at)::float8 AS due
+FROM tidemill.stream_attempt WHERE stream = $1 AND source = $2
+"""
+
+FORGET_ATTEMPTS = """
+DELETE FROM tidemill.stream_attempt AS a USING unnest($2::text[], $3::text[]) AS over (source, place)
+WHERE a.stream = $1 AND a.source = over.source AND a.place = over.place
+"""
+
+#: Notes of messages that never came again: whoever noted them died after the last of them was acked.
+FORGET_OLD_ATTEMPTS = "DELETE FROM tidemill.stream_attempt WHERE stream = $1 AND due_at < now() - interval '30 days'"
+
 _DEAD_FILTER = """
 ($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2) AND ($3::text IS NULL OR $3 = ANY(plans))
 AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $5 || '%')
@@ -100,8 +123,6 @@ again AS (
 news AS (SELECT pg_notify('tidemill_streams', stream) FROM (SELECT DISTINCT stream FROM again) AS streams)
 SELECT count(*) AS n, (SELECT count(*) FROM news) FROM again
 """
-
-FORGET_DEAD = "DELETE FROM tidemill.dead_letter WHERE buried_at < now() - make_interval(days => $1) RETURNING id"
 
 READ_CONTROL = "SELECT source, mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1"
 
@@ -142,6 +163,11 @@ FROM unnest($1::text[]) AS s (stream)
 """
 
 
+#: What names this transaction, and what has become of one whose connection was lost.
+CURRENT_TRANSACTION = "SELECT pg_current_xact_id()::text AS id"
+OUTCOME_OF = "SELECT pg_xact_status($1::text::xid8) AS outcome"
+
+
 class Cursor(msgspec.Struct, frozen=True):
     """Where a partition stands: all up to `position` is done, and `done` beyond it; None if nothing is known yet."""
 
@@ -164,6 +190,17 @@ class DeadFilter(msgspec.Struct, frozen=True):
     def arguments(self) -> tuple[Any, ...]:
         ids = None if self.ids is None else list(self.ids)
         return self.stream, self.source, self.plan, self.why, self.error, self.since, ids
+
+
+async def current_transaction(connection: Executor) -> str:
+    """The name of the connection's transaction, by which `outcome_of` finds it again."""
+    return (await connection.fetch(CURRENT_TRANSACTION))[0]["id"]
+
+
+async def outcome_of(database: Database, transaction: str) -> str | None:
+    """What became of a transaction: committed, aborted or in progress; None if it is too long ago to know."""
+    row = await database.fetchrow(OUTCOME_OF, transaction)
+    return None if row is None else row["outcome"]
 
 
 async def own_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> Cursor:
@@ -214,6 +251,21 @@ async def next_parked(database: Database, stream: str) -> float | None:
     """Seconds until a kept message is due; None if none is kept."""
     row = await database.fetchrow(NEXT_PARKED, stream)
     return None if row is None else row["wait"]
+
+
+async def note_attempts(
+    database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]
+) -> None:
+    """Note how often messages were tried that stay with their source; the columns are those of the statement."""
+    await connection.execute(database.sql(NOTE_ATTEMPTS), stream, *columns)
+
+
+async def forget_attempts(
+    database: Database, connection: Executor, stream: str, places: Sequence[tuple[str, str]]
+) -> None:
+    """These messages, by source and place, are through."""
+    sources, names = [source for source, _ in places], [place for _, place in places]
+    await connection.execute(database.sql(FORGET_ATTEMPTS), stream, sources, names)
 
 
 async def list_dead(database: Database, which: DeadFilter, *, limit: int = 50) -> list[asyncpg.Record]:

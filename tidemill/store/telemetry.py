@@ -7,7 +7,7 @@ seconds and in one statement, and so outlive all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import asyncpg
@@ -15,6 +15,7 @@ import asyncpg
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, Executor, columns
+from tidemill.store.streams import read_status
 
 #: News for live views: the host that the payload names has a new sample.
 HOSTS_CHANNEL = "hosts"
@@ -147,6 +148,7 @@ class Totals(NamedTuple):
     hosts: list[asyncpg.Record]
     processes: list[asyncpg.Record]
     counts: dict[Key, float]
+    streams: Sequence[asyncpg.Record] = ()
 
 
 async def may_sample(database: Database, host: str, sampler: str, *, lease: float) -> bool:
@@ -218,6 +220,7 @@ async def read_totals(database: Database, *, within: float = 60.0) -> Totals:
         hosts=await list_hosts(database, within=within),
         processes=await database.fetch(LIST_PROCESSES, within),
         counts=counts,
+        streams=await read_status(database),
     )
 
 

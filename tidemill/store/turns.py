@@ -99,6 +99,11 @@ class RunTurn(msgspec.Struct):
     """Whether a run that is let go has work to do, whatever the inbox says."""
 
     @property
+    def is_more_than_ticks(self) -> bool:
+        """Whether anything but its journal and its own row changes."""
+        return bool(self.used or self.timers or self.jobs or self.stops or self.asks or self.settled)
+
+    @property
     def changes_head(self) -> bool:
         """Whether more than the number of ticks changes in the run's own row."""
         return self.release or self.state is not None or self.note is not None
@@ -155,9 +160,10 @@ class _Turns:
         self.gates: list[str] = []
         self._add_heads()
         self._add_journal()
-        self._add_inbox()
-        self._add_asks()
-        self._add_jobs()
+        if more := [turn for turn in turns if turn.is_more_than_ticks]:
+            self._add_inbox(more)
+            self._add_asks(more)
+            self._add_jobs(more)
         if self._ended:
             self._add_ends()
 
@@ -171,46 +177,69 @@ class _Turns:
         return any(turn.state is not None and turn.state != "parked" for turn in self.turns)
 
     def _arrays(self, rows: Iterable[Sequence[Any]], *types: str) -> str:
-        first = len(self.parameters) + 1
-        self.parameters += columns(list(rows), len(types))
-        return ", ".join(f"${at}::{kind}[]" for at, kind in enumerate(types, first))
+        """Rows as parameters, one array for each column."""
+        given: list[str] = []
+        for kind, values in zip(types, columns(list(rows), len(types)), strict=True):
+            if values.count(None) == len(values):
+                values = []  # `unnest` fills it up again.
+            as_text = kind in _WRITTEN_QUICKLY
+            self.parameters.append(_array_text(values) if as_text else values)
+            given.append(f"${len(self.parameters)}{'::text' if as_text else ''}::{kind}[]")
+        return ", ".join(given)
 
     def _add_heads(self) -> None:
-        held = [turn for turn in self.turns if turn.new is None]
+        same = [turn for turn in self.turns if turn.new is None and not turn.changes_head]
+        changed = [turn for turn in self.turns if turn.new is None and turn.changes_head]
         born = [turn for turn in self.turns if turn.new is not None]
-        if not any(turn.changes_head for turn in held):
-            heads = self._arrays(((t.run_id, t.last, t.before) for t in held), "bigint", "bigint", "bigint")
-            columns_of, more = "run_id, seq, before", ""
-        else:
-            heads = self._arrays(
-                ((t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.release, t.awake) for t in held),
-                *("bigint", "bigint", "bigint", "text", "json", "json", "text", "boolean", "boolean"),
-            )
-            columns_of = "run_id, seq, before, state, result, error, note, release, awake"
-            used = self._arrays(([number] for turn in held for number in turn.used), "bigint")
-            more = "," + _WHOLE_HEAD.format(used=used)
-        ids = heads.partition(",")[0]
+        found: list[str] = []
+        if same:
+            self._add_same(same)
+            found.append("same")
+        if changed or self._ended:
+            self._add_changed(changed)
+            found.append("changed")
+        if born:
+            self._add_born(born)
+            found.append("born")
+        mine = " UNION ALL ".join(f"SELECT id FROM {name}" for name in found)
+        self.parts.append(f"\nmine AS MATERIALIZED ({mine})")
+
+    def _add_same(self, turns: Sequence[RunTurn]) -> None:
+        """Runs of which nothing changes but the number of ticks: most of them, most of the time."""
+        heads = self._arrays(((t.run_id, t.last, t.before) for t in turns), "bigint", "bigint", "bigint")
         self.parts.append(f"""
-held AS (
-    UPDATE tidemill.run AS r SET seq = w.seq, turn = $2{more}
-    FROM unnest({heads}) AS w({columns_of}) WHERE r.id = ANY ({ids}) AND {_HELD}
+same AS (
+    UPDATE tidemill.run AS r SET seq = w.seq, turn = $2
+    FROM unnest({heads}) AS w(run_id, seq, before)
+    WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD} RETURNING r.id)""")
+
+    def _add_changed(self, turns: Sequence[RunTurn]) -> None:
+        """Runs that end, are let go or have something noted about them."""
+        heads = self._arrays(
+            ((t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.release, t.awake) for t in turns),
+            *("bigint", "bigint", "bigint", "text", "json", "json", "text", "boolean", "boolean"),
+        )
+        used = self._arrays(([number] for turn in turns for number in turn.used), "bigint")
+        self.parts.append(f"""
+changed AS (
+    UPDATE tidemill.run AS r SET seq = w.seq, turn = $2, {_WHOLE_HEAD.format(used=used)}
+    FROM unnest({heads}) AS w(run_id, seq, before, state, result, error, note, release, awake)
+    WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD}
     RETURNING r.id, r.key, r.parent, r.parent_work, r.state, r.result, r.error, r.note)""")
-        if not born:
-            self.parts.append("\nmine AS MATERIALIZED (SELECT id FROM held)")
-            return
+
+    def _add_born(self, turns: Sequence[RunTurn]) -> None:
         ends = ("state", "result", "error", "note", "release")
-        rows = ((t.run_id, t.last, *_fields(t.new, _NEW), *_fields(t, ends)) for t in born)
+        rows = ((t.run_id, t.last, *_fields(t.new, _NEW), *_fields(t, ends)) for t in turns)
         news = self._arrays(rows, "bigint", "bigint", *_NEW.values(), "text", "json", "json", "text", "boolean")
         self.parts.append(f"""
 born AS (
     INSERT INTO tidemill.run (id, seq, kind, workflow, version, input, origin, state, result, error, note,
                               owner, turn, ended_at)
     SELECT id, seq, kind, workflow, version, input, origin, coalesce(state, 'running'), result, error, note,
-           CASE WHEN release OR state IS NOT NULL THEN NULL ELSE $1 END, $2,
+           CASE WHEN release OR state IS NOT NULL THEN NULL ELSE $1::bigint END, $2::bigint,
            CASE WHEN state IS NOT NULL AND state <> 'parked' THEN now() END
     FROM unnest({news}) AS n(id, seq, kind, workflow, version, input, origin, state, result, error, note, release)
     ON CONFLICT (id) DO NOTHING RETURNING id)""")
-        self.parts.append("\nmine AS MATERIALIZED (SELECT id FROM held UNION ALL SELECT id FROM born)")
 
     def _add(self, name: str, rows: list[Any], types: tuple[str, ...], text: str) -> None:
         """A part of the statement that is needed for these rows, if there are any."""
@@ -243,8 +272,7 @@ born AS (
             " ON CONFLICT (run_id) DO UPDATE SET seq = excluded.seq, data = excluded.data",
         )
 
-    def _add_inbox(self) -> None:
-        turns = self.turns
+    def _add_inbox(self, turns: Sequence[RunTurn]) -> None:
         self._add(
             "used",
             [(t.run_id, inbox_id) for t in turns for inbox_id in t.used],
@@ -268,10 +296,10 @@ born AS (
             " ON CONFLICT (run_id, timer) WHERE timer IS NOT NULL DO UPDATE SET due_at = excluded.due_at",
         )
 
-    def _add_asks(self) -> None:
+    def _add_asks(self, turns: Sequence[RunTurn]) -> None:
         self._add(
             "settled",
-            [(t.run_id, node) for t in self.turns for node in t.settled],
+            [(t.run_id, node) for t in turns for node in t.settled],
             ("bigint", "text"),
             "DELETE FROM tidemill.run_input WHERE ctid = ANY (ARRAY(SELECT i.ctid FROM {given} AS s(run_id, node)"
             " CROSS JOIN LATERAL (SELECT ctid FROM tidemill.run_input"
@@ -279,7 +307,7 @@ born AS (
         )
         self._add(
             "asks",
-            [(t.run_id, *ask) for t in self.turns for ask in t.asks],
+            [(t.run_id, *ask) for t in turns for ask in t.asks],
             ("bigint", "text", "text", "json", "float8"),
             "INSERT INTO tidemill.run_input (run_id, node, prompt, schema, due_at)"
             " SELECT run_id, node, prompt, schema, to_timestamp(due)"
@@ -287,8 +315,8 @@ born AS (
             " ON CONFLICT (run_id, node) DO UPDATE SET prompt = excluded.prompt, due_at = excluded.due_at",
         )
 
-    def _add_jobs(self) -> None:
-        jobs = [(turn.run_id, work, job) for turn in self.turns for work, job in turn.jobs]
+    def _add_jobs(self, turns: Sequence[RunTurn]) -> None:
+        jobs = [(turn.run_id, work, job) for turn in turns for work, job in turn.jobs]
         if rows := [(run_id, work, *job[:-1]) for run_id, work, job in jobs if job[-1] is None]:
             self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS.format(**_OPEN))
             self.news.append(_NEW_JOBS)
@@ -296,7 +324,7 @@ born AS (
             gated = [(run_id, work, *job[:-1], *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
             self._add("gated", gated, ("bigint", "bigint", *_JOB_TYPES, "text", "int"), _INSERT_JOBS.format(**_GATED))
             self.gates = sorted({row[-2] for row in gated})
-        stops = [(turn.run_id, work) for turn in self.turns for work in turn.stops]
+        stops = [(turn.run_id, work) for turn in turns for work in turn.stops]
         if stops:
             self._add("stops", stops, ("bigint", "bigint"), _STOP_JOBS)
             self.news.append(_STOPPED.format("stops"))
@@ -311,7 +339,7 @@ unasked AS (DELETE FROM tidemill.run_input WHERE run_id = ANY (ARRAY(SELECT id F
 left_over AS (
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
     WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),
-{relatives_sql("held")}""")
+{relatives_sql("changed")}""")
         self.news += [_STOPPED.format("left_over"), TOLD, ORPHANED]
 
 
@@ -340,6 +368,15 @@ _STOP_JOBS = f"""
         SELECT j.id FROM {{given}} AS s(run_id, work) CROSS JOIN LATERAL (
             SELECT id FROM tidemill.job WHERE run_id = s.run_id AND work = s.work LIMIT 1) AS j
         WHERE {{mine}})) RETURNING id"""
+
+
+#: The driver looks at every element of an array before it sends it; a number is written faster than looked at.
+_WRITTEN_QUICKLY = frozenset({"bigint", "int", "smallint", "float8", "boolean"})
+
+
+def _array_text(values: Sequence[Any]) -> str:
+    """An array of numbers as PostgreSQL reads it."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
 def _fields(of: Any, names: Iterable[str]) -> list[Any]:

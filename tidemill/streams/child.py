@@ -75,9 +75,9 @@ async def serve(stream: Stream, end: socket.socket) -> None:
             async with asyncio.timeout(TELL_EVERY):
                 await ended.wait()
         except TimeoutError:
-            if (figures := engine.figures()) != told:
-                told = figures
-                link.send(ToDispatcher(figures=figures))
+            figures = engine.figures()
+            link.send(ToDispatcher(figures=None if figures == told else figures))  # if nothing else, a sign of life
+            told = figures
     link.send(ToDispatcher(figures=engine.figures(), stopped=True))
     await engine.stop()
     link.close()

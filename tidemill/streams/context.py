@@ -12,6 +12,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import NewJob, Origin
 from tidemill.engine.calls import job_of_call
 from tidemill.engine.task import Task
+from tidemill.streams.handing import StateWriter
 from tidemill.streams.message import HandOver
 
 #: Makes of an event, and of a token by which it is recognised, what a run's inbox takes.
@@ -39,9 +40,16 @@ class Message:
 class Context:
     """A message in one plan."""
 
-    __slots__ = ("_event_tick", "_place", "_plan", "handed", "message", "results", "value")
+    __slots__ = ("_event_tick", "_place", "_plan", "_states", "handed", "message", "results", "value")
 
-    def __init__(self, message: Message, plan: str, place: str, event_tick: EventTick | None = None) -> None:
+    def __init__(
+        self,
+        message: Message,
+        plan: str,
+        place: str,
+        event_tick: EventTick | None = None,
+        states: StateWriter | None = None,
+    ) -> None:
         self.message = message
         self.value = message.value
         self.results: dict[str, Any] = {}
@@ -50,6 +58,7 @@ class Context:
         self._plan = plan
         self._place = place
         self._event_tick = event_tick
+        self._states = states
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -85,6 +94,17 @@ class Context:
             raise ConfigError("events are sent by streams that an application declares: app.stream(...)")
         key = self._key()
         self.handed.append(HandOver("event", self._event_tick(event, key), str(run), key))
+
+    def write_state(self, path: str, content: str | bytes, *, pipeline: str | None = None) -> None:
+        """Write a state that a pipeline takes in, with this message's completion; whatever is built from it follows.
+
+        A repetition of the message writes the same content once more, from which nothing is built again: let the
+        message say what the path is. With `DatabaseStates` and a source of ours it is written exactly once.
+        """
+        if self._states is None:
+            raise ConfigError("states are written by streams that an application declares: app.stream(...)")
+        body = content.encode() if isinstance(content, str) else content
+        self.handed.append(HandOver("state", body, self._states.check(pipeline, path), path))
 
     def _key(self) -> str:
         """Always the same for the same hand-over of the same message."""

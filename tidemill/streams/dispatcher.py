@@ -19,18 +19,23 @@ from uuid import uuid4
 import structlog
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.telemetry.meter import Meter
+from tidemill.engine.telemetry.meter import Reporter as Counting
 from tidemill.store import streams as store
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.eventlog import STREAMS_CHANNEL
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.wake import ANYTHING, Listener
+from tidemill.streams.attempts import Attempts
+from tidemill.streams.control import Control
+from tidemill.streams.engine import failure_of
 from tidemill.streams.engines import Engines, Handle
 from tidemill.streams.fair import NEVER
 from tidemill.streams.link import ToDispatcher, Work
 from tidemill.streams.live import Asking
 from tidemill.streams.message import Answer, Delivery
 from tidemill.streams.model import Stream
-from tidemill.streams.policy import Dispatch, Outcome
+from tidemill.streams.policy import Dispatch
 from tidemill.streams.report import Reporter
 from tidemill.streams.retries import RetryFeeder
 from tidemill.streams.serving import serving
@@ -41,7 +46,6 @@ log = structlog.get_logger("tidemill.streams")
 
 FLUSH_EVERY = 0.05
 PREFETCH = 4000  # messages of a source that wait here, at most
-CONTROL_EVERY = 5.0
 ERROR_PAUSE = (0.2, 5.0)
 STOP_ENGINES = 10.0
 
@@ -53,7 +57,6 @@ class Dispatcher:
         """`target` is the program or file that declares the stream, for its engines to load."""
         self.stream = stream
         self.id = uuid4()
-        self.mode = "run"
         self.draining = False
         self.policy = Dispatch(
             stream.sources,
@@ -65,26 +68,37 @@ class Dispatcher:
         )
         self.engines = Engines(stream, target or stream.declared_in, self)
         self.asking = Asking(stream, self.engines)
+        self.control = Control(database, self)
         self.retries = RetryFeeder(database, self)
+        self._attempts = Attempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
         self._prefetch = max(PREFETCH, 2 * stream.max_in_flight)
         self._news: dict[str, list[Callable[[], None]]] = {}
         self._place = Place(stream.name, self.id, database, self._lose, self._on_news)
         self.taps: list[Tap] = [source.tap(self._place) for source in stream.sources]
         self._settler = Settler(
-            database, stream.name, stream.sources, self.taps, on_settled=self._settled, on_fenced=self._fenced
+            database,
+            stream.name,
+            stream.sources,
+            self.taps,
+            states=stream.states,
+            on_settled=self._settled,
+            on_fenced=self._fenced,
         )
+        meter = Meter()
+        self._counting = Counting(database, meter, f"stream {stream.name}")
+        self._reporter = Reporter(self, database, meter)
         self._room = [asyncio.Event() for _ in stream.sources]
         self._to_flush: set[int] = set()
         self._flush_news = asyncio.Event()
         self._turning = False
         self._timer: asyncio.TimerHandle | None = None
-        self._control_news = asyncio.Event()
         self._idle = asyncio.Event()
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._ready = asyncio.Event()
         self._feeders: list[asyncio.Task[None]] = []
+        self._storing: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         """Drain and end; said again: end now."""
@@ -115,12 +129,17 @@ class Dispatcher:
                 self._spawn(self._flush(), "flush"),
             ]
             await self._until(listener.wait_ready(), helpers)
-            await self._obey()
+            await self.control.obey()
+            await self._attempts.forget_old()
             for tap in self.taps:
                 await self._until(tap.start(), helpers)
             self._feeders = [self._spawn(self._feed(index), f"feed {tap}") for index, tap in enumerate(self.taps)]
             self._feeders.append(self._spawn(self.retries.run(), "retries"))
-            helpers += [self._spawn(self._control(), "control"), self._spawn(Reporter(self).run(), "report")]
+            helpers += [
+                self._spawn(self.control.run(), "control"),
+                self._spawn(self._reporter.run(), "report"),
+                self._spawn(self._counting.run(), "counting"),
+            ]
             async with serving(self.stream, self.asking):
                 self._ready.set()
                 log.info(
@@ -177,7 +196,7 @@ class Dispatcher:
         engines, others = helpers[:1], helpers[1:]
         await self.engines.stop(STOP_ENGINES if finished else 0.0)
         await _cancel(engines)
-        await _cancel(others)
+        await _cancel([*others, *self._storing])
         back = self.policy.give_back()
         for index, tap in enumerate(self.taps):
             tap.nack([each for each in back if each.source == index and each.retry_row is None])
@@ -185,6 +204,9 @@ class Dispatcher:
                 await self._quietly(tap.stop(), f"source {self.stream.sources[index].name} did not close well")
         if self._ready.is_set():
             await self._quietly(self.retries.give_back(back), "kept messages could not be given back")
+            await self._quietly(self._attempts.flush(), "notes of attempts stay behind")
+            self._reporter.count()
+            await self._quietly(self._counting.close(), "the last counts could not be told")
             await self._quietly(self._database.fetch(store.DROP_STATUS, self.id, patience=1.0), "status stays behind")
 
     async def _until(self, happens: object, helpers: Sequence[asyncio.Task[None]]) -> None:
@@ -231,6 +253,8 @@ class Dispatcher:
                 pause = min(ERROR_PAUSE[1], pause * 2)
                 continue
             if deliveries:
+                if source.ordered:
+                    await self._attempts.recall(index, deliveries)
                 self.policy.arrived(index, deliveries)
                 self.kick()
 
@@ -281,7 +305,7 @@ class Dispatcher:
         for answer in frame.answers:
             tickets.discard(answer.ticket)
             if answer.ticket < 0:
-                self.asking.answered(answer)
+                self._answered_live(answer)
             else:
                 self._answered(answer, now)
         self.kick()
@@ -294,38 +318,56 @@ class Dispatcher:
             failure = answer.failures[0]
             outcome = self.policy.give_up(answer.ticket, "undecodable", failure.kind, failure.error)
         elif answer.status == "failed":
-            outcome = self.policy.failed(answer.ticket, answer.failures, now)
+            outcome = self.policy.failed(answer.ticket, answer.failures)
         elif answer.handed:
-            delivery = self.policy.hold(answer.ticket)
-            outcome = None if delivery is None else Outcome(delivery)
+            outcome = self.policy.hold(answer.ticket)
         else:
             self._ack(self.policy.done((answer.ticket,), now))
             return
         if outcome is not None:
             self._settler.put(Settlement(outcome, answer.handed))
 
+    def _answered_live(self, answer: Answer) -> None:
+        """Whoever asked is told when what the plans hand over is stored."""
+        if not answer.handed:
+            self.asking.answered(answer)
+            return
+        storing = self._spawn(self._store_live(answer), "live")
+        self._storing.add(storing)
+        storing.add_done_callback(self._storing.discard)
+
+    async def _store_live(self, answer: Answer) -> None:
+        try:
+            await self._settler.hand_over(answer.handed)
+        except Exception as error:  # noqa: BLE001 - whatever cannot be stored is told to whoever asked
+            failure = failure_of("", error)
+            answer = Answer(answer.ticket, "failed", (*answer.failures, failure), (), answer.result)
+        self.asking.answered(answer)
+        self.kick()
+
     def on_death(self, tickets: set[int], why: str) -> None:
         """An engine died: what it had goes to another."""
         self.asking.lost({ticket for ticket in tickets if ticket < 0}, why)
-        for outcome in self.policy.engine_died({ticket for ticket in tickets if ticket > 0}, time.monotonic(), why):
+        for outcome in self.policy.engine_died({ticket for ticket in tickets if ticket > 0}, why):
             self._settler.put(Settlement(outcome))
         self.kick()
 
     def _settled(self, settlements: list[Settlement]) -> None:
         now = time.monotonic()
         for each in settlements:
-            succeeded = each.outcome.park is None and each.outcome.bury is None
-            acks = self.policy.settled(each.delivery, now, succeeded=succeeded)
+            acks = self.policy.settled(each.outcome, now)
+            if not each.outcome.stays:
+                each.delivery.noted = False  # Its note went together with what became of it.
             self.retries.settled(each.delivery)
             self._ack(acks)
-            if each.outcome.park is not None:
-                self.retries.kept(each.outcome.park.delay)
+        if any(each.outcome.park is not None for each in settlements):
+            self.retries.wake()
         self.kick()
 
     def _fenced(self, settlements: list[Settlement]) -> None:
         """Another dispatcher has these now: they are neither acked nor tried again here."""
         for each in settlements:
-            self.policy.settled(each.delivery, time.monotonic())
+            self.policy.fenced(each.outcome, time.monotonic())
         self.kick()
 
     def _ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -334,6 +376,8 @@ class Dispatcher:
         for delivery in deliveries:
             if delivery.retry_row is None:
                 by_source[delivery.source].append(delivery)
+                if delivery.noted:
+                    self._attempts.over(delivery)
             else:
                 self.retries.ack(delivery)
         for index, some in enumerate(by_source):
@@ -344,7 +388,7 @@ class Dispatcher:
 
     def _lose(self, is_lost: Callable[[Delivery], bool]) -> None:
         """A source has lost its claim to some messages: those that wait here are dropped."""
-        self.policy.drop_waiting(is_lost)
+        self.policy.drop_waiting(is_lost, time.monotonic())
         self.kick()
 
     async def _flush(self) -> None:
@@ -364,75 +408,47 @@ class Dispatcher:
                         raise
                     self._to_flush.add(index)
             await self.retries.flush()
+            await self._attempts.flush()
             if self._to_flush:
                 await asyncio.sleep(ERROR_PAUSE[0])
                 self._flush_news.set()
 
-    # -- control ----------------------------------------------------------------------------------
+    # -- news -------------------------------------------------------------------------------------
 
     def _on_news(self, topic: str, callback: Callable[[], None]) -> None:
         self._news.setdefault(topic, []).append(callback)
 
     def _heard(self, payload: str) -> None:
         if payload in (ANYTHING, self.stream.name):
-            self._control_news.set()
+            self.control.wake()
             self.retries.wake()
         for topic, callbacks in self._news.items():
             if payload in (ANYTHING, topic):
                 for callback in callbacks:
                     callback()
 
-    async def _control(self) -> None:
-        """Do what operators want, at once when they say so, and look now and then."""
-        while True:
-            try:
-                async with asyncio.timeout(CONTROL_EVERY):
-                    await self._control_news.wait()
-            except TimeoutError:
-                pass
-            self._control_news.clear()
-            await self._obey()
-
-    async def _obey(self) -> None:
-        wanted = {row["source"]: row for row in await self._database.fetch(store.READ_CONTROL, self.stream.name)}
-        now = time.monotonic()
-        for index, source in enumerate(self.stream.sources):
-            said = {name: value for name, value in dict(wanted.get(source.name) or {}).items() if value is not None}
-            self.policy.set_source(
-                index,
-                now,
-                weight=said.get("weight", source.weight),
-                max_qps=said.get("max_qps", source.max_qps),
-                enabled=said.get("enabled", source.enabled),
-            )
-        mode = (wanted.get("") or {"mode": None})["mode"] or "run"
-        if mode != self.mode:
-            log.info("operator's wish", stream=self.stream.name, mode=mode)
-        self.mode = mode
-        self.policy.taking = mode == "run" and not self.draining
-        self.kick()
-
 
 def _work(ticket: int, delivery: Delivery) -> Work:
     usual = (
-        delivery.key is None
+        not delivery.at
+        and delivery.key is None
         and delivery.headers is None
         and delivery.id is None
         and delivery.deadline is None
         and delivery.attempt == 1
         and delivery.plans is None
     )
-    extra = None
-    if not usual or delivery.at:
-        extra = (
-            delivery.id,
-            delivery.key,
-            delivery.headers,
-            delivery.at,
-            delivery.deadline,
-            delivery.attempt,
-            delivery.plans,
-        )
+    if usual:
+        return Work(ticket, delivery.source, delivery.payload, delivery.part, delivery.position)
+    extra = (
+        delivery.id,
+        delivery.key,
+        delivery.headers,
+        delivery.at,
+        delivery.deadline,
+        delivery.attempt,
+        delivery.plans,
+    )
     return Work(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, extra)
 
 

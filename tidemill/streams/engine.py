@@ -8,6 +8,7 @@ own. Live requests go first. It is ready when every plan has started, which is w
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ class Engine:
         self._send = send
         self._threads = ThreadPoolExecutor(stream.threads, thread_name_prefix=f"stream-{stream.name}")
         self._plans: dict[str, RunningPlan] = {}
-        self._figures: dict[str, PlanFigures] = {}
+        self._figures: dict[tuple[str, str], PlanFigures] = {}
         self._of_source: list[tuple[RunningPlan, ...]] = []
         self._decoders = [decoder_for(source.decoder, f"source {source.name}") for source in stream.sources]
         self._live_decoder = decoder_for(stream.live_decoder, f"stream {stream.name}, live_decoder")
@@ -57,7 +58,7 @@ class Engine:
         self._ok: list[int] = []
         self._answers: list[Answer] = []
         self._flushing = False
-        self._failed_worker: BaseException | None = None
+        self._life = secrets.token_hex(6)
 
     async def start(self) -> None:
         """Start every plan; nothing may be submitted before."""
@@ -69,7 +70,6 @@ class Engine:
             plan = kind()
             await plan.start()
             self._plans[plan.name] = RunningPlan(plan, settings, breakers, self._threads)
-            self._figures[plan.name] = PlanFigures()
         self._of_source = [self._plans_for(source.eligibilities, source.name) for source in self._stream.sources]
 
     async def stop(self) -> None:
@@ -90,8 +90,11 @@ class Engine:
             self._rouse()
 
     def figures(self) -> dict[str, Any]:
-        """What each plan has done so far."""
-        return {name: msgspec.to_builtins(figures) for name, figures in self._figures.items()}
+        """What each plan has done so far, by the source of the messages."""
+        told: dict[str, Any] = {}
+        for (plan, source), figures in self._figures.items():
+            told.setdefault(plan, {})[source] = msgspec.to_builtins(figures)
+        return told
 
     # -- workers ----------------------------------------------------------------------------------
 
@@ -145,9 +148,11 @@ class Engine:
         name = LIVE if source < 0 else self._stream.sources[source].name
         message = Message(self._stream.name, name, value, extra, live=is_live)
         plans = self._plans_of(work)
-        place = f"{self._stream.name}/{name}/{work.part}:{work.position}"
+        # A live request is no message that could be repeated: its place is nobody else's.
+        place = f"{self._stream.name}/{name}/{self._life if source < 0 else work.part}:{work.position}"
+        event_tick, states = self._stream.event_tick, self._stream.states
         if len(plans) == 1 and not is_live:
-            ctx = Context(message, plans[0].name, place, self._stream.event_tick)
+            ctx = Context(message, plans[0].name, place, event_tick, states)
             failure = await self._run_plan(plans[0], ctx)
             if failure is None and not ctx.handed:
                 self._ok.append(work.ticket)
@@ -156,13 +161,16 @@ class Engine:
                 return
             contexts, failures = [ctx], [failure]
         else:
-            contexts = [Context(message, plan.name, place, self._stream.event_tick) for plan in plans]
+            contexts = [Context(message, plan.name, place, event_tick, states) for plan in plans]
             running = [self._run_plan(plan, ctx) for plan, ctx in zip(plans, contexts, strict=True)]
             failures = list(await asyncio.gather(*running)) if running else []
         self._answer(answer_of(work.ticket, plans, contexts, failures, live=is_live))
 
     async def _run_plan(self, plan: RunningPlan, ctx: Context) -> Failure | None:
-        figures = self._figures[plan.name]
+        name = (plan.name, ctx.message.source)
+        figures = self._figures.get(name)
+        if figures is None:
+            figures = self._figures[name] = PlanFigures()
         began = time.perf_counter()
         try:
             await plan.run(ctx)

@@ -2,7 +2,8 @@
 
 An engine is a process of its own at the other end of a socket pair (or, with `engines=0`, a part of this process).
 Messages go to whichever ready engine has the least to do. When one dies, its messages are told to `on_death`, and
-another is started, after a pause that grows while it keeps dying young.
+another is started, after a pause that grows while it keeps dying young. An engine speaks at least once a second; one
+that has been silent for too long, because a task blocks it, is killed and counts as dead.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ log = structlog.get_logger("tidemill.streams")
 SETTLED = 3.0
 CHUNK = 128
 LAST_WORDS = 1.0
+LOOKS = 4  # how often we look for signs of life within the time that an engine may be silent
 
 
 class Handle:
@@ -40,6 +42,8 @@ class Handle:
         self.tickets: set[int] = set()
         self.figures: dict[str, Any] = {}
         self.pid: int | None = None
+        self.silent_for = 0
+        """How often we looked since it was last heard; we may have slept ourselves, so time alone tells nothing."""
         self.send: Callable[[ToEngine], None] = lambda _: None
 
 
@@ -149,9 +153,11 @@ class Engines:
             theirs.close()
         gone = asyncio.Event()
         link: Link | None = None
+        verdict: str | None = None
         try:
             link = await connect(ours, ToDispatcher, lambda frame: self._heard(handle, frame), gone.set)
             handle.send, handle.pid = link.send, process.pid
+            verdict = await self._watch(handle, process)
             status = await process.wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
@@ -164,10 +170,26 @@ class Engines:
         finally:
             if link is not None:
                 link.close()
-            self._mourn(handle, describe_exit(process.returncode if process.returncode is not None else -9))
+            exited = process.returncode if process.returncode is not None else -9
+            self._mourn(handle, verdict or describe_exit(exited))
         return status
 
+    async def _watch(self, handle: Handle, process: asyncio.subprocess.Process) -> str | None:
+        """Return when an engine has ended, or was killed for its silence, with the reason for that."""
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            while not (await asyncio.wait([ended], timeout=self._stream.silence / LOOKS))[0]:
+                handle.silent_for += handle.ready
+                if handle.silent_for > LOOKS:
+                    log.error("ENGINE SILENT: killing it", engine=handle.number, pid=process.pid)
+                    process.kill()
+                    return f"it was silent for {self._stream.silence:g} s, and was killed"
+        finally:
+            ended.cancel()
+        return None
+
     def _heard(self, handle: Handle, frame: ToDispatcher) -> None:
+        handle.silent_for = 0
         if frame.figures is not None:
             handle.figures = frame.figures
         if frame.ready:
@@ -187,6 +209,7 @@ class Engines:
     def _mourn(self, handle: Handle, why: str) -> None:
         self._not_ready(handle)
         handle.pid = None
+        handle.silent_for = 0
         handle.send = lambda _: None
         self._ended = add(self._ended, handle.figures)
         handle.figures = {}

@@ -1,12 +1,13 @@
-"""What messages hand over: jobs, log entries, statements, events, stored in one transaction with their completion."""
+"""What messages hand over: jobs, log entries, statements, events, states, stored with their completion."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
-from tidemill.core.errors import NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import NewJob
 from tidemill.store import eventlog
 from tidemill.store.database import Database, Executor
@@ -18,7 +19,26 @@ from tidemill.streams.message import HandOver
 IDEMPOTENT_FOR = 86_400.0
 
 
-async def store_handed(database: Database, connection: Executor, handed: Sequence[HandOver], *, exact: bool) -> None:
+class StateWriter(Protocol):
+    """Where states of pipelines are written; an application gives its streams one."""
+
+    def check(self, pipeline: str | None, path: str) -> str:
+        """The pipeline that is meant; an error if the path is not one that it takes from outside."""
+        ...
+
+    async def write(self, database: Database, connection: Executor, pipeline: str, states: dict[str, bytes]) -> None:
+        """Write contents, by path; in the connection's transaction where states are kept in the database."""
+        ...
+
+
+async def store_handed(
+    database: Database,
+    connection: Executor,
+    handed: Sequence[HandOver],
+    *,
+    exact: bool,
+    states: StateWriter | None = None,
+) -> None:
     """Store all of it. `exact`: the source's position is stored in the same transaction, so no keys are needed."""
     jobs = [_job(each, exact=exact) for each in handed if each.kind == "job"]
     if jobs:
@@ -30,6 +50,15 @@ async def store_handed(database: Database, connection: Executor, handed: Sequenc
             await connection.execute(each.name, *msgspec.json.decode(each.body))
         elif each.kind == "event":
             await _send(database, connection, each)
+    # Last, for a file cannot be taken back: whatever refuses has refused by now.
+    written: dict[str, dict[str, bytes]] = {}
+    for each in handed:
+        if each.kind == "state":
+            written.setdefault(each.name, {})[str(each.key)] = each.body
+    for pipeline, contents in written.items():
+        if states is None:
+            raise ConfigError("states are written by streams that an application declares: app.stream(...)")
+        await states.write(database, connection, pipeline, contents)
 
 
 def _job(handed: HandOver, *, exact: bool) -> NewJob:

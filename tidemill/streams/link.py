@@ -36,14 +36,16 @@ class ToEngine(msgspec.Struct, array_like=True):
 
 
 class ToDispatcher(msgspec.Struct, array_like=True):
-    """From an engine: tickets that simply succeeded, answers that say more, figures, and that it is ready."""
+    """From an engine: tickets that simply succeeded, answers that say more, figures, and that it is ready.
+
+    One with nothing in it is a sign of life.
+    """
 
     ok: list[int] = []
     answers: list[Answer] = []
     figures: dict[str, Any] | None = None
     ready: bool = False
     stopped: bool = False
-    error: str | None = None
 
 
 class Link(asyncio.Protocol):

@@ -143,5 +143,5 @@ def _result(answer: Answer) -> LiveResult:
         raise LateError("its deadline had passed before it was begun")
     if answer.status == "undecodable":
         raise InvalidError(f"the payload cannot be read: {answer.failures[0].error}")
-    failures = {failure.plan: f"{failure.kind}: {failure.error}" for failure in answer.failures}
+    failures = {failure.plan or "result": f"{failure.kind}: {failure.error}" for failure in answer.failures}
     return LiveResult(answer.result or b"{}", failures)

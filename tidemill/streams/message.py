@@ -30,6 +30,10 @@ class Delivery(msgspec.Struct, gc=False):
     """Whatever its source needs to recognise it."""
     retry_row: int | None = None
     """The row that it was kept in while it waited for this attempt."""
+    noted: bool = False
+    """Its attempts are noted in the database, though its source still holds it."""
+    not_before: float = 0.0
+    """When its next attempt is due, in seconds since 1970."""
     source: int = 0
     followers: list[Any] | None = None
     """Deliveries of the same message that arrived while this one was under way; they share its fate."""
@@ -54,11 +58,11 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HandOver(msgspec.Struct, frozen=True, array_like=True):
-    """Something to store together with a message's completion: a job, a statement, a log entry, an event for a run."""
+    """Something to store with a message's completion: a job, a statement, a log entry, an event for a run, a state."""
 
     kind: str
     body: bytes
-    """As JSON, or the payload of a log entry."""
+    """As JSON, or the payload of a log entry, or the content of a state."""
     name: str = ""
     key: str | None = None
 

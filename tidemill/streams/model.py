@@ -20,10 +20,12 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.streams.context import EventTick
+from tidemill.streams.handing import StateWriter
 from tidemill.streams.plans import Plan
 from tidemill.streams.sources.base import Source
 
 MOST_LIVE = 64
+SHORTEST_SILENCE = 3.0
 
 #: Every stream that this process has declared, by name: how an engine finds the one that it is to run.
 DECLARED: dict[str, Stream] = {}
@@ -64,6 +66,7 @@ class Stream:
         max_attempts: int = 3,
         retry: RetryPolicy | None = None,
         max_losses: int = 3,
+        silence: Duration = "60s",
         dedup_window: Duration = "10m",
         drain: Duration = "5m",
         threads: int = 8,
@@ -79,6 +82,7 @@ class Stream:
         max_in_flight  how many messages are under way at once, over all engines
         max_attempts   how often a message is tried; `retry` says more about it
         max_losses     how often an engine may die under a message before the message is given up
+        silence        how long an engine may be silent, for a task that blocks its event loop, before it is killed
         dedup_window   how long a message id is remembered after its work is done
         drain          the longest that stopping may take
         threads        how many plain functions run at once in an engine
@@ -92,6 +96,9 @@ class Stream:
         self.max_in_flight = _at_least(1, max_in_flight, f"stream {name}: max_in_flight")
         self.max_losses = _at_least(1, max_losses, f"stream {name}: max_losses")
         self.retry = retry or _default_retry(_at_least(1, max_attempts, f"stream {name}: max_attempts"))
+        self.silence = parse_duration(silence, what=f"stream {name}: silence")
+        if self.silence < SHORTEST_SILENCE:
+            raise ConfigError(f"stream {name}: silence: engines speak once a second; give them {SHORTEST_SILENCE:g} s")
         self.dedup_window = parse_duration(dedup_window, what=f"stream {name}: dedup_window")
         self.drain = parse_duration(drain, what=f"stream {name}: drain")
         self.threads = _at_least(1, threads, f"stream {name}: threads")
@@ -104,6 +111,7 @@ class Stream:
         }
         self.declared_in: str | None = sys._getframe(1).f_globals.get("__file__")
         self.event_tick: EventTick | None = None
+        self.states: StateWriter | None = None
         self.check()
         DECLARED[self.name] = self
 

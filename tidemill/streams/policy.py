@@ -16,43 +16,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from tidemill.core.retry import GiveUp, RetryPolicy, decide
+from tidemill.core.retry import RetryPolicy
 from tidemill.streams.buckets import bucket_for
 from tidemill.streams.fair import NEVER, FairShare, Lane
+from tidemill.streams.keys import Keys
 from tidemill.streams.message import Delivery, Failure
 from tidemill.streams.seen import Seen
 from tidemill.streams.sources.base import Source, identify
+from tidemill.streams.verdicts import Bury, Outcome, judge, lost
 
 #: A message whose engine has died under it this often runs with no other such message beside it.
 SUSPECT = 2
-
-
-class Park(msgspec.Struct, frozen=True):
-    """Try these plans again after `delay` seconds."""
-
-    delay: float
-    attempts: int
-    losses: int
-    plans: tuple[str, ...] | None
-    error: str
-
-
-class Bury(msgspec.Struct, frozen=True):
-    """Give the message up, for these plans."""
-
-    why: str
-    attempts: int
-    plans: tuple[str, ...] | None
-    kind: str
-    error: str
-
-
-class Outcome(msgspec.Struct):
-    """What becomes of a message that did not simply succeed; once that is stored, it is acked."""
-
-    delivery: Delivery
-    park: Park | None = None
-    bury: Bury | None = None
 
 
 class Counts(msgspec.Struct):
@@ -113,8 +87,7 @@ class Dispatch:
         self._suspects: deque[Delivery] = deque()
         self._suspect: int | None = None
         self._later: list[tuple[float, int, Delivery]] = []
-        self._behind: dict[tuple[int, bytes], deque[Delivery]] = {}
-        self._held = [0] * len(sources)
+        self._keys = Keys(len(sources))
         self._under_way: dict[tuple[int, str], Delivery] = {}
         self._tickets = 0
 
@@ -141,7 +114,7 @@ class Dispatch:
 
     def waiting(self, index: int) -> int:
         """How many of a source's messages are here and not under way."""
-        return len(self._stocks[index]) + self._held[index]
+        return len(self._stocks[index]) + self._keys.held[index]
 
     @property
     def waiting_again(self) -> int:
@@ -162,7 +135,7 @@ class Dispatch:
     def choose(self, now: float, wall: float) -> Choice:
         """Fill the free slots."""
         choice = Choice([], [])
-        while self._later and self._later[0][0] <= now:
+        while self.taking and self._later and self._later[0][0] <= now:
             self._again.append(heapq.heappop(self._later)[2])
         free = self._max - self.busy
         if self._suspects and self._suspect is None and free > 0:
@@ -184,8 +157,9 @@ class Dispatch:
 
     def wakes_at(self, now: float) -> float:
         """When to choose again although nothing has happened."""
-        later = self._later[0][0] if self._later else NEVER
-        return min(later, self._fair.wakes_at(now)) if self.taking else later
+        if not self.taking:
+            return NEVER
+        return min(self._later[0][0] if self._later else NEVER, self._fair.wakes_at(now))
 
     def _take(self, lane: Lane, count: int, choice: Choice, now: float, wall: float) -> None:
         stock: deque[Delivery] = lane.stock  # pyright: ignore[reportAssignmentType]
@@ -203,13 +177,12 @@ class Dispatch:
                 return
             if delivery.id is not None and self._is_duplicate(delivery, choice, now):
                 continue
-            if source.ordered and delivery.key is not None and delivery.retry_row is None:
-                queue = self._behind.get((index, delivery.key))
-                if queue is not None:
-                    queue.append(delivery)
-                    self._held[index] += 1
+            if self._is_ordered(delivery):
+                if not self._keys.enter(delivery):
                     continue
-                self._behind[index, delivery.key] = deque()
+                if delivery.not_before > wall:
+                    self._wait(delivery, now + delivery.not_before - wall)
+                    continue
             self._send(delivery, choice)
 
     def _is_duplicate(self, delivery: Delivery, choice: Choice, now: float) -> bool:
@@ -228,12 +201,20 @@ class Dispatch:
         self._under_way[name] = delivery
         return False
 
+    def _is_ordered(self, delivery: Delivery) -> bool:
+        """Whether others of its key wait for it; one that was kept in the database has lost its turn already."""
+        return self.sources[delivery.source].ordered and delivery.key is not None and delivery.retry_row is None
+
     def _send(self, delivery: Delivery, choice: Choice) -> None:
         self._tickets += 1
         self.flights[self._tickets] = delivery
         self.in_flight[delivery.source] += 1
         self.counts[delivery.source].sent += 1
         choice.send.append((self._tickets, delivery))
+
+    def _wait(self, delivery: Delivery, until: float) -> None:
+        self._tickets += 1
+        heapq.heappush(self._later, (until, self._tickets, delivery))
 
     # -- what is answered -------------------------------------------------------------------------
 
@@ -249,7 +230,8 @@ class Dispatch:
             counts[delivery.source].done += 1
             acks.append(delivery)
             if delivery.id is not None or ticket == self._suspect or self.sources[delivery.source].ordered:
-                self._leave(ticket, delivery, now, succeeded=True, acks=acks)
+                self._free_suspect(ticket)
+                self._leave(delivery, now, succeeded=True, acks=acks)
         return acks
 
     def expired(self, ticket: int, now: float) -> list[Delivery]:
@@ -259,71 +241,67 @@ class Dispatch:
             return []
         self.counts[delivery.source].expired += 1
         acks = [delivery]
-        self._leave(ticket, delivery, now, succeeded=False, acks=acks)
+        self._leave(delivery, now, succeeded=False, acks=acks)
         return acks
 
-    def failed(self, ticket: int, failures: Sequence[Failure], now: float) -> Outcome | None:
-        """Some plans failed. None: it goes on here, or was not ours any more; else to be stored, then `settled`."""
+    def failed(self, ticket: int, failures: Sequence[Failure]) -> Outcome | None:
+        """Some plans failed: what is to be stored, then `settled`; None if it was not ours any more."""
         delivery = self._land(ticket)
         if delivery is None:
             return None
-        self.counts[delivery.source].failed += 1
-        outcome = self._judge(delivery, failures)
-        if outcome.park is not None and self._must_stay(delivery):
-            delivery.attempt = outcome.park.attempts
-            delivery.plans = tuple(failure.plan for failure in failures)
-            self._tickets += 1
-            heapq.heappush(self._later, (now + outcome.park.delay, self._tickets, delivery))
-            self._free_suspect(ticket)
-            self.counts[delivery.source].retried += 1
-            return None
-        self._free_suspect(ticket)
         self.settling += 1
-        self.counts[delivery.source].retried += outcome.park is not None
-        self.counts[delivery.source].dead += outcome.bury is not None
-        return outcome
+        self.counts[delivery.source].failed += 1
+        return judge(delivery, failures, self._retry, stays=self._is_ordered(delivery))
 
     def give_up(self, ticket: int, why: str, kind: str, error: str) -> Outcome | None:
         """No attempt will help; to be stored, then `settled`."""
         delivery = self._land(ticket)
         if delivery is None:
             return None
-        self._free_suspect(ticket)
         self.settling += 1
-        self.counts[delivery.source].dead += 1
         return Outcome(delivery, bury=Bury(why, delivery.attempt, delivery.plans, kind, error))
 
-    def hold(self, ticket: int) -> Delivery | None:
+    def hold(self, ticket: int) -> Outcome | None:
         """It has succeeded, and what it hands over is to be stored first; then `settled`."""
         delivery = self._land(ticket)
-        if delivery is not None:
-            self._free_suspect(ticket)
-            self.settling += 1
-            self.counts[delivery.source].done += 1
-        return delivery
+        if delivery is None:
+            return None
+        self.settling += 1
+        return Outcome(delivery)
 
-    def settled(self, delivery: Delivery, now: float, *, succeeded: bool = False) -> list[Delivery]:
+    def settled(self, outcome: Outcome, now: float) -> list[Delivery]:
         """What became of it is stored; what to ack."""
         self.settling -= 1
+        delivery, counts = outcome.delivery, self.counts[outcome.delivery.source]
+        counts.done += outcome.succeeded
+        counts.dead += outcome.bury is not None
+        if outcome.park is not None:
+            counts.retried += 1
+            if outcome.park.stays:
+                delivery.attempt, delivery.plans, delivery.noted = outcome.park.attempts, outcome.park.plans, True
+                self._wait(delivery, now + outcome.park.delay)
+                return []
         acks = [delivery]
-        self._leave(0, delivery, now, succeeded=succeeded, acks=acks)
+        self._leave(delivery, now, succeeded=outcome.succeeded, acks=acks)
         return acks
 
-    def engine_died(self, tickets: Iterable[int], now: float, why: str) -> list[Outcome]:
+    def fenced(self, outcome: Outcome, now: float) -> None:
+        """It was another's by the time it was to be stored: it is neither acked nor tried again here."""
+        self.settling -= 1
+        self._leave(outcome.delivery, now, succeeded=False, acks=[])
+
+    def engine_died(self, tickets: Iterable[int], why: str) -> list[Outcome]:
         """An engine died with these; they are sent again, but for those that it has happened to too often."""
         given_up: list[Outcome] = []
         for ticket in sorted(tickets):
             delivery = self._land(ticket)
             if delivery is None:
                 continue
-            self._free_suspect(ticket)
             delivery.losses += 1
             self.counts[delivery.source].lost += 1
             if delivery.losses >= self._max_losses:
                 self.settling += 1
-                self.counts[delivery.source].dead += 1
-                error = f"its engine died {delivery.losses} times while running it; the last time: {why}"
-                given_up.append(Outcome(delivery, bury=Bury("lost", delivery.attempt, delivery.plans, "Lost", error)))
+                given_up.append(lost(delivery, why))
             elif delivery.losses >= SUSPECT:
                 self._suspects.append(delivery)
             else:
@@ -336,27 +314,36 @@ class Dispatch:
         for stock in self._stocks:
             back += stock
             stock.clear()
-        for queue in self._behind.values():
-            back += queue
+        back += self._keys.clear()
         back += [follower for delivery in back for follower in delivery.followers or ()]
         self.flights.clear()
         self._again.clear()
         self._suspects.clear()
         self._later.clear()
-        self._behind.clear()
         self._under_way.clear()
         self._suspect = None
-        self._held = [0] * len(self.sources)
         self.in_flight = [0] * len(self.sources)
         return back
 
-    def drop_waiting(self, is_lost: Callable[[Delivery], bool]) -> None:
+    def drop_waiting(self, is_lost: Callable[[Delivery], bool], now: float) -> None:
         """Forget messages that wait here and are not ours any more."""
+        dropped = self._keys.drop(is_lost)
         for stock in self._stocks:
-            if any(is_lost(delivery) for delivery in stock):
+            gone = [delivery for delivery in stock if is_lost(delivery)]
+            if gone:
                 kept = [delivery for delivery in stock if not is_lost(delivery)]
                 stock.clear()
                 stock.extend(kept)
+                dropped += gone
+        later = [entry[2] for entry in self._later if is_lost(entry[2])]
+        self._later = [entry for entry in self._later if not is_lost(entry[2])]
+        heapq.heapify(self._later)
+        for delivery in (*dropped, *later):
+            followers, delivery.followers = delivery.followers or (), None
+            self._stocks[delivery.source].extend(each for each in followers if not is_lost(each))
+            self._forget_id(delivery)
+        for delivery in later:
+            self._leave(delivery, now, succeeded=False, acks=[])
 
     # -- what operators change --------------------------------------------------------------------
 
@@ -383,6 +370,7 @@ class Dispatch:
     # -- inner parts ------------------------------------------------------------------------------
 
     def _land(self, ticket: int) -> Delivery | None:
+        self._free_suspect(ticket)
         delivery = self.flights.pop(ticket, None)
         if delivery is not None:
             self.in_flight[delivery.source] -= 1
@@ -392,68 +380,23 @@ class Dispatch:
         if ticket == self._suspect:
             self._suspect = None
 
-    def _must_stay(self, delivery: Delivery) -> bool:
-        """Whether it must be tried again from here, since others of its key wait behind it."""
-        return self.sources[delivery.source].ordered and delivery.key is not None and delivery.retry_row is None
-
-    def _leave(self, ticket: int, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
+    def _leave(self, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
         """It is through: its id is known, whoever waited behind its key may go, whoever followed it is acked."""
-        self._free_suspect(ticket)
-        if delivery.id is not None and self._seen is not None:
-            name = (delivery.source, delivery.id)
-            if succeeded:
-                self._seen.note(name, now)
-            if self._under_way.get(name) is delivery:
-                del self._under_way[name]
+        if succeeded and delivery.id is not None and self._seen is not None:
+            self._seen.note((delivery.source, delivery.id), now)
+        self._forget_id(delivery)
         if delivery.followers:
             acks += delivery.followers
-        source = delivery.source
-        if delivery.key is not None and self.sources[source].ordered and delivery.retry_row is None:
-            queue = self._behind.get((source, delivery.key))
-            if queue:
-                self._held[source] -= 1
-                self._again.append(queue.popleft())
-            elif queue is not None:
-                del self._behind[source, delivery.key]
+        if not self._is_ordered(delivery):
+            return
+        if self.taking:
+            following = self._keys.leave(delivery)
+            if following is not None:
+                self._again.append(following)
+        else:  # Nothing more is taken up: those behind it wait with the rest.
+            self._stocks[delivery.source].extendleft(reversed(self._keys.disband(delivery)))
 
-    def _judge(self, delivery: Delivery, failures: Sequence[Failure]) -> Outcome:
-        again: list[Failure] = []
-        final: list[tuple[Failure, str]] = []
-        delay, counted = 0.0, False
-        for failure in failures:
-            if failure.verdict == "snooze":
-                again.append(failure)
-                delay = max(delay, failure.after or 0.0)
-                continue
-            if failure.verdict == "discard":
-                final.append((failure, failure.error))
-                continue
-            counted = True
-            seed = delivery.position * 31 + delivery.part
-            lineage = failure.lineage or (failure.kind,)
-            verdict = decide(
-                self._retry, failures=delivery.attempt, error=lineage, retry_after=failure.after, seed=seed
-            )
-            if isinstance(verdict, GiveUp):
-                final.append((failure, f"{failure.error} ({verdict.reason})"))
-            else:
-                again.append(failure)
-                delay = max(delay, verdict.delay)
-        outcome = Outcome(delivery)
-        if again:
-            outcome.park = Park(
-                delay,
-                delivery.attempt + counted,
-                delivery.losses,
-                tuple(failure.plan for failure in again),
-                "; ".join(f"{failure.plan}: {failure.kind}: {failure.error}" for failure in again),
-            )
-        if final:
-            outcome.bury = Bury(
-                "failed",
-                delivery.attempt,
-                tuple(failure.plan for failure, _ in final),
-                final[0][0].kind,
-                "; ".join(f"{failure.plan}: {failure.kind}: {words}" for failure, words in final),
-            )
-        return outcome
+    def _forget_id(self, delivery: Delivery) -> None:
+        """Nobody follows it from now on."""
+        if delivery.id is not None and self._under_way.get((delivery.source, delivery.id)) is delivery:
+            del self._under_way[delivery.source, delivery.id]

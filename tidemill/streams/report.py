@@ -1,4 +1,7 @@
-"""What a dispatcher tells of itself, once a second: per source rate, lag and counts; per plan how many and how long."""
+"""What a dispatcher tells of itself, once a second: per source rate, lag and counts; per plan how many and how long.
+
+The status is a row that people and programs look at; the counts are added to the totals that `/metrics` shows.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import os
 import socket
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,9 +17,13 @@ import structlog
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import StoreError
+from tidemill.engine.telemetry.meter import Meter
+from tidemill.engine.telemetry.streammetrics import BEYOND, PLAN_BOUNDS, PLAN_POWERS
 from tidemill.store import streams as store
 from tidemill.store.database import Database
-from tidemill.streams.figures import percentile
+from tidemill.store.telemetry import Key
+from tidemill.streams.figures import add, percentile
+from tidemill.streams.policy import Counts
 
 if TYPE_CHECKING:
     from tidemill.streams.dispatcher import Dispatcher
@@ -24,23 +32,26 @@ log = structlog.get_logger("tidemill.streams")
 
 EVERY = 1.0
 LAG_EVERY = 5.0
+_OUTCOMES = tuple(field.removesuffix("s") for field in Counts.__struct_fields__)
 
 
 class Reporter:
-    """Writes the status of a dispatcher."""
+    """Writes the status of a dispatcher, and counts what it has done."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, database: Database, meter: Meter) -> None:
         self._dispatcher = dispatcher
-        self._database: Database = dispatcher._database
+        self._database = database
+        self._meter = meter
         self._done_before: list[int] | None = None
         self._at = time.monotonic()
         self._lags: list[int | None] = [None] * len(dispatcher.taps)
         self._lag_at = 0.0
-        self._told = b""
+        self._counted: dict[Key, float] = {}
 
     async def run(self) -> None:
         while True:
             await self._look_at_lags()
+            self.count()
             status = encode(self.status())
             try:
                 await store.tell_status(
@@ -74,15 +85,41 @@ class Reporter:
                 }
             )
         return {
-            "mode": "draining" if dispatcher.draining else dispatcher.mode,
+            "mode": "draining" if dispatcher.draining else dispatcher.control.mode,
             "in_flight": policy.busy,
             "max_in_flight": dispatcher.stream.max_in_flight,
             "engines": dispatcher.engines.ready,
             "restarts": dispatcher.engines.restarts,
             "live": {"open": dispatcher.asking.open, "done": dispatcher.asking.done, "shed": dispatcher.asking.shed},
             "sources": sources,
-            "plans": {name: _plan(figures) for name, figures in dispatcher.engines.figures().items()},
+            "plans": {name: _plan(by_source) for name, by_source in dispatcher.engines.figures().items()},
         }
+
+    def count(self) -> None:
+        """Add to the totals what has happened since the last time."""
+        for key, value in self._totals():
+            new = value - self._counted.get(key, 0.0)
+            if new:
+                self._counted[key] = value
+                self._meter.count(key[0], *key[1], by=new)
+
+    def _totals(self) -> Iterator[tuple[Key, float]]:
+        """Everything since the dispatcher began."""
+        dispatcher = self._dispatcher
+        stream = dispatcher.stream.name
+        for source, counts in zip(dispatcher.stream.sources, dispatcher.policy.counts, strict=True):
+            for outcome, count in zip(_OUTCOMES, msgspec.structs.astuple(counts), strict=True):
+                yield ("stream_messages", (stream, source.name, outcome)), count
+        for plan, by_source in dispatcher.engines.figures().items():
+            for source, figures in by_source.items():
+                for outcome in ("done", "filtered", "failed"):
+                    yield ("stream_plan_runs", (stream, plan, source, outcome)), figures[outcome]
+                yield ("stream_plan_sum", (stream, plan, source)), figures["seconds"]
+                for bound, count in _by_bound(figures["buckets"]).items():
+                    yield ("stream_plan", (stream, plan, source, bound)), count
+        yield ("stream_live", (stream, "done")), dispatcher.asking.done
+        yield ("stream_live", (stream, "shed")), dispatcher.asking.shed
+        yield ("stream_restarts", (stream,)), dispatcher.engines.restarts
 
     async def _look_at_lags(self) -> None:
         if time.monotonic() < self._lag_at:
@@ -97,9 +134,28 @@ class Reporter:
                 log.debug("the lag is not known", error=str(error))
 
 
-def _plan(figures: dict[str, Any]) -> dict[str, Any]:
-    buckets = figures.pop("buckets", [])
-    return {**figures, "p50": percentile(buckets, 0.5), "p99": percentile(buckets, 0.99)}
+def _plan(by_source: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A plan over all sources, and by source."""
+    total: dict[str, Any] = {}
+    for figures in by_source.values():
+        add(total, figures)
+    return {**_readable(total), "sources": {source: _readable(figures) for source, figures in by_source.items()}}
+
+
+def _readable(figures: dict[str, Any]) -> dict[str, Any]:
+    buckets = figures["buckets"]
+    plain = {name: value for name, value in figures.items() if name != "buckets"}
+    return {**plain, "p50": percentile(buckets, 0.5), "p99": percentile(buckets, 0.99)}
+
+
+def _by_bound(buckets: list[int]) -> dict[str, int]:
+    """Buckets that double, as the wider ones that are shown."""
+    found: dict[str, int] = {}
+    for power, count in enumerate(buckets):
+        at = next((bound for limit, bound in zip(PLAN_POWERS, PLAN_BOUNDS, strict=True) if power <= limit), BEYOND)
+        if count:
+            found[at] = found.get(at, 0) + count
+    return found
 
 
 _HOST = socket.gethostname()

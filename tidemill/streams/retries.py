@@ -40,12 +40,8 @@ class RetryFeeder:
         self._full = False
 
     def wake(self) -> None:
-        """Look at once: something may be due."""
+        """Look at once: something may be due, or will be soon."""
         self._news.set()
-
-    def kept(self, delay: float) -> None:
-        """A message is kept for this long."""
-        asyncio.get_running_loop().call_later(delay + 0.002, self._news.set)
 
     def look(self) -> None:
         """There may be room for more."""

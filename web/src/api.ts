@@ -40,12 +40,12 @@ export function address(path: string, query: Query = {}): string {
   return ROOT + path + (text ? `?${text}` : "");
 }
 
-async function ask<T>(method: string, url: string, body?: unknown): Promise<T> {
-  const headers: Record<string, string> = { Accept: "application/json" };
+async function ask<T>(method: string, url: string, body?: unknown, more: Record<string, string> = {}, once = true): Promise<T> {
+  const headers: Record<string, string> = { Accept: "application/json", ...more };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (method !== "GET") {
     if (csrf) headers["X-CSRF-Token"] = csrf;
-    if (method === "POST") headers["Idempotency-Key"] = crypto.randomUUID?.() ?? String(Math.random()).slice(2);
+    if (method === "POST" && once) headers["Idempotency-Key"] = crypto.randomUUID?.() ?? String(Math.random()).slice(2);
   }
   let response: Response;
   try {
@@ -76,5 +76,7 @@ async function ask<T>(method: string, url: string, body?: unknown): Promise<T> {
 
 export const get = <T>(path: string, query?: Query) => ask<T>("GET", address(path, query));
 export const post = <T>(path: string, body: unknown = {}) => ask<T>("POST", address(path), body);
-export const put = <T>(path: string, body: unknown = {}) => ask<T>("PUT", address(path), body);
+export const put = <T>(path: string, body: unknown = {}, headers: Record<string, string> = {}) => ask<T>("PUT", address(path), body, headers);
+/** A question with a body: nothing changes, so nobody has to remember that it was asked. */
+export const look = <T>(path: string, body: unknown) => ask<T>("POST", address(path), body, {}, false);
 export const remove = <T>(path: string) => ask<T>("DELETE", address(path));

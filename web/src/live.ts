@@ -6,6 +6,16 @@ import { address } from "./api";
 type News = { queues?: string[]; runs?: number[]; kinds?: string[]; all_runs?: boolean };
 export type LiveState = "connecting" | "live" | "away";
 
+/** What to ask for again when a list has changed, where that is not the list itself and the overview. */
+const SHOWN: Record<string, string[]> = {
+  limits: ["queues", "overview"],
+  streams: ["streams"],
+  dead: ["dead", "streams"],
+  monitors: ["monitors", "entities"],
+  alerts: ["alerts", "monitors"],
+  pipelines: ["pipelines"],
+};
+
 const GATHER_MS = 700;
 const AGAIN_MS = 2000;
 
@@ -46,11 +56,11 @@ export function follow(client: QueryClient): () => void {
   };
 
   const hear = (news: News) => {
-    if (news.queues?.length) for (const name of ["queues", "jobs", "job", "overview", "runjobs"]) stale.add(name);
+    if (news.queues?.length) for (const name of ["queues", "jobs", "job", "overview", "runjobs", "pipelines"]) stale.add(name);
     for (const run of news.runs ?? []) for (const name of ["run", "ticks", "tree", "runjobs"]) stale.add(`${name} ${run}`);
     if (news.runs?.length || news.all_runs) for (const name of ["runs", "overview", "inputs"]) stale.add(name);
     if (news.all_runs) for (const name of ["run", "ticks", "tree", "runjobs"]) stale.add(name);
-    for (const kind of news.kinds ?? []) for (const name of [kind, "overview"]) stale.add(name === "limits" ? "queues" : name);
+    for (const kind of news.kinds ?? []) for (const name of SHOWN[kind] ?? [kind, "overview"]) stale.add(name);
     if (stale.size > 0) gathering ??= window.setTimeout(refresh, GATHER_MS);
   };
 

@@ -25,6 +25,8 @@ export const PLACES: Place[] = [
   { path: "/runs", label: "Runs", icon: "runs", group: "Work", key: "r", screen: Runs, one: lazily(() => import("./screens/run"), "RunPage") },
   { path: "/jobs", label: "Jobs", icon: "jobs", group: "Work", key: "j", screen: Jobs, one: lazily(() => import("./screens/job"), "JobPage") },
   { path: "/queues", label: "Queues", icon: "queues", group: "Work", key: "q", screen: lazily(() => import("./screens/queues"), "Queues") },
+  { path: "/states", label: "States", icon: "states", group: "Work", key: "p", screen: lazily(() => import("./screens/states"), "States"), one: lazily(() => import("./screens/states"), "PipelinePage") },
+  { path: "/editor", label: "Editor", icon: "editor", group: "Work", key: "e", screen: lazily(() => import("./screens/editor"), "Editor"), one: lazily(() => import("./screens/editor"), "EditorPage") },
   { path: "/schedules", label: "Schedules", icon: "schedules", group: "Work", key: "c", screen: lazily(() => import("./screens/schedules"), "Schedules") },
   { path: "/streams", label: "Streams", icon: "streams", group: "Events", key: "s", screen: lazily(() => import("./screens/streams"), "Streams") },
   { path: "/monitors", label: "Monitors", icon: "monitors", group: "Events", key: "m", screen: lazily(() => import("./screens/monitors"), "Monitors") },

@@ -10,7 +10,7 @@ import { PLACES, placeOf } from "./places";
 import { go, Link, useLocation } from "./router";
 import { useSession } from "./session";
 import { choose, useTheme } from "./theme";
-import type { Overview } from "./types";
+import type { ApplicationPage, Overview } from "./types";
 
 const LIVE = {
   live: { tone: "ok", text: "live" },
@@ -70,6 +70,7 @@ function Side({ open }: { open: boolean }) {
   const { path } = useLocation();
   const session = useSession();
   const overview = useQuery({ queryKey: ["overview"], queryFn: () => get<Overview>("/overview"), refetchInterval: 5000 });
+  const pages = useQuery({ queryKey: ["pages"], queryFn: () => get<ApplicationPage[]>("/pages"), staleTime: 60_000 });
   const asks = overview.data?.counts.inputs_open ?? 0;
   const groups = [...new Set(PLACES.map((place) => place.group))];
   return (
@@ -93,6 +94,17 @@ function Side({ open }: { open: boolean }) {
           ))}
         </div>
       ))}
+      {pages.data && pages.data.length > 0 && (
+        <div>
+          <h2>Pages</h2>
+          {pages.data.map((page) => (
+            <a key={page.name} href={page.address} className="nav">
+              <Icon name="page" />
+              {page.title}
+            </a>
+          ))}
+        </div>
+      )}
       <div className="foot">
         {session.read_only && <span>This server is read-only.</span>}
         <span>

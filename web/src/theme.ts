@@ -20,6 +20,7 @@ function apply(): void {
 }
 
 system.addEventListener("change", apply);
+window.addEventListener("storage", apply);
 
 /** Choose a theme, here and for the next visits. */
 export function choose(next: Choice): void {

@@ -12,6 +12,13 @@ export interface Session {
   csrf: string | null;
 }
 
+/** A page of the application's own, beside the console. */
+export interface ApplicationPage {
+  name: string;
+  title: string;
+  address: string;
+}
+
 export interface Page<T> {
   items: T[];
   next: string | null;
@@ -186,6 +193,13 @@ export interface Declared {
   name: string;
   shape: "flow" | "dag";
   definition: Definition | null;
+  graph: FlowGraph | null;
+}
+
+/** All ways that events can take through a flow: steps, events between them, the world outside. */
+export interface FlowGraph {
+  nodes: { name: string; label: string; kind: string }[];
+  edges: [string, string][];
 }
 
 export interface Input {
@@ -210,6 +224,8 @@ export interface Queue {
   burst: number | null;
   limited_by: string | null;
   control: string[];
+  half_within: number | null;
+  most_within: number | null;
 }
 
 export interface Schedule {
@@ -221,6 +237,7 @@ export interface Schedule {
   jitter: number;
   paused: boolean;
   next_fire: string;
+  then: string[];
   last_fire: string | null;
   last_job_id: number | null;
   fired: number;

@@ -16,7 +16,6 @@ import structlog
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.engine.telemetry.address import read_address
-from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.store.database import Database
 
 log = structlog.get_logger("tidemill.metrics")
@@ -29,6 +28,8 @@ class MetricsEndpoint:
     """Serves the metrics of a database at an address while its block lasts."""
 
     def __init__(self, database: Database, address: str) -> None:
+        from tidemill.engine.telemetry.exposition import Exposition  # slow to load, and seldom wanted
+
         self._host, self._port = read_address(address)
         self._database = database
         self._exposition = Exposition(database)

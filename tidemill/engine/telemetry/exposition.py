@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from tidemill.core.codec import decode
 from tidemill.engine.telemetry.hosts import HostSample
 from tidemill.engine.telemetry.meter import BEYOND, BOUNDS
+from tidemill.engine.telemetry.streammetrics import stream_metrics
 from tidemill.store.database import Database
 from tidemill.store.telemetry import Totals, read_totals
 from tidemill.version import VERSION
@@ -73,6 +74,7 @@ class _Told(Collector):
         yield from count_metrics(self._totals)
         yield from process_metrics(self._totals)
         yield from host_metrics(self._totals)
+        yield from stream_metrics(self._totals.streams, self._totals.counts)
 
 
 def registry_of(totals: Totals, *, took: float = 0.0) -> CollectorRegistry:

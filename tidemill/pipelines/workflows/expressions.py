@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tidemill.pipelines.workflows.methods import (
@@ -78,6 +78,28 @@ def compile_expression(text: str) -> Code:
     if reader.token[0] != "end":
         raise ExpressionError(f"{text.strip()!r}: {reader.token[1]!r} is not expected")
     return code
+
+
+def expressions_in(value: Any) -> Iterator[str]:
+    """The expressions in the `{{ }}` of a text, and of all texts in lists and objects."""
+    if isinstance(value, str):
+        yield from _HOLE.findall(value)
+    elif isinstance(value, list):
+        for each in value:
+            yield from expressions_in(each)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from expressions_in(each)
+
+
+def roots_of(text: str) -> set[str]:
+    """The names that an expression reads of the context: `a` and `b` of `$.a.x + $.b`."""
+    tokens = _Reader(text).tokens
+    return {
+        tokens[at + 2][1]
+        for at in range(len(tokens) - 2)
+        if tokens[at] == ("name", "$") and tokens[at + 1] == ("op", ".") and tokens[at + 2][0] == "name"
+    }
 
 
 class _Reader:

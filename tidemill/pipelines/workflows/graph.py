@@ -27,6 +27,10 @@ STATE_SOURCES = (
 STATE_SINKS = ("state_write", "state_transform")
 PASSING = ("state_clear_failure",)
 
+NODE_FIELDS = frozenset({"id", "typeId", "name", "position", "data", "agentConfig"})
+AGENT_FIELDS = frozenset({"concurrencyGroup", "tags"})
+LINK_FIELDS = frozenset({"id", "sourceNodeId", "sourceConnectorId", "targetNodeId", "targetConnectorId"})
+
 
 class Link(msgspec.Struct, frozen=True):
     """A connection between two nodes."""
@@ -41,13 +45,18 @@ class Graph(msgspec.Struct):
 
     nodes: dict[str, Node]
     links: list[Link]
+    _into: dict[str, list[Link]] = {}
+
+    def __post_init__(self) -> None:
+        for link in self.links:
+            self._into.setdefault(link.target, []).append(link)
 
     def into(self, id: str) -> list[Link]:
-        return [link for link in self.links if link.target == id]
+        return self._into.get(id, [])
 
     def above(self, id: str) -> list[Node]:
         """All nodes that lead to one, in the order in which they run; the node itself comes last."""
-        order: list[str] = []
+        order: dict[str, None] = {}
         visiting: set[str] = set()
 
         def visit(at: str) -> None:
@@ -60,7 +69,7 @@ class Graph(msgspec.Struct):
             for link in self.into(at):
                 visit(link.source)
             visiting.discard(at)
-            order.append(at)
+            order[at] = None
 
         visit(id)
         return [self.nodes[each] for each in order]
@@ -72,7 +81,7 @@ class Graph(msgspec.Struct):
         outputs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
         base = dict(first or {})
         for node in self.above(target):
-            items = self._arriving(node, outputs, base)
+            items = self.arriving(node, outputs, base)
             if node.id == target:
                 return items
             if node.name in seeds:
@@ -80,10 +89,10 @@ class Graph(msgspec.Struct):
             elif node.type in PASSING:
                 outputs[node.id] = [(item, None) for item in items]
             else:
-                outputs[node.id] = await run_node(node, items)
+                outputs[node.id] = await run_node(node, items) if items else []
         raise ConfigError(f"there is no node {target!r}")
 
-    def _arriving(
+    def arriving(
         self, node: Node, outputs: Mapping[str, list[tuple[dict[str, Any], Any]]], base: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
         links = self.into(node.id)
@@ -111,9 +120,9 @@ def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
     for at, entry in enumerate(data.get("nodes") or []):
         if not isinstance(entry, Mapping) or not entry.get("id") or not entry.get("typeId"):
             raise ConfigError(f"nodes[{at}]: a node has an id and a typeId")
-        note_unknown(entry, {"id", "typeId", "name", "position", "data", "agentConfig"}, f"nodes[{at}]", notes)
+        note_unknown(entry, NODE_FIELDS, f"nodes[{at}]", notes)
         agent = entry.get("agentConfig") or {}
-        note_unknown(agent, {"concurrencyGroup", "tags"}, f"nodes[{at}].agentConfig", notes)
+        note_unknown(agent, AGENT_FIELDS, f"nodes[{at}].agentConfig", notes)
         name = str(entry.get("name") or entry["id"])
         if any(node.name == name for node in nodes.values()):
             raise ConfigError(f"nodes[{at}]: two nodes are called {name!r}")
@@ -125,8 +134,7 @@ def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
         )  # fmt: skip
     links: list[Link] = []
     for at, entry in enumerate(data.get("connections") or []):
-        known = {"id", "sourceNodeId", "sourceConnectorId", "targetNodeId", "targetConnectorId"}
-        note_unknown(entry, known, f"connections[{at}]", notes)
+        note_unknown(entry, LINK_FIELDS, f"connections[{at}]", notes)
         source, target = entry.get("sourceNodeId"), entry.get("targetNodeId")
         for end in (source, target):
             if end not in nodes:

@@ -26,7 +26,7 @@ from tidemill.pipelines.workflows.staged import read_stages
 from tidemill.pipelines.workflows.wired import read_wired
 
 _STARTS = ("start", "scheduled", "webhook")
-_KNOWN = {
+FILE_FIELDS = {
     "mode", "stateStore", "stateRoot", "scanInterval", "nodes", "connections", "settings", "name", "stages",
     "maxConcurrentEntities", "retryPolicy", "id", "description", "version",
 }  # fmt: skip
@@ -53,7 +53,7 @@ class TriggerWorkflow(msgspec.Struct):
                 if node.id in done:
                     continue
                 done.add(node.id)
-                items = graph._arriving(node, outputs, {"payload": payload})
+                items = graph.arriving(node, outputs, {"payload": payload})
                 outputs[node.id] = await run_node(node, items) if items else []
                 results[node.name] = [output for _, output in outputs[node.id]]
         return results
@@ -94,9 +94,9 @@ def parse_workflow(data: Any, name: str) -> Loaded:
     if not isinstance(data, Mapping):
         raise ConfigError("a workflow is an object with nodes, or with stages")
     notes: list[str] = []
-    note_unknown(data, _KNOWN, "the file", notes)
+    note_unknown(data, FILE_FIELDS, "the file", notes)
     called = str(data.get("name") or name)
-    mode = data.get("mode") or ("pipeline" if "stages" in data or _has_states(data) else "trigger")
+    mode = data.get("mode") or ("pipeline" if "stages" in data or has_states(data) else "trigger")
     if mode not in ("pipeline", "trigger"):
         raise ConfigError(f"mode {mode!r} is neither pipeline nor trigger")
     if "stages" in data:
@@ -119,8 +119,9 @@ def load_workflows(path: str | Path) -> list[Pipeline]:
     return loaded.pipelines
 
 
-def _has_states(data: Mapping[str, Any]) -> bool:
-    types = {node.get("typeId") for node in data.get("nodes") or [] if isinstance(node, Mapping)}
+def has_states(data: Mapping[str, Any]) -> bool:
+    """Whether the nodes of a file make it a pipeline, where it does not say so itself."""
+    types = {str(node.get("typeId")) for node in data.get("nodes") or [] if isinstance(node, Mapping)}
     return bool(types & {"state_scan", "state_trigger", "state_transform"})
 
 

@@ -44,6 +44,8 @@ class NodeType(msgspec.Struct, frozen=True):
 
     run: Callable[..., Any]
     per_item: bool = True
+    fields: Mapping[str, Mapping[str, Any]] | None = None
+    """The fields of its data as JSON Schemas by name, for editors and checks; None if it may have any."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -67,11 +69,16 @@ def transform(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
-def node_type(name: str, *, per_item: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function a type of nodes: `function(data, item)`, or `function(data, items)` if not per item."""
+def node_type(
+    name: str, *, per_item: bool = True, fields: Mapping[str, Mapping[str, Any]] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function a type of nodes: `function(data, item)`, or `function(data, items)` if not per item.
+
+    `fields` tells editors and checks what its data may hold: a JSON Schema for each field.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        NODE_TYPES[name] = NodeType(function, per_item)
+        NODE_TYPES[name] = NodeType(function, per_item, fields)
         return function
 
     return register

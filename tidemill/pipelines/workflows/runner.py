@@ -7,20 +7,19 @@ nothing, and is told.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from pathlib import Path
-from typing import Any
 
 import watchfiles
 
 from tidemill.core.errors import TidemillError
-from tidemill.core.schedule import next_fire
+from tidemill.core.schedule import Schedule, next_fire
 from tidemill.pipelines.log import log
 from tidemill.pipelines.model import check_order
-from tidemill.pipelines.runner import PipelineRunner
+from tidemill.pipelines.runner import STAND_BY, PipelineRunner
 from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, load_workflow
-from tidemill.store.database import Database
+from tidemill.store import states as rows
+from tidemill.store.database import Database, is_away
 
 
 class WorkflowRunner:
@@ -53,11 +52,7 @@ class WorkflowRunner:
             running = asyncio.create_task(inner.run())
             ready = asyncio.create_task(inner.wait_ready())
             waiting = [asyncio.create_task(self._until_changed()), asyncio.create_task(self._stop.wait())]
-            schedules = [
-                asyncio.create_task(self._keep_schedule(workflow, schedule))
-                for workflow in self.loaded.triggers
-                for schedule in workflow.schedules
-            ]
+            scheduling = asyncio.create_task(self._keep_schedules())
             try:
                 if self.loaded.pipelines:
                     await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -66,9 +61,9 @@ class WorkflowRunner:
                 await asyncio.wait([*ended, *waiting], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 inner.stop()
-                for task in (ready, *waiting, *schedules):
+                for task in (ready, *waiting, scheduling):
                     task.cancel()
-                await asyncio.gather(*waiting, *schedules, return_exceptions=True)
+                await asyncio.gather(*waiting, scheduling, return_exceptions=True)
                 await running
 
     async def _until_changed(self) -> None:
@@ -84,18 +79,53 @@ class WorkflowRunner:
             log.info("workflow files read anew", path=str(self._path))
             return
 
-    async def _keep_schedule(self, workflow: TriggerWorkflow, schedule: Any) -> None:
+    async def _keep_schedules(self) -> None:
+        """Run what is due, unless another process that keeps these files does so already."""
+        if not any(workflow.schedules for workflow in self.loaded.triggers):
+            return
+        await self._ready.wait()
         while True:
-            now = time.time()
-            await asyncio.sleep(max(0.0, next_fire(schedule, now) - now))
             try:
-                await workflow.run({"scheduledAt": time.time()})
+                await self._lead_schedules()
+            except Exception as error:
+                if not is_away(error):
+                    raise
+                log.warning("the database is away", error=str(error))
+            await asyncio.sleep(STAND_BY)
+
+    async def _lead_schedules(self) -> None:
+        connection = await self._database.connect_to_listen()
+        try:
+            name = f"{self._database.schema}:schedules of {self._path.resolve()}"
+            if not await connection.fetchval(rows.TAKE_LEAD, name):
+                return
+            lost = asyncio.Event()
+            connection.add_termination_listener(lambda _: lost.set())
+            keeping = [
+                asyncio.create_task(self._keep_schedule(workflow, schedule))
+                for workflow in self.loaded.triggers
+                for schedule in workflow.schedules
+            ]
+            try:
+                await lost.wait()
+            finally:
+                for task in keeping:
+                    task.cancel()
+                await asyncio.wait(keeping)
+        finally:
+            connection.terminate()
+
+    async def _keep_schedule(self, workflow: TriggerWorkflow, schedule: Schedule) -> None:
+        after = time.time()
+        while True:
+            after = next_fire(schedule, after)
+            await asyncio.sleep(max(0.0, after - time.time()))
+            try:
+                await workflow.run({"scheduledAt": after})
                 log.info("workflow ran", workflow=workflow.name)
-            except TidemillError as error:
-                log.error("workflow failed", workflow=workflow.name, error=str(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await self._stop.wait()
+            except Exception as error:  # noqa: BLE001 - whatever a node does wrong, the next time is another try
+                log.error("workflow failed", workflow=workflow.name, error=f"{type(error).__name__}: {error}")
+            after = max(after, time.time() - 1.0)  # What was missed while it ran is not made up for.
 
 
 def read_workflows(path: Path) -> Loaded:

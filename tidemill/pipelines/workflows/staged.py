@@ -9,13 +9,14 @@ from typing import Any
 
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.model import Entity, Pipeline
+from tidemill.pipelines.pattern import Pattern
 from tidemill.pipelines.staleness import BACKOFF
 from tidemill.pipelines.workflows.graph import note_unknown
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type
-from tidemill.pipelines.workflows.wired import run_single
+from tidemill.pipelines.workflows.wired import read_store, run_single
 
 _NAMED = re.compile(r"\$\.([A-Za-z_][\w-]*)")
-_FIELDS = {"id", "name", "type", "pattern", "input", "node", "validation"}
+STAGE_FIELDS = {"id", "name", "type", "pattern", "input", "node", "validation"}
 
 
 def read_stages(data: Mapping[str, Any], name: str, notes: list[str]) -> Pipeline:
@@ -25,6 +26,7 @@ def read_stages(data: Mapping[str, Any], name: str, notes: list[str]) -> Pipelin
         root=str(data.get("stateRoot") or "."),
         scan_interval=data.get("scanInterval") or 60,
         backoff=_backoff(data.get("retryPolicy") or {}, notes),
+        store=read_store(data),
     )
     patterns: dict[str, str] = {}
     most = data.get("maxConcurrentEntities")
@@ -32,7 +34,7 @@ def read_stages(data: Mapping[str, Any], name: str, notes: list[str]) -> Pipelin
         place = f"stages[{at}]"
         if not isinstance(entry, Mapping) or not entry.get("id") or not entry.get("pattern"):
             raise ConfigError(f"{place}: a stage has an id and a pattern")
-        note_unknown(entry, _FIELDS, place, notes)
+        note_unknown(entry, STAGE_FIELDS, place, notes)
         id = str(entry["id"])
         if id in patterns:
             raise ConfigError(f"{place}: two stages have the id {id!r}")
@@ -91,8 +93,6 @@ def _declare(
 
 
 def _path(pattern: str, entity: Entity) -> str:
-    from tidemill.pipelines.pattern import Pattern
-
     found = Pattern(pattern)
     return "" if found.has_glob else found.format(entity.variables)
 

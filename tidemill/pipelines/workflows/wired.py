@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.build import BuildError, File
+from tidemill.pipelines.build import SKIP, BuildError, File
 from tidemill.pipelines.model import Entity, Pipeline
 from tidemill.pipelines.pattern import Pattern
+from tidemill.pipelines.tables import DatabaseStates
 from tidemill.pipelines.workflows.expressions import evaluate
 from tidemill.pipelines.workflows.graph import Graph, as_content, content_of
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type, run_node
@@ -27,6 +28,11 @@ _GATES = ("state_check", "state_gate")
 
 def read_wired(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> Pipeline:
     """The pipeline that a graph describes."""
+    return wire(data, graph, name, notes).pipeline
+
+
+def wire(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> Wiring:
+    """The same, with the pattern that each node means."""
     settings = data.get("settings") or {}
     triggers = [node for node in graph.nodes.values() if node.type in _SCANS]
     root = data.get("stateRoot") or settings.get("dataDirectory")
@@ -34,22 +40,23 @@ def read_wired(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str
     interval = data.get("scanInterval") or next(
         (node.data["scan_interval"] for node in triggers if node.data.get("scan_interval")), 60
     )
+    pipeline = Pipeline(name, root=str(root), scan_interval=interval, store=read_store(data, str(root)))
+    wiring = Wiring(graph, pipeline, notes)
+    wiring.declare()
+    if not pipeline.stages:
+        raise ConfigError("no node of this pipeline writes a state: it needs a state_transform or a state_write")
+    return wiring
+
+
+def read_store(data: Mapping[str, Any], root: str | None = None) -> DatabaseStates | None:
+    """Where a file wants its states to be kept, if not in files."""
     store = data.get("stateStore") or "filesystem"
     if store not in ("filesystem", "database"):
         raise ConfigError(f"stateStore {store!r} is neither filesystem nor database")
-    states = None
-    if store == "database":
-        from tidemill.pipelines.tables import DatabaseStates
-
-        states = DatabaseStates(str(root))
-    pipeline = Pipeline(name, root=str(root), scan_interval=interval, store=states)
-    _Wiring(graph, pipeline, notes).declare()
-    if not pipeline.stages:
-        raise ConfigError("no node of this pipeline writes a state: it needs a state_transform or a state_write")
-    return pipeline
+    return DatabaseStates(root or str(data.get("stateRoot") or ".")) if store == "database" else None
 
 
-class _Wiring:
+class Wiring:
     """Finds out which patterns each node means."""
 
     def __init__(self, graph: Graph, pipeline: Pipeline, notes: list[str]) -> None:
@@ -155,6 +162,14 @@ class _Wiring:
                 found[each.name] = self.patterns[each.name]
         return found
 
+    def _queue(self, node: Node) -> str | None:
+        """Where builds wait: for workers that serve the node's tag."""
+        if node.concurrency_group is not None:
+            self.notes.append(f"node {node.name!r}: its concurrencyGroup changes nothing; limit a stage by parallel=")
+        if len(node.tags) > 1:
+            self.notes.append(f"node {node.name!r}: of its tags only the first counts, as the queue of its builds")
+        return node.tags[0] if node.tags else None
+
     def _filter(self, node: Node) -> str | None:
         for each in self.graph.above(node.id):
             if each.type == "state_scan" and each.data.get("filter"):
@@ -187,6 +202,7 @@ class _Wiring:
             input={"source": source, **gates},
             output=target,
             name=node.name,
+            queue=self._queue(node),
             min_size=int(node.data.get("minSize") or node.data.get("min_size") or 0),
             filter=self._filter(node),
             params={"transform": str(wanted), **extra},
@@ -204,13 +220,15 @@ class _Wiring:
         graph, id = self.graph, node.id
 
         async def run(entity: Entity, **given: Any) -> Any:
-            seeds = {name: self._seed(name, entity, value) for name, value in given.items()}
+            seeds = {name: self.seed(name, entity, value) for name, value in given.items()}
             for each in graph.above(id):
                 if each.type in _SCANS:
-                    seeds.setdefault(each.name, self._seed(each.name, entity, None))
+                    seeds.setdefault(each.name, self.seed(each.name, entity, None))
             about = {**entity.variables, "id": entity.id, "path": entity.path}
             items = await graph.run(id, seeds, {"entity": about})
-            if len(items) != 1:
+            if not items:
+                return SKIP  # An `if` let nothing through: there is nothing to write.
+            if len(items) > 1:
                 raise BuildError(f"{len(items)} items reach node {node.name!r}, and a state has one content")
             if "content" in node.data:
                 return as_content(content_of(node, items[0]))
@@ -222,6 +240,7 @@ class _Wiring:
             input=inputs,
             output=target,
             name=node.name,
+            queue=self._queue(node),
             min_size=int(node.data.get("min_size") or node.data.get("minSize") or 0),
             filter=self._filter(node),
             params={each.name: json.dumps([each.type, each.data], sort_keys=True) for each in [*between, node]},
@@ -229,7 +248,7 @@ class _Wiring:
         )(run)
         self.patterns[node.name] = target
 
-    def _seed(self, name: str, entity: Entity, value: Any) -> dict[str, Any]:
+    def seed(self, name: str, entity: Entity, value: Any) -> dict[str, Any]:
         """What a state node tells those that follow it."""
         told: dict[str, Any] = {**entity.variables, "id": entity.id, "entity_id": entity.id}
         pattern = Pattern(self.patterns[name].rstrip("/"))

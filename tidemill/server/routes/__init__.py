@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemill.server import pages
 from tidemill.server.routes import (
+    alerts,
     audit,
     changes,
     dags,
@@ -12,14 +13,19 @@ from tidemill.server.routes import (
     jobs,
     monitors,
     overview,
+    pipelineacts,
+    pipelines,
     queues,
+    retention,
     runs,
     schedules,
     search,
     session,
     streams,
     tokens,
+    triggers,
     workers,
+    workflows,
 )
 
 RESOURCES = (
@@ -35,9 +41,15 @@ RESOURCES = (
     hosts,
     streams,
     monitors,
+    alerts,
+    pipelines,
+    pipelineacts,
+    triggers,
+    workflows,
     search,
     audit,
     tokens,
+    retention,
     pages,
     changes,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from typing import Any
 
@@ -10,28 +9,35 @@ import msgspec
 from litestar import Request, get, post
 
 from tidemill.core.codec import decode
-from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.ticks import CancelAsked
-from tidemill.dags.handle import DagHandle
-from tidemill.dags.journal import decode_tick
 from tidemill.dags.model import UNSET
-from tidemill.dags.runner import DAG_KIND
-from tidemill.dags.view import View, nodes_json, why_run
+from tidemill.dags.view import nodes_json, why_run
+from tidemill.flows.representation import get_workflow_representation
 from tidemill.server.desk import Desk, caller_of
-from tidemill.server.reading import readable
-from tidemill.store.inspect import show_jobs_of_run
-from tidemill.store.runs import load_run, read_ticks, show_run
-from tidemill.store.runview import count_keepers
+from tidemill.server.runs import Started, handle_of, look, look_back
 
-JOBS_SHOWN = 200
+
+class FlowNode(msgspec.Struct, frozen=True):
+    """A step of a flow, an event that goes between steps, or the world outside."""
+
+    name: str
+    label: str
+    kind: str
+
+
+class FlowGraph(msgspec.Struct, frozen=True):
+    """All ways that events can take through a flow; an edge is a pair of nodes."""
+
+    nodes: list[FlowNode]
+    edges: list[tuple[str, str]]
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """A dag or flow that the application declares; of a dag, its definition."""
+    """A dag or flow that the application declares; of a dag its definition, of a flow its graph."""
 
     name: str
     shape: str
     definition: Any = None
+    graph: FlowGraph | None = None
 
 
 class DeclaredList(msgspec.Struct, frozen=True):
@@ -83,17 +89,10 @@ class Again(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edited: Any = msgspec.UNSET
 
 
-class Started(msgspec.Struct, frozen=True):
-    """A run; `created` is false when one with this key was there already."""
-
-    id: int
-    created: bool
-
-
 @get("/workflows", opt={"scope": "read"}, summary="Declared flows and dags")
 async def get_workflows(desk: Desk) -> DeclaredList:
     """What can be started by name: `POST /runs`."""
-    flows = [Declared(name, "flow") for name in desk.app.runs.flows]
+    flows = [Declared(name, "flow", graph=_graph(kind.workflow)) for name, kind in desk.app.runs.flows.items()]
     dags = [Declared(name, "dag", decode(dag.to_json())) for name, dag in desk.app.runs.dags.items()]
     return DeclaredList(flows + dags)
 
@@ -122,51 +121,13 @@ async def rerun(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: 
 routes = [get_workflows, get_tree, rerun]
 
 
-async def handle_of(desk: Desk, run_id: int) -> DagHandle:
-    """A handle on a run of a dag."""
-    require_dag(await find_run(desk, run_id))
-    return DagHandle(desk.database, desk.app.runs.dag_kind, run_id, created=False)
-
-
-async def find_run(desk: Desk, run_id: int) -> Any:
-    """A run's row."""
-    if not 0 < run_id < 2**63:
-        raise NotFoundError(f"there is no run {run_id}")
-    return await show_run(desk.database, run_id)
-
-
-async def look(desk: Desk, run_id: int) -> View:
-    """A run of a dag as it is now."""
-    require_dag(await find_run(desk, run_id))
-    row, snapshot, ticks = await load_run(desk.database, run_id)
-    program, state = desk.app.runs.dag_kind.restore(row["input"], snapshot, ticks)
-    if row["state"] == "cancelled" and state.status == "running":  # It was parked: nobody has told its nodes.
-        program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
-    found = await show_jobs_of_run(desk.database, run_id, limit=JOBS_SHOWN) if state.works else []
-    return View(
-        row=dict(row),
-        program=program,
-        state=state,
-        now=time.time(),
-        jobs=[readable(job) for job in found],
-        all_jobs=len(found) < JOBS_SHOWN,
-        keepers=await count_keepers(desk.database, DAG_KIND),
-    )
-
-
-async def look_back(desk: Desk, run_id: int, at: int) -> View:
-    """A run of a dag as it was after one of its ticks."""
-    row = await find_run(desk, run_id)
-    require_dag(row)
-    if not 0 <= at <= row["seq"]:
-        raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {at}")
-    ticks = await read_ticks(desk.database, run_id, limit=at) if at else []
-    program, state = desk.app.runs.dag_kind.restore(row["input"], None, [tick["data"] for tick in ticks])
-    now = decode_tick(ticks[-1]["data"]).at if ticks else row["created_at"].timestamp()
-    return View(row=dict(row), program=program, state=state, now=now, tick=at)
-
-
-def require_dag(row: Any) -> None:
-    """An error if a run is not one of a dag."""
-    if row["kind"] != DAG_KIND:
-        raise ConfigError(f"run r{row['id']} is of flow {row['workflow']}, and not of a dag")
+def _graph(workflow: Any) -> FlowGraph:
+    found = get_workflow_representation(workflow)
+    nodes = [
+        FlowNode(node.id, node.label, node.node_type)
+        for node in found.nodes
+        if not node.node_type.startswith("resource")
+    ]
+    known = {node.name for node in nodes}
+    edges = [(edge.source, edge.target) for edge in found.edges if {edge.source, edge.target} <= known]
+    return FlowGraph(nodes, edges)

@@ -9,11 +9,10 @@ import msgspec
 from litestar import Request, get, post
 from litestar.params import Parameter
 
-from tidemill.core.errors import NotFoundError
 from tidemill.server.desk import Desk, caller_of
 from tidemill.server.paging import Number
 from tidemill.server.reading import readable
-from tidemill.server.routes.dags import handle_of
+from tidemill.server.runs import submit_answer
 from tidemill.store.runs import list_inputs
 
 
@@ -60,11 +59,8 @@ async def get_inputs(
 @post("/runs/{run_id:int}/inputs/{node:path}", opt={"scope": "operate"}, status_code=200, summary="Answer a question")
 async def submit(desk: Desk, request: Request[Any, Any, Any], run_id: int, node: str, data: Answer) -> Taken:
     """Answer what a run asks. The answer must fit the schema; the first that does counts."""
-    handle = await handle_of(desk, run_id)
     name = str(node).lstrip("/")
-    if not name:
-        raise NotFoundError("say which node is answered")
-    return Taken(await handle.submit(name, data.value, by=caller_of(request).name, key=data.key))
+    return Taken(await submit_answer(desk, caller_of(request), run_id, name, data.value, data.key))
 
 
 routes = [get_inputs, submit]

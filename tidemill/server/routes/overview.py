@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import pairwise
+from typing import Annotated
 
 import msgspec
 from litestar import get
+from litestar.params import Parameter
 
 from tidemill.server.desk import Desk
-from tidemill.server.routes.jobs import JobLine
-from tidemill.server.routes.runs import RunLine
+from tidemill.server.jobs import JobLine
+from tidemill.server.runs import RunLine
 from tidemill.store.listing import JobsWanted, RunsWanted, list_job_page, list_run_page
 from tidemill.store.overview import count_all, read_done
+from tidemill.store.pace import read_pace
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -50,6 +54,20 @@ class Overview(msgspec.Struct, frozen=True):
     failed_runs: list[RunLine]
 
 
+class Pace(msgspec.Struct, frozen=True):
+    """Up to a moment: attempts a second that ended, and those among them that did not succeed."""
+
+    at: datetime
+    done: float
+    failed: float
+
+
+class Paces(msgspec.Struct, frozen=True):
+    """Points, the oldest first."""
+
+    items: list[Pace]
+
+
 @get("/overview", opt={"scope": "read"}, summary="Everything at a glance")
 async def get_overview(desk: Desk) -> Overview:
     """What is broken now, the backlog, and totals of what was done."""
@@ -61,4 +79,21 @@ async def get_overview(desk: Desk) -> Overview:
     return Overview(at, Counts(**row), done, [JobLine(*each) for each in jobs], [RunLine(*each) for each in runs])
 
 
-routes = [get_overview]
+@get("/pace", opt={"scope": "read"}, summary="How much was done over time")
+async def get_pace(
+    desk: Desk,
+    within: Annotated[float, Parameter(gt=0, le=86_400, description="How far back, in seconds.")] = 3600.0,
+    every: Annotated[float, Parameter(ge=1, le=3600, description="At most one point in so many seconds.")] = 30.0,
+) -> Paces:
+    """Attempts that ended, a second, between each two points. It is noted while a server runs, and kept for a day."""
+    rows = await read_pace(desk.database, within=within, every=max(every, within / 1000))
+    found: list[Pace] = []
+    for before, after in pairwise(rows):
+        seconds = (after["at"] - before["at"]).total_seconds()
+        done, failed = after["done"] - before["done"], after["failed"] - before["failed"]
+        if seconds > 0 and done >= 0 and failed >= 0:
+            found.append(Pace(after["at"], done / seconds, failed / seconds))
+    return Paces(found)
+
+
+routes = [get_overview, get_pace]

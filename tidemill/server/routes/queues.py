@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post, put
+from litestar.params import Parameter
 
 from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.server.desk import Desk, caller_of
+from tidemill.store.pace import read_waits
 from tidemill.store.queues import list_queues
 from tidemill.store.workers import QueueLimit, set_control, set_limit
+
+LATELY = 300.0
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -31,6 +36,11 @@ class Queue(msgspec.Struct, frozen=True):
     """Who has set the limit; null if the application declares it."""
     control: list[str]
     """What operators want of it, such as `*=pause`: the host, and the mode."""
+    half_within: float | None = None
+    """Half of the jobs that started in the last minutes had waited no longer than this many seconds since they were
+    due; null where none has started, or nobody has measured."""
+    most_within: float | None = None
+    """The same for 99 in 100."""
 
 
 class Queues(msgspec.Struct, frozen=True):
@@ -53,9 +63,18 @@ class Held(msgspec.Struct, frozen=True):
 
 
 @get("/queues", opt={"scope": "read"}, summary="List queues")
-async def get_queues(desk: Desk) -> Queues:
-    """Every queue in use, with its depth, its oldest job, its workers and its limit."""
-    return Queues([Queue(*row) for row in await list_queues(desk.database)])
+async def get_queues(
+    desk: Desk,
+    internal: Annotated[bool, Parameter(description="Also those that Tidemill itself uses, as for monitors.")] = False,
+) -> Queues:
+    """Every queue in use, with its depth, its oldest job, how long jobs wait, its workers and its limit."""
+    waits = await read_waits(desk.database, within=LATELY)
+    return Queues(
+        [
+            Queue(*row, *(waited(waits[row["name"]], part) if row["name"] in waits else None for part in (0.5, 0.99)))
+            for row in await list_queues(desk.database, internal=internal)
+        ]
+    )
 
 
 @put("/queues/{name:str}/limit", opt={"scope": "operate"}, summary="Limit a queue")
@@ -85,3 +104,13 @@ async def resume(desk: Desk, request: Request[Any, Any, Any], name: str) -> Held
 
 
 routes = [get_queues, limit, pause, resume]
+
+
+def waited(bounds: dict[str, float], part: float) -> float | None:
+    """The bound within which this part of the times falls; None where it falls beyond the last one."""
+    wanted, so_far = sum(bounds.values()) * part, 0.0
+    for bound, number in sorted((float(bound), number) for bound, number in bounds.items()):
+        so_far += number
+        if so_far >= wanted:
+            return bound if math.isfinite(bound) else None
+    return None

@@ -16,86 +16,38 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.dags.runner import DAG_KIND
 from tidemill.dags.state import encode_state as encode_dag_state
-from tidemill.dags.view import why_run as why_dag
-from tidemill.engine.why import explain_run
 from tidemill.flows.fork import fork, relive
 from tidemill.flows.journal import decode_tick
-from tidemill.flows.sending import event_tick
 from tidemill.flows.snapshot import encode_state as encode_flow_state
-from tidemill.runs import cancel_tick
-from tidemill.server.access import Caller
 from tidemill.server.desk import Desk, caller_of
-from tidemill.server.events import flow_of, read_event, start
-from tidemill.server.paging import Cursor, Limit, Number, following, read_cursor
-from tidemill.server.problems import Refused
-from tidemill.server.reading import RUN_JSON, readable
-from tidemill.server.routes.dags import Started, find_run, look, look_back
+from tidemill.server.paging import Cursor, Limit, Number
 from tidemill.server.routes.jobs import Preview, States, Word
-from tidemill.store.listing import RunsWanted, list_run_page, match_runs
-from tidemill.store.runs import cancel_run, new_token, read_published, read_ticks, send_to_run
+from tidemill.server.runs import (
+    ENDED,
+    NewEvent,
+    NewRun,
+    Run,
+    RunPage,
+    Sent,
+    Started,
+    ask_to_end,
+    begin_run,
+    end_run,
+    find_run,
+    flow_of,
+    look_back,
+    page_of,
+    read_event,
+    require_flow,
+    send_event,
+    tell_run,
+)
+from tidemill.store.listing import RunsWanted, match_runs
+from tidemill.store.runs import read_published, read_ticks
 
 MOST_MATCHES = 10_000
-ENDED = ("succeeded", "failed", "cancelled", "timed_out")
 SHOWN_AT_ONCE = 500
 QUIET = 15.0
-
-
-class RunLine(msgspec.Struct, frozen=True):
-    """A run in a list. `asks` is how many answers of people it waits for."""
-
-    id: int
-    workflow: str
-    shape: str
-    state: str
-    key: str | None
-    ticks: int
-    owned: bool
-    awake: bool
-    note: str | None
-    created_at: datetime
-    ended_at: datetime | None
-    forked_from: int | None
-    parent: int | None
-    asks: int
-
-
-class RunPage(msgspec.Struct, frozen=True):
-    """Runs, newest first; `next` is the cursor of the page after, or null on the last one."""
-
-    items: list[RunLine]
-    next: str | None
-
-
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one run, and why it stands where it does."""
-
-    id: int
-    workflow: str
-    shape: str
-    state: str
-    version: str
-    key: str | None
-    ticks: int
-    input: Any
-    result: Any
-    error: Any
-    note: str | None
-    origin: dict[str, Any] | None
-    created_at: datetime
-    ended_at: datetime | None
-    forked_from: int | None
-    parent: int | None
-    owner_host: str | None
-    owner_pid: int | None
-    why: list[str]
-
-
-class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run to start: a declared flow or dag, its arguments, and a key of which there is one run only."""
-
-    workflow: str
-    args: dict[str, Any] = {}
-    key: str | None = None
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -121,14 +73,6 @@ class StateAt(msgspec.Struct, frozen=True):
     tick: int
     total: int
     state: Any
-
-
-class NewEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An event by the name of its class; `step` if only that one shall get it."""
-
-    type: str
-    fields: dict[str, Any] = {}
-    step: str | None = None
 
 
 class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,13 +118,6 @@ class Asked(msgspec.Struct, frozen=True):
     unchanged: int
 
 
-class Sent(msgspec.Struct, frozen=True):
-    """The event is stored, and wakes the run if it sleeps."""
-
-    run_id: int
-    type: str
-
-
 @get("/runs", opt={"scope": "read"}, summary="List runs")
 async def list_runs(
     desk: Desk,
@@ -195,37 +132,19 @@ async def list_runs(
 ) -> RunPage:
     """Runs of all shapes that match, newest first."""
     wanted = RunsWanted(tuple(states or ()), workflow, shape, key, parent, forked_from)
-    rows = await list_run_page(desk.database, wanted, before=read_cursor(cursor), limit=limit)
-    return RunPage([RunLine(*row) for row in rows], following([row["id"] for row in rows], limit))
+    return await page_of(desk, wanted, limit=limit, cursor=cursor)
 
 
 @post("/runs", opt={"scope": "operate"}, status_code=201, summary="Start a run")
 async def start_run(desk: Desk, request: Request[Any, Any, Any], data: NewRun) -> Started:
     """Start a durable run: when this is answered, it survives any crash."""
-    caller = caller_of(request)
-    number, created = await start(desk, caller, data.workflow, data.args, data.key)
-    await desk.note(caller, "run.start", f"r{number}", after={"workflow": data.workflow, "created": created})
-    return Started(number, created)
+    return await begin_run(desk, caller_of(request), data)
 
 
 @get("/runs/{run_id:int}", opt={"scope": "read"}, summary="One run, and why")
 async def get_run(desk: Desk, run_id: int) -> Run:
     """Everything about one run, and what it waits for."""
-    row = await find_run(desk, run_id)
-    is_dag = row["kind"] == DAG_KIND
-    known = readable(row, RUN_JSON)
-    if is_dag:
-        known["input"] = known["input"].get("args")
-    why = why_dag(await look(desk, run_id)) if is_dag else [explain_run(row)]
-    key = known["key"]
-    fields = {name: value for name, value in known.items() if name in Run.__struct_fields__ and name != "key"}
-    return Run(
-        **fields,
-        key=None if key is None or key.startswith("~") else key,
-        shape="dag" if is_dag else "flow",
-        ticks=row["seq"],
-        why=why,
-    )
+    return await tell_run(desk, run_id)
 
 
 @get("/runs/{run_id:int}/ticks", opt={"scope": "read"}, summary="A run's journal")
@@ -265,19 +184,14 @@ async def get_state(desk: Desk, run_id: int, at: int | None = None) -> StateAt:
 @post("/runs/{run_id:int}/events", opt={"scope": "operate"}, status_code=202, summary="Send an event to a run")
 async def send(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: NewEvent) -> Sent:
     """Give a flow's run an event: it is stored when this is answered."""
-    row = await _require_flow(desk, run_id)
-    event = read_event(desk, row["workflow"], data.type, data.fields)
-    await desk.note(caller_of(request), "run.send", f"r{run_id}", after={"type": data.type, "step": data.step})
-    token = new_token()
-    await send_to_run(desk.database, run_id, event_tick(event, data.step, token), token=token)
-    return Sent(run_id, data.type)
+    return await send_event(desk, caller_of(request), run_id, data)
 
 
 @post("/runs/{run_id:int}/fork", opt={"scope": "operate"}, status_code=201, summary="Fork a run at a tick")
 async def fork_run(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: Fork) -> Started:
     """A new run that begins where this one was after a tick."""
     caller = caller_of(request)
-    row = await _require_flow(desk, run_id)
+    row = await require_flow(desk, run_id)
     kind = flow_of(desk, row["workflow"])
     if not 1 <= data.at <= row["seq"]:
         raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {data.at} to fork from")
@@ -291,10 +205,7 @@ async def fork_run(desk: Desk, request: Request[Any, Any, Any], run_id: int, dat
 @post("/runs/{run_id:int}/cancel", opt={"scope": "operate"}, status_code=202, summary="Cancel a run")
 async def cancel(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: Ending | None = None) -> Asked:
     """Ask a run to end: what it has under way is stopped."""
-    row = await find_run(desk, run_id)
-    if row["state"] in ENDED:
-        raise Refused(409, f"run r{run_id} has ended already: {row['state']}")
-    await _cancel(desk, caller_of(request), row, data.reason if data else None)
+    await end_run(desk, caller_of(request), run_id, data.reason if data else None)
     return Asked(1, [run_id], 0)
 
 
@@ -320,7 +231,7 @@ async def cancel_many(desk: Desk, request: Request[Any, Any, Any], data: RunSele
     rows = [await find_run(desk, each) for each in ids]
     reached: list[int] = []
     for row in rows:
-        if row["state"] not in ENDED and await _cancel(desk, caller, row, data.reason):
+        if row["state"] not in ENDED and await ask_to_end(desk, caller, row, data.reason):
             reached.append(row["id"])
     return Asked(len(reached), reached[:1000], len(rows) - len(reached))
 
@@ -389,22 +300,3 @@ def _tick(seq: int, data: dict[str, Any]) -> Tick:
     at = data.get("at")
     moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None
     return Tick(seq, str(data.get("kind", "")), moment, data)
-
-
-async def _require_flow(desk: Desk, run_id: int) -> Any:
-    row = await find_run(desk, run_id)
-    if row["kind"] == DAG_KIND:
-        raise ConfigError(f"run r{run_id} is of a dag: answer what it asks, or repeat it with /rerun")
-    return row
-
-
-async def _cancel(desk: Desk, caller: Caller, row: Any, why: str | None) -> bool:
-    """Ask one run to end; False if it has ended meanwhile."""
-    reason = f"cancelled by {caller.name}" + (f": {why}" if why else "")
-    before = {"state": row["state"]}
-    await desk.note(caller, "run.cancel", f"r{row['id']}", before=before, after={"asked": True, "reason": why})
-    try:
-        await cancel_run(desk.database, row["id"], cancel_tick(row["kind"], reason), reason=reason)
-    except NotFoundError:
-        return False
-    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,10 +10,12 @@ from litestar import Request, get, post
 
 from tidemill.core.codec import decode
 from tidemill.core.schedule import Schedule as Spec
-from tidemill.core.schedule import describe
+from tidemill.core.schedule import describe, preview
 from tidemill.server.desk import Desk, caller_of
-from tidemill.server.routes.jobs import Enqueued
+from tidemill.server.jobs import Enqueued
 from tidemill.store.schedules import list_schedules, run_now, set_paused
+
+FORESEEN = 4
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -27,6 +29,8 @@ class Schedule(msgspec.Struct, frozen=True):
     jitter: float
     paused: bool
     next_fire: datetime
+    then: list[datetime]
+    """The fires after that, as far as they can be foreseen."""
     last_fire: datetime | None
     last_job_id: int | None
     fired: int
@@ -49,7 +53,11 @@ async def get_schedules(desk: Desk) -> Schedules:
     rows = await list_schedules(desk.database)
     return Schedules(
         [
-            Schedule(**{name: value for name, value in row.items() if name != "spec"}, when=describe(_spec(row)))
+            Schedule(
+                **{name: value for name, value in row.items() if name != "spec"},
+                when=describe(_spec(row)),
+                then=_then(row),
+            )
             for row in rows
         ]
     )
@@ -77,6 +85,11 @@ async def resume(desk: Desk, request: Request[Any, Any, Any], name: str) -> Paus
 
 
 routes = [get_schedules, run, pause, resume]
+
+
+def _then(row: Any) -> list[datetime]:
+    fires = [] if row["paused"] else preview(_spec(row), row["next_fire"].timestamp(), FORESEEN)
+    return [datetime.fromtimestamp(fire, UTC) for fire in fires]
 
 
 def _spec(row: Any) -> Spec:

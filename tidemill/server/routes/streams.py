@@ -11,6 +11,7 @@ from litestar.params import Parameter
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.server.asking import LONGEST, ask_stream
 from tidemill.server.desk import Desk, caller_of
 from tidemill.server.routes.jobs import Word
 from tidemill.store.streams import COUNT_DEAD, COUNT_KEPT, DeadFilter, list_dead, read_status, replay_dead, set_control
@@ -40,6 +41,21 @@ class StreamWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: float | None = None
     max_qps: float | None = None
     enabled: bool | None = None
+
+
+class LiveAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message to run plans on now: which, by the eligibilities that they are for, and the message itself."""
+
+    eligibilities: list[str]
+    payload: Any
+    timeout: float = 30.0
+
+
+class LiveAnswer(msgspec.Struct, frozen=True):
+    """What the plans found, by plan and task; and the plans that failed, with their errors."""
+
+    result: Any
+    failures: dict[str, str]
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -133,6 +149,15 @@ async def control(desk: Desk, request: Request[Any, Any, Any], name: str, data: 
     return data
 
 
+@post("/streams/{name:str}/live", opt={"scope": "operate"}, status_code=200, summary="Ask a stream live")
+async def ask_live(desk: Desk, name: str, data: LiveAsk) -> LiveAnswer:
+    """Run a stream's plans on a message now, ahead of its backlog; a dispatcher that takes live requests answers."""
+    if not 0 < data.timeout <= LONGEST:
+        raise ConfigError(f"a timeout of {data.timeout:g} s will not do: it is above 0 and at most {LONGEST:g}")
+    found = await ask_stream(desk, name, data.eligibilities, msgspec.json.encode(data.payload), timeout=data.timeout)
+    return LiveAnswer(decode(found.result), found.failures)
+
+
 @get("/dead-letters", opt={"scope": "read"}, summary="List dead letters")
 async def get_dead_letters(
     desk: Desk,
@@ -159,7 +184,7 @@ async def replay(desk: Desk, request: Request[Any, Any, Any], data: DeadWanted) 
     return Replayed(count)
 
 
-routes = [get_streams, control, get_dead_letters, replay]
+routes = [get_streams, control, ask_live, get_dead_letters, replay]
 
 
 def _letter(row: Any) -> DeadLetter:

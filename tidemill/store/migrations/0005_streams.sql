@@ -3,18 +3,27 @@
 
 -- The append-only log, one partition a day. Nothing is updated per message: readers take ranges of it.
 -- Its order is (xid, id): a reader that stays below the oldest running transaction misses no row.
+-- Messages that are appended together share a row, for an entry in the index costs more than a message does.
 CREATE SEQUENCE tidemill.event_log_id_seq CACHE 500;
 CREATE TABLE tidemill.event_log (
-    id      bigint NOT NULL DEFAULT nextval('tidemill.event_log_id_seq'),
-    xid     xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    at      timestamptz NOT NULL DEFAULT now(),
-    topic   text COLLATE "C" NOT NULL,
-    key     text,
-    headers json,
-    payload bytea NOT NULL
+    id       bigint NOT NULL DEFAULT nextval('tidemill.event_log_id_seq'),
+    xid      xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    at       timestamptz NOT NULL DEFAULT now(),
+    topic    text COLLATE "C" NOT NULL,
+    keys     text[], -- unset: no message has one
+    headers  text[], -- each as JSON; unset: no message has any
+    payloads bytea[] NOT NULL,
+    messages integer GENERATED ALWAYS AS (cardinality(payloads)) STORED CHECK (messages BETWEEN 1 AND 1024)
 ) PARTITION BY RANGE (at);
+ALTER TABLE tidemill.event_log ALTER COLUMN payloads SET STORAGE EXTERNAL; -- compressing would cost more than storing
 CREATE INDEX event_log_order ON tidemill.event_log (topic, xid, id);
 CREATE TABLE tidemill.event_log_default PARTITION OF tidemill.event_log DEFAULT;
+
+-- The log for people: one message a line.
+CREATE VIEW tidemill.log_message AS
+SELECT e.topic, e.id * 1024 + m.number - 1 AS position, e.at, m.key, m.headers::json AS headers, m.payload
+FROM tidemill.event_log AS e,
+     unnest(e.payloads, e.keys, e.headers) WITH ORDINALITY AS m (payload, key, headers, number);
 
 -- How far a consumer group has taken a topic of the log.
 CREATE TABLE tidemill.log_group (
@@ -75,6 +84,19 @@ CREATE TABLE tidemill.stream_retry (
     payload       bytea NOT NULL
 );
 CREATE INDEX stream_retry_due ON tidemill.stream_retry (stream, due_at);
+
+-- How often a message was tried that stays with its source, since others of its key wait behind it.
+CREATE TABLE tidemill.stream_attempt (
+    stream   text COLLATE "C" NOT NULL,
+    source   text COLLATE "C" NOT NULL,
+    place    text NOT NULL, -- which message of the source it is
+    due_at   timestamptz NOT NULL,
+    attempts integer NOT NULL,
+    losses   integer NOT NULL,
+    plans    text[],
+    error    text NOT NULL,
+    PRIMARY KEY (stream, source, place)
+) WITH (fillfactor = 50);
 
 -- Messages that were given up, with everything needed to look at them and to try them again.
 CREATE TABLE tidemill.dead_letter (

@@ -1,7 +1,8 @@
 """Pages of an HTTP API as a source: `GET url?cursor=…&limit=…` answers {"items": […], "cursor": "…"}.
 
 A page is asked for with the cursor that came with the one before; an answer without items, or with the cursor that
-it was asked with, means that there is nothing new yet.
+it was asked with, means that there is nothing new yet. Items without a cursor are refused: nobody could tell where to
+go on after them.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class HttpTap:
             await self._pause.wait()
             return []
         after = None if page.cursor is None else str(page.cursor)
-        if not page.items or (after is not None and after == self._cursor):
+        if page.items and after is None:
+            log.warning("the source gives items without a cursor: they are not taken", source=self._source.name)
+        if not page.items or after is None or after == self._cursor:
             await self._pause.wait()
             return []
         self._pause.reset()
@@ -86,7 +89,7 @@ class HttpTap:
             self._number += 1
             deliveries.append(Delivery(bytes(item), self._number))
         self._cursor = after
-        self._pages.append((self._number, after or ""))
+        self._pages.append((self._number, after))
         return self._cursors.take(deliveries)
 
     def _fetch(self, limit: int) -> _Page:

@@ -38,7 +38,6 @@ class JsonlTap:
         self._cursors = Cursors(source.name, place)
         self._pause = Pause(0.05, 1.0)
         self._position = 0
-        self._rest = b""
 
     async def start(self) -> None:
         try:

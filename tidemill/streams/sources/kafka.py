@@ -5,6 +5,9 @@ full we are; when we are full it pauses its partitions. Positions are committed 
 
 `exact=True` stores positions in PostgreSQL, in the transaction that stores what messages hand over; commits to the
 broker are then only a hint. Whoever is assigned a partition takes its stored position over.
+
+A group may also move single partitions instead of all at once: `config={"partition.assignment.strategy":
+"cooperative-sticky"}`, or, where the brokers decide, `config={"group.protocol": "consumer"}`.
 """
 
 from __future__ import annotations
@@ -78,6 +81,7 @@ class KafkaTap:
         self._failure: BaseException | None = None
         self._has_news = False
         self._behind: int | None = None
+        self._incremental = False
         self._consumer: Any = None
         self._thread: threading.Thread | None = None
 
@@ -87,17 +91,20 @@ class KafkaTap:
         from confluent_kafka import Consumer, KafkaException
 
         self._loop = asyncio.get_running_loop()
+        told = self._source.config
+        by_broker = told.get("group.protocol") == "consumer"
+        self._incremental = by_broker or "cooperative" in str(told.get("partition.assignment.strategy"))
         settings = {
             "bootstrap.servers": self._source.bootstrap,
             "group.id": self._source.group or f"{self._place.stream}.{self._source.name}",
             "auto.offset.reset": self._source.begin,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "partition.assignment.strategy": "range,roundrobin",
+            **({} if by_broker else {"partition.assignment.strategy": "range,roundrobin"}),
             "fetch.wait.max.ms": 50,
             "fetch.queue.backoff.ms": 5,  # it would wait a second after each time that enough was fetched ahead
             "logger": _Silent(),
-            **self._source.config,
+            **told,
         }
         try:
             self._consumer = Consumer(settings)
@@ -253,7 +260,7 @@ class KafkaTap:
                 if cursor.position is not None:
                     each.offset = cursor.position + 1
         if self._cursors is not None:
-            consumer.assign(partitions)
+            (consumer.incremental_assign if self._incremental else consumer.assign)(partitions)
 
     def _revoked(self, consumer: Any, partitions: Sequence[Any]) -> None:
         """Say how far we are while we still may."""

@@ -1,6 +1,7 @@
 """NATS JetStream as a source: a durable pull consumer, each message acked when its work is done.
 
-The server delivers again what is not acked in time; while a message is under way we tell it so.
+The server delivers again what is not acked in time; while a message is under way we tell it so. A message's key is its
+subject, so that `ordered=True` keeps the order of each subject under a wildcard.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class NatsTap:
         self._subscription: Any = None
         self._open: dict[int, Any] = {}
         self._acked: list[Any] = []
+        self._given_back: list[Any] = []
         self._keeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -110,7 +112,7 @@ class NatsTap:
                     position,
                     0,
                     metadata.timestamp.timestamp(),
-                    None,
+                    message.subject.encode(),
                     None if not headers else tuple((name, value.encode()) for name, value in headers.items()),
                     token=message,
                 )
@@ -139,9 +141,7 @@ class NatsTap:
         await self._client.flush()
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:
-        self._given_back = [delivery.token for delivery in deliveries]
-
-    _given_back: Sequence[Any] = ()
+        self._given_back += [delivery.token for delivery in deliveries]
 
     async def settle(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
         """Positions are the server's business."""

@@ -75,6 +75,7 @@ class PostgresTap:
         self._group = source.group or f"{place.stream}.{source.name}"
         self._pause = Pause(*SAFETY_POLL)
         self._ranges: dict[int, _Range] = {}
+        self._in_row = 1.0  # how many messages lie in a row of the log, as far as we have seen
         self._finished: list[int] = []
         self._renewing: asyncio.Task[None] | None = None
         place.on_news(source.topic, self._pause.wake)
@@ -85,11 +86,13 @@ class PostgresTap:
         self._renewing = asyncio.create_task(self._renew())
 
     async def poll(self, most: int) -> list[Delivery]:
+        most = min(most, MOST_IN_RANGE)
         found = await take_range(
             self._database,
             self._group,
             self._source.topic,
-            most=min(most, MOST_IN_RANGE),
+            most=most,
+            rows=1 + int(most / self._in_row),
             owner=self._owner,
             lease=self._source.lease,
         )
@@ -97,23 +100,26 @@ class PostgresTap:
             await self._pause.wait()
             return []
         self._pause.reset()
-        rows = [row for row in found.rows if row["id"] not in found.done] if found.done else found.rows
-        part = _Range(found.number, len(rows), list(found.done))
-        if not rows:
+        self._in_row = len(found.messages) / found.rows
+        messages = found.messages
+        if found.done:
+            messages = [message for message in messages if message.position not in found.done]
+        part = _Range(found.number, len(messages), list(found.done))
+        if not messages:
             self._finished.append(part.number)
             return []
         self._ranges[part.number] = part
         return [
             Delivery(
-                row[4],
-                row[0],
+                payload,
+                position,
                 0,
-                row[1],
-                None if row[2] is None else row[2].encode(),
-                None if row[3] is None else headers_of(msgspec.json.decode(row[3])),
+                at,
+                None if key is None else key.encode(),
+                None if headers is None else headers_of(msgspec.json.decode(headers)),
                 token=part,
             )
-            for row in rows
+            for position, at, key, headers, payload in messages
         ]
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:

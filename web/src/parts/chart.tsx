@@ -31,7 +31,7 @@ export default function Chart({ title, unit, most, times, lines }: Props) {
       {
         width: Math.max(200, place.clientWidth - 12),
         height: HEIGHT,
-        scales: { y: { range: (_, __, high) => [0, most ?? Math.max(1, high * 1.1)] } },
+        scales: { y: { range: (_, __, high) => [0, most ?? Math.max(high * 1.1, 0.1)] } },
         axes: [{ ...axis, space: 80, values: (_, at) => at.map(clock) }, { ...axis, size: 44 }],
         series: [
           { label: "at", value: (_, at: number | null) => (at === null ? "now" : clock(at)) },

@@ -26,7 +26,7 @@ function heads(value: unknown, found: Set<string>, isCondition = false): void {
   }
 }
 
-function depsOf(node: DeclaredNode, names: Set<string>): string[] {
+export function depsOf(node: DeclaredNode, names: Set<string>): string[] {
   if (node.deps) return node.deps;
   const found = new Set<string>();
   for (const part of [node.args, node.map, node.prompt]) heads(part, found);

@@ -4,6 +4,7 @@ import { useState } from "react";
 import { get } from "../api";
 import { AnswerForm } from "../parts/answer";
 import { JsonView } from "../parts/json";
+import { JobLog } from "../parts/log";
 import { Button, Empty, Loading, Panel, State, Tag, Why } from "../parts/ui";
 import { Link } from "../router";
 import { Attempts } from "../screens/job";
@@ -60,7 +61,7 @@ export function DagStep({ runId, node, state, isThen, may, onRerun }: DagStepPro
           </Button>
         )}
       </div>
-      <Tabs tabs={["output", "input", "error", "job"]} at={tab} onChange={setTab} />
+      <Tabs tabs={["output", "input", "error", "log", "job"]} at={tab} onChange={setTab} />
       {tab === "output" && (state?.result !== undefined ? <JsonView value={state.result} label="output" /> : state?.items?.results && Object.keys(state.items.results).length > 0 ? <JsonView value={state.items.results} label="results so far" /> : <Empty title={node.ended ? "It gave no output" : "No output yet"} />)}
       {tab === "input" && (job.isLoading ? <Loading lines={2} /> : job.data ? <JsonView value={job.data.args} label="input" /> : state?.items?.values ? <JsonView value={state.items.values} label="items" /> : <Empty title="It was given nothing yet" />)}
       {tab === "error" &&
@@ -76,6 +77,7 @@ export function DagStep({ runId, node, state, isThen, may, onRerun }: DagStepPro
         ) : (
           <Empty good title="No error" />
         ))}
+      {tab === "log" && (jobId !== undefined && jobId !== null ? <JobLog jobId={jobId} isLive={node.state === "running"} /> : <Empty title={node.total !== null ? "Its items are jobs of their own" : "It has no job"}>{node.total !== null && <Link to={`/jobs?run=${runId}`}>The jobs of this run</Link>}</Empty>)}
       {tab === "job" && (job.data ? <Why lines={job.data.why} /> : <Empty title={node.total !== null ? "Its items are jobs of their own" : "It has no job"}>{node.total !== null && <Link to={`/jobs?run=${runId}`}>The jobs of this run</Link>}</Empty>)}
     </Panel>
   );

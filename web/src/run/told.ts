@@ -1,5 +1,5 @@
 /** Ticks in words, and what the journal tells of a flow's steps. */
-import type { Tick } from "../types";
+import type { FlowGraph, Tick } from "../types";
 import type { Edge } from "./edges";
 import type { Box } from "./graph";
 
@@ -54,10 +54,31 @@ export function worksOf(ticks: Tick[]): Map<number, string> {
   return found;
 }
 
-/** The steps of a flow as far as it has come, and what led to what. */
-export function drawFlow(ticks: Tick[], isOver: boolean): { boxes: Box[]; edges: Edge[] } {
+/** The steps of a flow as it is declared, and which leads to which by the events between them. */
+function declaredSteps(graph: FlowGraph): { steps: string[]; edges: Edge[] } {
+  const steps = graph.nodes.filter((node) => node.kind === "step").map((node) => node.name);
+  const known = new Set(steps);
+  const edges: Edge[] = [];
+  for (const event of graph.nodes) {
+    if (known.has(event.name)) continue;
+    const makers = graph.edges.filter(([from, to]) => to === event.name && known.has(from)).map(([from]) => from);
+    const takers = graph.edges.filter(([from, to]) => from === event.name && known.has(to)).map(([, to]) => to);
+    const isFirst = event.kind === "event" && !graph.edges.some(([, to]) => to === event.name);
+    for (const from of isFirst ? ["start"] : makers) for (const to of takers) if (from !== to) edges.push({ from, to });
+  }
+  return { steps, edges };
+}
+
+/** The steps of a flow and what led to what; steps that are declared and have not begun are shown as such. */
+export function drawFlow(ticks: Tick[], isOver: boolean, graph: FlowGraph | null = null): { boxes: Box[]; edges: Edge[] } {
   const boxes = new Map<string, { state: string; times: number }>();
   const edges = new Map<string, Edge>();
+  if (graph) {
+    const declared = declaredSteps(graph);
+    boxes.set("start", { state: "pending", times: 0 });
+    for (const step of declared.steps) boxes.set(step, { state: "pending", times: 0 });
+    for (const edge of declared.edges) edges.set(`${edge.from} ${edge.to}`, edge);
+  }
   const works = new Map<number, string>();
   for (const tick of ticks) {
     const kind = kindOf(tick);

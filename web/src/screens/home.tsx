@@ -1,12 +1,14 @@
 /** Home: what is broken now, what waits and since when, how much is done, on which machines. Every figure is a link. */
-import { useQuery } from "@tanstack/react-query";
-import { type ReactNode, useEffect, useState } from "react";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { lazy, type ReactNode, Suspense, useEffect, useMemo, useState } from "react";
 import { get } from "../api";
-import { bytes, count, Empty, Head, Loading, Meter, Panel, State, Tag, Trouble } from "../parts/ui";
+import { bytes, Chips, count, Empty, Head, Loading, Meter, Panel, State, Tag, Trouble } from "../parts/ui";
 import { Link } from "../router";
 import { useSession } from "../session";
 import { Ago, duration } from "../times";
 import type { Host, JobLine, List, Overview, Queue, RunLine } from "../types";
+
+const Chart = lazy(() => import("../parts/chart"));
 
 interface Reading {
   at: number;
@@ -73,6 +75,7 @@ export function Home() {
       <div className="columns">
         <div className="stack">
           <Broken overview={overview.data} />
+          <Pace />
           <Busiest />
         </div>
         <div className="stack">
@@ -191,6 +194,40 @@ function Broken({ overview }: { overview: Overview | undefined }) {
             );
           })}
         </ul>
+      )}
+    </Panel>
+  );
+}
+
+const SPANS = [
+  { value: "900", label: "15 minutes" },
+  { value: "3600", label: "an hour" },
+  { value: "86400", label: "a day" },
+];
+
+/** How much was done over time, also while nobody looked. */
+function Pace() {
+  const [within, setWithin] = useState("3600");
+  const found = useQuery({ queryKey: ["pace", within], queryFn: () => get<List<{ at: string; done: number; failed: number }>>("/pace", { within, every: Math.max(10, Number(within) / 240) }), refetchInterval: 10_000, placeholderData: keepPreviousData });
+  const items = found.data?.items;
+  const drawn = useMemo(() => {
+    const times = (items ?? []).map((each) => Date.parse(each.at) / 1000);
+    const lines = [
+      { name: "ended", tone: "--run-fill", values: (items ?? []).map((each) => each.done) },
+      { name: "not succeeded", tone: "--bad-fill", values: (items ?? []).map((each) => each.failed) },
+    ];
+    return { times, lines };
+  }, [items]);
+  return (
+    <Panel title="Throughput" aside={<Chips label="How far back" options={SPANS} value={[within]} onChange={(next) => setWithin(next.at(-1) ?? within)} />}>
+      {found.error ? (
+        <Trouble error={found.error} />
+      ) : items && items.length < 2 ? (
+        <Empty title="Measuring …">The server notes every ten seconds how much was done, and keeps it for a day.</Empty>
+      ) : (
+        <Suspense fallback={<Loading lines={3} />}>
+          <Chart title="Throughput" unit="/s" times={drawn.times} lines={drawn.lines} />
+        </Suspense>
       )}
     </Panel>
   );

@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
 import { JsonView } from "../parts/json";
+import { JobLog } from "../parts/log";
 import { Button, Fact, Head, Loading, Meter, Panel, State, Tag, Trouble, Why } from "../parts/ui";
 import { go, Link } from "../router";
 import { useMay } from "../session";
@@ -64,6 +65,9 @@ export function JobPage({ id }: { id: string }) {
             <Why lines={job.why} />
           </Panel>
           <Attempts errors={job.errors ?? []} />
+          <Panel title="Log">
+            <JobLog jobId={job.id} isLive={isLive} />
+          </Panel>
           <Panel title="Arguments">
             <JsonView value={job.args} label="arguments" />
           </Panel>

@@ -3,9 +3,11 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
-import { BulkDialog, inWords, MoreRows, useChosen, usePages, useRowKeys } from "../parts/lists";
-import { Button, Chips, count, Empty, Head, Loading, Meter, Panel, Search, State, Tag, toneOf, Trouble } from "../parts/ui";
-import { go, Link, useFilters } from "../router";
+import { type Column, Listing, Note } from "../parts/listing";
+import { BulkDialog, inWords, usePages } from "../parts/lists";
+import { Button, Chips, count, Head, Meter, Search, State, Tag, toneOf } from "../parts/ui";
+import { Views } from "../parts/views";
+import { Link, useFilters } from "../router";
 import { useMay } from "../session";
 import { Ago, Took } from "../times";
 import type { Done, JobLine, List, Queue } from "../types";
@@ -15,6 +17,37 @@ const STATES = ["ready", "gated", "unrouted", "running", "succeeded", "failed", 
 
 export const told = (verb: string) => (result: Done) =>
   `${verb}: ${count(result.done)} done${result.asked ? `, ${count(result.asked)} ${verb === "Retry" ? "enqueued anew" : "asked to stop"}` : ""}${result.unchanged ? `, ${count(result.unchanged)} unchanged` : ""}.`;
+
+const COLUMNS: Column<JobLine>[] = [
+  { name: "Job", cell: (job) => <Link to={`/jobs/${job.id}`}>{job.id}</Link> },
+  { name: "State", cell: (job) => <State state={job.state} /> },
+  {
+    name: "Task",
+    kind: "nowrap",
+    cell: (job) => (
+      <>
+        {job.task} {job.tags?.map((tag) => <Tag key={tag}>{tag}</Tag>)}
+      </>
+    ),
+  },
+  { name: "Queue", cell: (job) => job.queue },
+  { name: "Attempt", kind: "num", cell: (job) => job.attempt || "" },
+  { name: "Created", kind: "nowrap", cell: (job) => <Ago at={job.created_at} /> },
+  { name: "Took", kind: "nowrap", cell: (job) => (job.state === "running" || job.finished_at ? <Took from={job.started_at} to={job.finished_at} /> : <span className="faint">–</span>) },
+  {
+    name: "Note",
+    cell: (job) => (
+      <Note title={job.note ?? ""}>
+        {job.progress !== null && job.state === "running" && (
+          <span className="progress">
+            <Meter value={job.progress} label={`Progress of job ${job.id}`} />
+          </span>
+        )}{" "}
+        {job.note}
+      </Note>
+    ),
+  },
+];
 
 export function Jobs() {
   const [query, change] = useFilters();
@@ -29,15 +62,11 @@ export function Jobs() {
   }, [text]);
   const pages = usePages<JobLine>("jobs", "/jobs", filter);
   const queues = useQuery({ queryKey: ["queues"], queryFn: () => get<List<Queue>>("/queues") });
-  const ids = useMemo(() => pages.rows.map((job) => job.id), [pages.rows]);
-  const chosen = useChosen(ids);
-  const at = useRowKeys(ids, (id) => go(`/jobs/${id}`), chosen.toggle);
-  const act = useAction<"cancel" | "retry", Done>({
-    act: (verb) => post<Done>(`/jobs/${verb}`, { ids: chosen.ids }),
-    told: (result, verb) => told(verb === "retry" ? "Retry" : "Cancel")(result),
-    then: chosen.clear,
+  const act = useAction<{ verb: "cancel" | "retry"; ids: number[]; clear: () => void }, Done>({
+    act: ({ verb, ids }) => post<Done>(`/jobs/${verb}`, { ids }),
+    told: (result, { verb }) => told(verb === "retry" ? "Retry" : "Cancel")(result),
+    then: (_, { clear }) => clear(),
   });
-  const isFiltered = text !== "";
   return (
     <>
       <Head title="Jobs" under="Every job, the newest first: waiting, running and ended.">
@@ -62,98 +91,30 @@ export function Jobs() {
             of run r{filter.run} ✕
           </Button>
         )}
+        <Views screen="/jobs" />
       </div>
-      {pages.error && <Trouble error={pages.error} retry={() => void pages.refetch()} />}
-      <Panel>
-        {pages.isPending ? (
-          <Loading lines={10} />
-        ) : pages.rows.length === 0 ? (
-          isFiltered ? (
-            <Empty title="No job matches">
-              <Button kind="quiet" onClick={() => go("/jobs")}>
-                Show all jobs
-              </Button>
-            </Empty>
-          ) : (
-            <Empty title="No jobs yet">
-              Enqueue one from a program with <code>await app.enqueue(task, …)</code>, from a terminal with <code>tidemill enqueue</code>, or here.
-            </Empty>
-          )
-        ) : (
-          <div className="scroll" tabIndex={0} role="region" aria-label="Jobs">
-            <table>
-              <thead>
-                <tr>
-                  {may && (
-                    <th>
-                      <input type="checkbox" aria-label="Choose all" checked={chosen.all} onChange={chosen.toggleAll} />
-                    </th>
-                  )}
-                  <th>Job</th>
-                  <th>State</th>
-                  <th>Task</th>
-                  <th>Queue</th>
-                  <th className="num">Attempt</th>
-                  <th>Created</th>
-                  <th>Took</th>
-                  <th>Note</th>
-                </tr>
-              </thead>
-              <tbody>
-                {pages.rows.map((job) => (
-                  <tr key={job.id} data-row={job.id} aria-selected={at === job.id || chosen.has(job.id)}>
-                    {may && (
-                      <td>
-                        <input type="checkbox" aria-label={`Choose job ${job.id}`} checked={chosen.has(job.id)} onChange={() => chosen.toggle(job.id)} />
-                      </td>
-                    )}
-                    <td>
-                      <Link to={`/jobs/${job.id}`}>{job.id}</Link>
-                    </td>
-                    <td>
-                      <State state={job.state} />
-                    </td>
-                    <td className="nowrap">
-                      {job.task} {job.tags?.map((tag) => <Tag key={tag}>{tag}</Tag>)}
-                    </td>
-                    <td>{job.queue}</td>
-                    <td className="num">{job.attempt || ""}</td>
-                    <td className="nowrap">
-                      <Ago at={job.created_at} />
-                    </td>
-                    <td className="nowrap">{job.state === "running" || job.finished_at ? <Took from={job.started_at} to={job.finished_at} /> : <span className="faint">–</span>}</td>
-                    <td>
-                      <div className="cut note" title={job.note ?? ""}>
-                        {job.progress !== null && job.state === "running" && (
-                          <span className="progress">
-                            <Meter value={job.progress} label={`Progress of job ${job.id}`} />
-                          </span>
-                        )}{" "}
-                        {job.note}
-                      </div>
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+      <Listing
+        what="jobs"
+        pages={pages}
+        columns={COLUMNS}
+        may={may}
+        filtered={text !== ""}
+        empty={
+          <>
+            Enqueue one from a program with <code>await app.enqueue(task, …)</code>, from a terminal with <code>tidemill enqueue</code>, or here.
+          </>
+        }
+        actions={(ids, clear) => (
+          <>
+            <Button busy={act.isPending} onClick={() => act.mutate({ verb: "retry", ids, clear })}>
+              Retry
+            </Button>
+            <Button kind="danger" busy={act.isPending} onClick={() => act.mutate({ verb: "cancel", ids, clear })}>
+              Cancel
+            </Button>
+          </>
         )}
-        <MoreRows pages={pages} />
-      </Panel>
-      {chosen.ids.length > 0 && (
-        <div className="bulk" role="toolbar" aria-label="Chosen jobs">
-          <b>{count(chosen.ids.length)} chosen</b>
-          <Button busy={act.isPending} onClick={() => act.mutate("retry")}>
-            Retry
-          </Button>
-          <Button kind="danger" busy={act.isPending} onClick={() => act.mutate("cancel")}>
-            Cancel
-          </Button>
-          <Button kind="quiet" onClick={chosen.clear}>
-            Forget the choice
-          </Button>
-        </div>
-      )}
+      />
       {bulk && (
         <BulkDialog<Done>
           verb={bulk}

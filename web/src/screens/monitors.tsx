@@ -4,55 +4,16 @@ import { useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
 import { JsonView } from "../parts/json";
-import { Button, Chips, count, Dialog, Empty, Head, Loading, Panel, plural, State, Tag, Trouble } from "../parts/ui";
+import { Backtest } from "../monitors/backtest";
+import { Entities } from "../monitors/entities";
+import { type Alert, type Monitor, pathOf } from "../monitors/model";
+import { Silences } from "../monitors/silences";
+import { Story } from "../monitors/story";
+import { Button, Chips, count, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
 import { useFilters } from "../router";
 import { useMay } from "../session";
 import { Ago, Took } from "../times";
 import type { List } from "../types";
-
-interface Monitor {
-  name: string;
-  version: string;
-  tick: number;
-  tick_at: string | null;
-  cursor_at: string | null;
-  events: number;
-  late: number;
-  paused: boolean;
-  status: Record<string, unknown> | null;
-  seen_at: string | null;
-  entities: number;
-  filling: number;
-  open: number;
-  members: number;
-  problems: Record<string, unknown>[];
-}
-
-interface Alert {
-  id: number;
-  monitor: string;
-  trigger: string;
-  entity: string;
-  kind: string;
-  severity: string;
-  started_at: string | null;
-  opened_at: string;
-  resolved_at: string | null;
-  resolution: string | null;
-  acked_at: string | null;
-  acked_by: string | null;
-  owner: string | null;
-  note: string | null;
-  silence: number | null;
-}
-
-interface Entity {
-  entity: string;
-  last_at: string | null;
-  count: number;
-  state: unknown;
-  labels: unknown;
-}
 
 const stateOf = (alert: Alert) => (alert.resolved_at && alert.kind !== "momentary" ? "resolved" : alert.acked_at ? "acked" : "failed");
 const toneOf = (severity: string) => (severity === "critical" ? "bad" : severity === "warning" ? "wait" : "off");
@@ -63,11 +24,13 @@ export function Monitors() {
   const monitor = query.get("monitor");
   const everything = query.get("alerts") === "all";
   const [story, setStory] = useState<number | null>(null);
+  const [trying, setTrying] = useState<Monitor | null>(null);
   const monitors = useQuery({ queryKey: ["monitors"], queryFn: () => get<List<Monitor>>("/monitors"), refetchInterval: 3000 });
   const alerts = useQuery({ queryKey: ["alerts", monitor, everything], queryFn: () => get<List<Alert>>("/alerts", { monitor, current: !everything }), refetchInterval: 3000 });
   const ack = useAction<Alert, { ids: number[] }>({ act: (alert) => post<{ ids: number[] }>("/alerts/ack", { ids: [alert.id] }), told: (result, alert) => (result.ids.length ? `You have taken note of ${alert.trigger} of ${alert.entity}.` : "Somebody had acknowledged it before.") });
-  const silence = useAction<Alert>({ act: (alert) => post(`/monitors/${encodeURIComponent(alert.monitor)}/silences`, { matchers: { trigger: alert.trigger, entity: alert.entity }, lasts: "1h", comment: "from the console" }), told: (_, alert) => `Nobody is told of ${alert.trigger} of ${alert.entity} for an hour.` });
-  const hold = useAction<Monitor>({ act: (each) => post(`/monitors/${encodeURIComponent(each.name)}/${each.paused ? "resume" : "pause"}`), told: (_, each) => `${each.name} ${each.paused ? "goes on" : "is paused"}.` });
+  const silence = useAction<Alert>({ act: (alert) => post(`${pathOf(alert.monitor)}/silences`, { matchers: { trigger: alert.trigger, entity: alert.entity }, lasts: "1h", comment: "from the console" }), told: (_, alert) => `Nobody is told of ${alert.trigger} of ${alert.entity} for an hour.` });
+  const hold = useAction<Monitor>({ act: (each) => post(`${pathOf(each.name)}/${each.paused ? "resume" : "pause"}`), told: (_, each) => `${each.name} ${each.paused ? "goes on" : "is paused"}.` });
+  const flip = useAction<{ monitor: string; trigger: string; on: boolean }>({ act: ({ monitor: name, trigger, on }) => post(`${pathOf(name)}/triggers/${encodeURIComponent(trigger)}/${on ? "on" : "off"}`), told: (_, { trigger, on }) => (on ? `${trigger} is on: everybody is looked at anew.` : `${trigger} is off: its open alerts are resolved.`) });
   const shown = alerts.data?.items ?? [];
   return (
     <>
@@ -125,7 +88,8 @@ export function Monitors() {
                 </div>
               )}
             </Panel>
-            {monitor && <Entities monitor={monitor} alerts={shown} />}
+            {monitor && <Entities key={monitor} monitor={monitor} alerts={shown} may={may} />}
+            <Silences may={may} />
           </div>
           <div className="stack">
             {monitors.data?.items.map((each) => (
@@ -148,11 +112,17 @@ export function Monitors() {
                     {count(each.tick)}, <Ago at={each.tick_at} />
                   </dd>
                 </dl>
+                {each.triggers.length > 0 && (
+                  <div className="pad">
+                    <Chips label={`Triggers of ${each.name}`} options={each.triggers.map((value) => ({ value, tone: (each.off ?? []).includes(value) ? "off" : "ok" }))} value={each.triggers.filter((name) => !(each.off ?? []).includes(name))} onChange={(next) => { if (!may) return; const changed = each.triggers.find((name) => next.includes(name) === (each.off ?? []).includes(name)); if (changed) flip.mutate({ monitor: each.name, trigger: changed, on: next.includes(changed) }); }} />
+                  </div>
+                )}
                 {each.problems.length > 0 && <JsonView value={each.problems} label={`problems of ${each.name}`} />}
                 <div className="card-foot">
                   <Button className="small" aria-pressed={monitor === each.name} onClick={() => change({ monitor: monitor === each.name ? null : each.name })}>
                     {monitor === each.name ? "Show all monitors" : "Whom it follows"}
                   </Button>
+                  {may && each.triggers.length > 0 && <Button className="small" onClick={() => setTrying(each)}>Try on the past</Button>}
                   {may && <Button className="small" onClick={() => hold.mutate(each)}>{each.paused ? "Resume" : "Pause"}</Button>}
                 </div>
               </Panel>
@@ -160,7 +130,8 @@ export function Monitors() {
           </div>
         </div>
       )}
-      {story !== null && <Story id={story} onClose={() => setStory(null)} />}
+      {story !== null && <Story id={story} may={may} onClose={() => setStory(null)} />}
+      {trying && <Backtest monitor={trying} onClose={() => setTrying(null)} />}
     </>
   );
 }
@@ -169,56 +140,3 @@ const healthOf = (monitor: Monitor): string => {
   const health = monitor.status?.health ?? monitor.status?.state;
   return typeof health === "string" ? health.toLowerCase() : "healthy";
 };
-
-function Entities({ monitor, alerts }: { monitor: string; alerts: Alert[] }) {
-  const found = useQuery({ queryKey: ["entities", monitor], queryFn: () => get<List<Entity>>(`/monitors/${encodeURIComponent(monitor)}/entities`), refetchInterval: 5000 });
-  const [open, setOpen] = useState<string | null>(null);
-  const troubled = new Set(alerts.filter((alert) => !alert.resolved_at).map((alert) => alert.entity));
-  return (
-    <Panel title={`Whom ${monitor} follows`} aside={<span className="faint">{count(found.data?.items.length ?? 0)}</span>}>
-      {found.data?.items.length === 0 && <Empty title="Nobody yet">Entities come with their first event, or with <code>tidemill monitor roster add NAME</code>.</Empty>}
-      <ul className="entities">
-        {found.data?.items.map((each) => (
-          <li key={each.entity}>
-            <button type="button" aria-expanded={open === each.entity} onClick={() => setOpen(open === each.entity ? null : each.entity)}>
-              <State state={troubled.has(each.entity) ? "failed" : "alive"} label={each.entity} />
-              <span className="faint">{plural(each.count, "event")}, the last <Ago at={each.last_at} /></span>
-            </button>
-            {open === each.entity && <JsonView value={{ state: each.state, labels: each.labels }} label={`state of ${each.entity}`} />}
-          </li>
-        ))}
-      </ul>
-    </Panel>
-  );
-}
-
-interface StoryData {
-  alert: Alert;
-  explain: unknown;
-  history: { at: string; action: string; who: string | null; detail: unknown }[];
-}
-
-/** Why an alert opened, and who did what since. */
-function Story({ id, onClose }: { id: number; onClose: () => void }) {
-  const found = useQuery({ queryKey: ["alerts", "story", id], queryFn: () => get<StoryData>(`/alerts/${id}`) });
-  return (
-    <Dialog title={found.data ? `${found.data.alert.trigger} of ${found.data.alert.entity}` : "Alert"} onClose={onClose} wide>
-      {found.error && <Trouble error={found.error} />}
-      {found.isPending && <Loading />}
-      {found.data && (
-        <>
-          <h3>Why it opened</h3>
-          <JsonView value={found.data.explain} label="why it opened" />
-          <h3>What happened since</h3>
-          <ul className="why">
-            {found.data.history.map((each, index) => (
-              <li key={index}>
-                <b>{each.action}</b> {each.who && `by ${each.who}`} <span className="faint"><Ago at={each.at} /></span>
-              </li>
-            ))}
-          </ul>
-        </>
-      )}
-    </Dialog>
-  );
-}

@@ -1,10 +1,10 @@
 /** Queues: how much waits and for how long, how fast jobs may start, and whether anybody takes them. */
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { get, post, put } from "../api";
 import { useAction } from "../parts/acting";
-import { Button, count, Dialog, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
-import { Link } from "../router";
+import { Button, Chips, count, Dialog, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
+import { Link, useFilters } from "../router";
 import { useMay } from "../session";
 import { duration } from "../times";
 import type { List, Queue } from "../types";
@@ -14,14 +14,18 @@ const paused = (queue: Queue) => queue.control.some((wish) => wish.startsWith("*
 export function Queues() {
   const may = useMay("operate");
   const [limited, setLimited] = useState<Queue | null>(null);
-  const found = useQuery({ queryKey: ["queues"], queryFn: () => get<List<Queue>>("/queues"), refetchInterval: 5000 });
+  const [query, change] = useFilters();
+  const internal = query.get("internal") === "yes";
+  const found = useQuery({ queryKey: ["queues", internal], queryFn: () => get<List<Queue>>("/queues", { internal: internal || null }), refetchInterval: 5000, placeholderData: keepPreviousData });
   const hold = useAction<{ name: string; verb: "pause" | "resume" }>({
     act: ({ name, verb }) => post(`/queues/${encodeURIComponent(name)}/${verb}`),
     told: (_, { name, verb }) => (verb === "pause" ? `Queue ${name} is paused: running jobs finish, no new ones start.` : `Queue ${name} goes on.`),
   });
   return (
     <>
-      <Head title="Queues" under="What is in each queue now, who serves it, and how fast its jobs may start." />
+      <Head title="Queues" under="What is in each queue now, who serves it, and how fast its jobs may start.">
+        <Chips label="Which queues" options={[{ value: "internal", label: "Tidemill's own too" }]} value={internal ? ["internal"] : []} onChange={(next) => change({ internal: next.length ? "yes" : null })} />
+      </Head>
       {found.error && <Trouble error={found.error} retry={() => void found.refetch()} />}
       <Panel>
         {found.isPending ? (
@@ -42,6 +46,8 @@ export function Queues() {
                   <th className="num">Later</th>
                   <th className="num">Held</th>
                   <th className="num">Oldest</th>
+                  <th className="num" title="How long jobs that started in the last five minutes had waited since they were due">Half waited</th>
+                  <th className="num" title="The same for 99 in 100">99% waited</th>
                   <th className="num">Workers</th>
                   <th>Limit</th>
                   {may && <th />}
@@ -66,6 +72,8 @@ export function Queues() {
                     <td className="num">{count(queue.delayed)}</td>
                     <td className="num">{count(queue.held)}</td>
                     <td className="num">{queue.oldest === null ? <span className="faint">–</span> : duration(queue.oldest)}</td>
+                    <td className="num nowrap">{within(queue.half_within)}</td>
+                    <td className="num nowrap">{within(queue.most_within)}</td>
                     <td className="num">
                       <Link to="/workers">{count(queue.workers)}</Link>
                     </td>
@@ -93,6 +101,8 @@ export function Queues() {
     </>
   );
 }
+
+const within = (seconds: number | null) => (seconds === null ? <span className="faint">–</span> : `≤ ${duration(seconds)}`);
 
 const perTime = (rate: number) => (rate >= 1 ? `${Number(rate.toFixed(2))}/s` : `${Number((rate * 60).toFixed(2))}/m`);
 

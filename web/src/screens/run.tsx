@@ -13,7 +13,7 @@ import { Timeline } from "../run/timeline";
 import { drawFlow, tellTick, waitsOf, worksOf } from "../run/told";
 import { useMay } from "../session";
 import { absolute, Ago, duration, Took } from "../times";
-import type { Job, JobLine, Page, Run, StateAt, Tick, Ticks, Tree } from "../types";
+import type { Declared, Job, JobLine, List, Page, Run, StateAt, Tick, Ticks, Tree } from "../types";
 
 const Graph = lazy(() => import("../run/graph"));
 
@@ -137,8 +137,10 @@ function GraphPanel({ run, tree, ticks, journal, total, at, chosen, onChoose, on
   // eslint-disable-next-line react-hooks/exhaustive-deps
   const drawn = useMemo(() => (tree ? drawDag(tree.definition) : null), [definition]);
   const isOver = at === null && run.ended_at !== null;
+  const declared = useQuery({ queryKey: ["workflows"], queryFn: () => get<List<Declared>>("/workflows"), enabled: run.shape === "flow", staleTime: 60_000 });
+  const graph = declared.data?.items.find((each) => each.name === run.workflow && each.shape === "flow")?.graph ?? null;
   const { boxes, edges } = useMemo(() => {
-    if (run.shape === "flow") return drawFlow(ticks, isOver);
+    if (run.shape === "flow") return drawFlow(ticks, isOver, graph);
     const known = new Map(tree?.nodes.map((node) => [node.node, node]));
     const nodes = (drawn?.nodes ?? []).filter(({ name }) => known.has(name));
     const names = new Set(nodes.map(({ name }) => name));
@@ -152,14 +154,14 @@ function GraphPanel({ run, tree, ticks, journal, total, at, chosen, onChoose, on
       }),
       edges: (drawn?.edges ?? []).filter((edge) => names.has(edge.from) && names.has(edge.to)),
     };
-  }, [run.shape, ticks, isOver, tree, drawn]);
+  }, [run.shape, ticks, isOver, graph, tree, drawn]);
   const moment = at === null ? null : journal.find((tick) => tick.seq === at)?.at;
   return (
     <Panel
       title="Graph"
       aside={
         <span className="row">
-          <span className="faint">{boxes.length} {run.shape === "dag" ? "nodes" : "steps so far"}</span>
+          <span className="faint">{boxes.length} {run.shape === "dag" ? "nodes" : graph ? "steps and events" : "steps so far"}</span>
           <Button kind="quiet" aria-pressed={big} onClick={() => setBig(!big)}>
             {big ? "smaller" : "larger"}
           </Button>

@@ -5,8 +5,15 @@ import { useAction } from "../parts/acting";
 import { Button, count, Empty, Head, Loading, Panel, Search, State, Trouble } from "../parts/ui";
 import { Link, useFilters } from "../router";
 import { useMay } from "../session";
-import { Ago } from "../times";
+import { absolute, Ago } from "../times";
 import type { List, Schedule } from "../types";
+
+/** A moment in a few characters: the time of day, with the day where it is another one. */
+function clock(at: string): string {
+  const moment = new Date(at);
+  const time = moment.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  return moment.toDateString() === new Date().toDateString() ? time : `${moment.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
+}
 
 export function Schedules() {
   const may = useMay("operate");
@@ -56,7 +63,7 @@ export function Schedules() {
                     </td>
                     <td>{schedule.paused ? <State state="paused" /> : <State state="run" label="on" />}</td>
                     <td className="nowrap">{schedule.when}</td>
-                    <td className="nowrap">{schedule.paused ? <span className="faint">–</span> : <Ago at={schedule.next_fire} />}</td>
+                    <td className="nowrap">{schedule.paused ? <span className="faint">–</span> : <span title={`and then\n${schedule.then.map(absolute).join("\n")}`}><Ago at={schedule.next_fire} /> <span className="faint">then {schedule.then.slice(0, 2).map(clock).join(", ")}</span></span>}</td>
                     <td className="nowrap">
                       {schedule.last_job_id ? (
                         <Link to={`/jobs/${schedule.last_job_id}`}>

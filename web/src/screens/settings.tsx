@@ -1,12 +1,13 @@
 /** Settings: the theme, tokens for programs and people, and what this is. */
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
-import { get, post, remove } from "../api";
+import { get, post, put, remove } from "../api";
 import { useAction } from "../parts/acting";
-import { Button, Chips, Dialog, Empty, Fact, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
+import { Button, bytes, Chips, Dialog, Empty, Fact, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
 import { useMay, useSession } from "../session";
 import { type Choice, choice, choose, useTheme } from "../theme";
 import { Ago } from "../times";
+import "../style/days.css";
 import type { List, Token } from "../types";
 
 export function Settings() {
@@ -17,7 +18,7 @@ export function Settings() {
     <>
       <Head title="Settings" />
       <div className="columns">
-        <div className="stack">{admin ? <Tokens /> : <Panel title="Tokens"><Empty title="Tokens are for admins">Your token has scope {session.scope}.</Empty></Panel>}</div>
+        <div className="stack">{admin ? <Tokens /> : <Panel title="Tokens"><Empty title="Tokens are for admins">Your token has scope {session.scope}.</Empty></Panel>}<Retention may={admin} /></div>
         <div className="stack">
           <Panel title="Theme">
             <div className="pad">
@@ -43,7 +44,7 @@ export function Settings() {
                 <kbd>Ctrl K</kbd> or <kbd>/</kbd>
               </Fact>
               <Fact name="Go to a screen">
-                <kbd>g</kbd> and a letter: <kbd>h</kbd> home, <kbd>r</kbd> runs, <kbd>j</kbd> jobs, <kbd>i</kbd> inputs, <kbd>q</kbd> queues, <kbd>w</kbd> workers
+                <kbd>g</kbd> and a letter: <kbd>h</kbd> home, <kbd>r</kbd> runs, <kbd>j</kbd> jobs, <kbd>i</kbd> inputs, <kbd>q</kbd> queues, <kbd>w</kbd> workers; <kbd>Ctrl K</kbd> lists them all
               </Fact>
               <Fact name="In lists">
                 <kbd>j</kbd> <kbd>k</kbd> move, <kbd>x</kbd> choose, <kbd>↵</kbd> open
@@ -53,6 +54,104 @@ export function Settings() {
         </div>
       </div>
     </>
+  );
+}
+
+interface Kept {
+  days: number;
+  set: number | null;
+  bytes: number;
+  oldest: string | null;
+}
+
+interface Retained {
+  jobs: Kept;
+  runs: Kept;
+  events: Kept;
+  configured: number;
+  set_by: string | null;
+  set_at: string | null;
+}
+
+const KINDS = [
+  { name: "jobs", label: "Finished jobs and their logs" },
+  { name: "runs", label: "Ended runs" },
+  { name: "events", label: "The event log" },
+] as const;
+
+/** For how long things are kept; what nobody sets here is as the processes were configured. */
+function Retention({ may }: { may: boolean }) {
+  const [edited, setEdited] = useState<Record<string, string>>({});
+  const found = useQuery({ queryKey: ["retention"], queryFn: () => get<Retained>("/retention") });
+  const keep = useAction<Record<string, number | null>>({
+    act: (days) => put("/retention", days),
+    told: () => "It is kept so from now on: what is older goes with the next housekeeping.",
+    then: () => setEdited({}),
+  });
+  const kept = found.data;
+  const wanted = (name: (typeof KINDS)[number]["name"]): number | null => {
+    const text = edited[name];
+    if (text === undefined) return kept?.[name].set ?? null;
+    return text.trim() === "" ? null : Number(text);
+  };
+  const isWrong = KINDS.some(({ name }) => { const days = wanted(name); return days !== null && !(Number.isInteger(days) && days >= 1 && days <= 3650); });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    keep.mutate(Object.fromEntries(KINDS.map(({ name }) => [name, wanted(name)])));
+  };
+  return (
+    <Panel title="Retention" aside={kept?.set_by && <span className="faint">set by {kept.set_by} <Ago at={kept.set_at} /></span>}>
+      {found.error && <Trouble error={found.error} />}
+      {found.isPending && <Loading />}
+      {kept && (
+        <form onSubmit={submit}>
+          <div className="scroll" tabIndex={0} role="region" aria-label="Retention">
+            <table>
+              <thead>
+                <tr>
+                  <th>What</th>
+                  <th>Kept for</th>
+                  <th className="num">Size</th>
+                  <th>Since</th>
+                </tr>
+              </thead>
+              <tbody>
+                {KINDS.map(({ name, label }) => (
+                  <tr key={name}>
+                    <td>{label}</td>
+                    <td className="nowrap">
+                      {may ? (
+                        <>
+                          <input className="field days" inputMode="numeric" aria-label={`Days to keep: ${label}`} placeholder={String(kept.configured)} value={edited[name] ?? (kept[name].set === null ? "" : String(kept[name].set))} onChange={(event) => setEdited({ ...edited, [name]: event.target.value })} /> days
+                        </>
+                      ) : (
+                        `${kept[name].days} days`
+                      )}{" "}
+                      {kept[name].set === null && <span className="faint">as configured</span>}
+                    </td>
+                    <td className="num nowrap">{bytes(kept[name].bytes)}</td>
+                    <td className="nowrap">{kept[name].oldest ?? <span className="faint">–</span>}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+          {may && Object.keys(edited).length > 0 && (
+            <div className="card-foot">
+              <span>{isWrong ? "Days are whole numbers from 1 to 3650; empty is as configured." : "What is older than this is dropped for good, within a minute."}</span>
+              <span className="row">
+                <Button className="small" onClick={() => setEdited({})}>
+                  Leave it
+                </Button>
+                <Button kind="danger" className="small" type="submit" busy={keep.isPending} disabled={isWrong}>
+                  Keep it so
+                </Button>
+              </span>
+            </div>
+          )}
+        </form>
+      )}
+    </Panel>
   );
 }
 

@@ -1,9 +1,10 @@
 /** Streams: sources with rate, lag, weight and limit, changed while they run; dead letters with replay. */
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { type FormEvent, useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
-import { Button, count, Empty, Head, Loading, Panel, plural, State, Tag, Trouble } from "../parts/ui";
+import { JsonView, parseJson } from "../parts/json";
+import { Button, count, Dialog, Empty, Head, Loading, Panel, plural, State, Tag, Trouble } from "../parts/ui";
 import { useMay } from "../session";
 import { Ago, duration } from "../times";
 import type { List } from "../types";
@@ -92,6 +93,8 @@ export function Streams() {
 }
 
 function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; onWish: (wish: Wish) => void }) {
+  const [limited, setLimited] = useState<Source | null>(null);
+  const [asking, setAsking] = useState(false);
   const draining = stream.dispatchers.some((each) => each.mode !== "run");
   return (
     <Panel
@@ -101,6 +104,11 @@ function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; on
           {stream.dispatchers.length === 0 ? <State state="silent" label="nobody runs it" /> : <State state={draining ? "draining" : "run"} label={draining ? "draining" : "running"} />}
           <span className="soft">{count(stream.retries)} wait for another attempt</span>
           {stream.dead > 0 && <Tag tone="bad">{plural(stream.dead, "dead letter")}</Tag>}
+          {may && stream.dispatchers.length > 0 && (
+            <Button className="small" onClick={() => setAsking(true)}>
+              Ask live
+            </Button>
+          )}
           {may && stream.dispatchers.length > 0 && (
             <Button className="small" onClick={() => onWish({ stream: stream.name, mode: draining ? "run" : "drain" })}>
               {draining ? "Resume" : "Drain"}
@@ -153,7 +161,10 @@ function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; on
                     </td>
                     <td className="nowrap">{source.max_qps === null ? <span className="faint">none</span> : `${source.max_qps}/s`}</td>
                     {may && (
-                      <td className="right">
+                      <td className="right nowrap">
+                        <Button className="small" aria-label={`Limit ${source.name}`} onClick={() => setLimited(source)}>
+                          Limit
+                        </Button>{" "}
                         <Button className="small" aria-label={`Switch ${source.enabled ? "off" : "on"} ${source.name}`} onClick={() => onWish({ stream: stream.name, source: source.name, enabled: !source.enabled })}>
                           Switch {source.enabled ? "off" : "on"}
                         </Button>
@@ -194,7 +205,69 @@ function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; on
           )}
         </div>
       ))}
+      {limited && <LimitDialog source={limited} onClose={() => setLimited(null)} onLimit={(max_qps) => onWish({ stream: stream.name, source: limited.name, max_qps })} />}
+      {asking && <AskDialog stream={stream} onClose={() => setAsking(false)} />}
     </Panel>
+  );
+}
+
+function LimitDialog({ source, onLimit, onClose }: { source: Source; onLimit: (most: number) => void; onClose: () => void }) {
+  const [text, setText] = useState(source.max_qps === null ? "" : String(source.max_qps));
+  const most = Number(text);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    onLimit(most);
+    onClose();
+  };
+  return (
+    <Dialog title={`Limit source ${source.name}`} onClose={onClose}>
+      <form className="form" onSubmit={submit}>
+        <label>
+          <span>Messages a second that it may begin</span>
+          <input className="field" inputMode="decimal" value={text} onChange={(event) => setText(event.target.value)} placeholder="such as 50" autoFocus />
+          <small>Each dispatcher keeps to it by itself. To stop a source, switch it off.</small>
+        </label>
+        <Button kind="main" type="submit" disabled={!(most > 0)}>
+          Set the limit
+        </Button>
+      </form>
+    </Dialog>
+  );
+}
+
+/** Runs plans on a message of one's own, ahead of the backlog. */
+function AskDialog({ stream, onClose }: { stream: Stream; onClose: () => void }) {
+  const plans = [...new Set(stream.dispatchers.flatMap((each) => Object.keys(each.plans)))];
+  const [eligibilities, setEligibilities] = useState("");
+  const [payload, setPayload] = useState("{}");
+  const read = parseJson(payload);
+  const asking = useAction<void, { result: unknown; failures: Record<string, string> }>({
+    act: () => post<{ result: unknown; failures: Record<string, string> }>(`/streams/${encodeURIComponent(stream.name)}/live`, { eligibilities: eligibilities.split(/[\s,]+/).filter(Boolean), payload: read.value }),
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    asking.mutate();
+  };
+  return (
+    <Dialog title={`Ask ${stream.name} live`} onClose={onClose} wide>
+      <form className="form" onSubmit={submit}>
+        <label>
+          <span>Eligibilities</span>
+          <input className="field" value={eligibilities} onChange={(event) => setEligibilities(event.target.value)} required autoFocus />
+          <small>Which plans to run, by what they are for.{plans.length > 0 && ` Plans: ${plans.join(", ")}.`}</small>
+        </label>
+        <label>
+          <span>Message</span>
+          <textarea className="field" rows={5} value={payload} onChange={(event) => setPayload(event.target.value)} aria-invalid={read.wrong !== undefined} />
+          {read.wrong && <small className="wrong">{read.wrong}</small>}
+        </label>
+        {asking.error && <Trouble error={asking.error} />}
+        {asking.data && <JsonView value={Object.keys(asking.data.failures).length ? asking.data : asking.data.result} label="what the plans found" />}
+        <Button kind="main" type="submit" busy={asking.isPending} disabled={read.wrong !== undefined}>
+          Ask
+        </Button>
+      </form>
+    </Dialog>
   );
 }
 

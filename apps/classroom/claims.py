@@ -1,0 +1,66 @@
+""" "I'm going": who is on the way to whom, and who is in the room. Both are labels of a student, and audited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from apps.classroom.ranking import Claim
+from tidemill.core.errors import TidemillError
+from tidemill.store.database import Database
+from tidemill.store.roster import label_entity, show_entity
+
+CLAIMED, PRESENT = "claimed", "present"
+TRIES = 5
+
+
+class TakenError(TidemillError):
+    """Somebody else is on the way already."""
+
+
+def read_labels(stored: bytes | None) -> dict[str, Any]:
+    """The labels of a student, as they are stored."""
+    return {} if stored is None else msgspec.json.decode(stored, type=dict[str, Any])
+
+
+def claim_in(labels: Mapping[str, Any], now: float) -> Claim | None:
+    """Who is on the way, if anybody still is."""
+    try:
+        claim = msgspec.convert(labels.get(CLAIMED), Claim | None)
+    except msgspec.ValidationError:
+        return None
+    return claim if claim is not None and claim.holds(now) else None
+
+
+def is_present(labels: Mapping[str, Any]) -> bool:
+    return labels.get(PRESENT) is not False
+
+
+async def claim(
+    database: Database, student: str, who: str, monitor: str = "classroom", *, by: str, now: float | None = None
+) -> Claim:
+    """Claim a student for everybody to see. Of two who do so at once one is told that the other is going."""
+    moment = time.time() if now is None else now
+    wanted = Claim(who, round(moment, 3))
+    for _ in range(TRIES):
+        labels = read_labels((await show_entity(database, monitor, student))["labels"])
+        standing = claim_in(labels, moment)
+        if standing is not None and standing.who != who:
+            raise TakenError(f"{standing.who} is on the way to {student} already")
+        change, before = {CLAIMED: msgspec.to_builtins(wanted)}, (CLAIMED, labels.get(CLAIMED))
+        if await label_entity(database, monitor, student, change, by=by, expecting=before):
+            return wanted
+    raise TakenError(f"several people are on the way to {student}: look again")
+
+
+async def give_back(database: Database, student: str, monitor: str = "classroom", *, by: str) -> None:
+    """Nobody is on the way any more."""
+    await label_entity(database, monitor, student, {CLAIMED: None}, by=by)
+
+
+async def mark_present(database: Database, student: str, present: bool, monitor: str = "classroom", *, by: str) -> None:
+    """Whether a student is in the room: who is not cannot be inactive, and nobody is sent to them."""
+    await label_entity(database, monitor, student, {PRESENT: present}, by=by)

@@ -1,0 +1,120 @@
+/** One student: how they stand, and their story run by run, with programs to read and what changed in them. */
+import { doneButton, goingButtons, presenceButton, stateTag } from "./acting.js";
+import { alertItem } from "./alerts.js";
+import { get } from "./api.js";
+import { episodeStrip, runChart } from "./charts.js";
+import { h, toast } from "./dom.js";
+import { clock, howLong, since } from "./times.js";
+
+const SIGNS = { "+": "added", "-": "removed", "~": "set anew" };
+const CONTEXT = 2;
+
+export function open(main, { detail: student, refresh }) {
+  const head = h("div.head", {}, h("div", {}, h("p", {}, h("a", { href: "#/class" }, "← The class")), h("h1", {}, student)));
+  const body = h("div.stack");
+  main.append(head, body);
+  let seen = "";
+  let opened = null;
+  let closed = false;
+
+  async function load() {
+    try {
+      const story = await get("/student", { name: student });
+      if (!closed) draw(story);
+    } catch (error) {
+      body.replaceChildren(h("p.trouble", { role: "alert" }, error.message));
+    }
+  }
+
+  async function again() {
+    await refresh();
+    await load();
+  }
+
+  function draw(story) {
+    const kept = [...body.querySelectorAll("details[data-run]")].filter((each) => each.open).map((each) => each.dataset.run);
+    opened = opened === null ? story.runs.slice(-1).map((run) => run.id) : kept;
+    const open = story.alerts.filter((alert) => !alert.acked_at && !alert.resolved_at).map((alert) => alert.id);
+    const actions = h("div.actions", {}, ...goingButtons(student, story.claim, again), open.length ? doneButton(student, open, again) : null, presenceButton(student, story.present, again));
+    head.querySelector(".actions")?.remove();
+    head.append(actions);
+    const begin = story.runs[0]?.at ?? story.since;
+    body.replaceChildren(
+      h("section.panel", { "aria-label": "Now" },
+        h("dl.facts", {},
+          h("dt", {}, "State"), h("dd", {}, stateTag(story.state), story.stuck_since ? h("span", {}, since(story.stuck_since, { before: " for " })) : ""),
+          h("dt", {}, "Tried"), h("dd", {}, story.tried),
+          h("dt", {}, "Runs"), h("dd", {}, `${story.runs_ever} in all, ${story.runs.length + story.left_out} in the last ${howLong(story.until - story.since)}`)),
+        story.runs.length ? h("div.pad.stack", {}, runChart(story.runs, 0.5), episodeStrip(story.episodes.filter((each) => each.end >= begin), begin, story.until)) : null),
+      h("div.columns", {},
+        h("section.panel", { "aria-labelledby": "runs-title" },
+          h("header", {}, h("h2", { id: "runs-title" }, "Runs, the newest first"), story.left_out ? h("span.faint", {}, `${story.left_out} earlier ones left out`) : null),
+          story.runs.length ? h("div.runs", {}, [...story.runs].reverse().map((run, index) => runItem(run, story.runs.length - index, opened.includes(run.id)))) : h("div.empty", {}, h("div", {}, "Nothing was run in this time."))),
+        h("div.stack", {},
+          h("section.panel", { "aria-labelledby": "alerts-title" }, h("header", {}, h("h2", { id: "alerts-title" }, "Alerts")),
+            story.alerts.length ? h("ul.feed", {}, story.alerts.map((alert) => alertItem(alert, again))) : h("div.empty", {}, h("div", {}, "None in this time."))),
+          promptPanel(story.prompt))));
+  }
+
+  load();
+  return {
+    update(board) {
+      const card = board.cards.find((each) => each.student === student);
+      const mark = JSON.stringify([card?.runs, card?.claim, card?.present, card?.state, board.feed.filter((alert) => alert.student === student)]);
+      if (seen && seen !== mark) load();
+      seen = mark;
+    },
+    close() { closed = true; },
+  };
+}
+
+function runItem(run, number, isOpen) {
+  const share = run.change === null ? "first run" : run.change === 0 ? "no change" : `${Math.round(run.change * 100)} % changed`;
+  return h("details.run-told", { "data-run": run.id, open: isOpen },
+    h("summary", {}, h("span.at", {}, clock(run.at, { seconds: true })), h("b", {}, share), run.state ? stateTag(run.state) : null,
+      run.glass === "stuck" && run.state !== "stuck" ? h("span.tag.wait", { title: "The glass box: five runs in a row without a change" }, "glass box: stuck") : null,
+      h("span.faint.grow", {}, h("span.wide-only", {}, run.bucket ?? "")), h("span.faint", {}, `run ${number}`)),
+    run.unreadable ? h("p.pad.soft", {}, "This program cannot be read.") : h("div.pad", {}, programText(run)));
+}
+
+function programText(run) {
+  const lines = run.diff.length ? folded(run.diff) : run.program.map(([depth, text, runs]) => ({ sign: runs ? " " : "o", depth, text }));
+  if (!lines.length) return h("p.soft", {}, "The program is empty.");
+  return h("ol.program", { "aria-label": run.diff.length ? "What changed" : "Program" }, lines.map(lineItem));
+}
+
+function lineItem(line) {
+  if (line.left) return h("li.left", {}, `${line.left} lines as before`);
+  const kind = { "+": "came", "-": "went", "~": "set" }[line.sign];
+  const made = h(`li${kind ? `.${kind}` : ""}`, {},
+    h("span.sign", { "aria-hidden": "true" }, line.sign === "o" ? "" : line.sign), SIGNS[line.sign] ? h("span.hidden", {}, `${SIGNS[line.sign]}: `) : null,
+    h("code", {}, line.was ? [h("del", {}, line.was), " → ", h("ins", {}, line.text)] : line.text));
+  made.style.setProperty("--depth", line.depth);
+  return made;
+}
+
+/** Long stretches without a change are folded to a line. */
+export function folded(lines) {
+  const near = lines.map((_, index) => lines.slice(Math.max(0, index - CONTEXT), index + CONTEXT + 1).some((line) => line.sign !== " "));
+  const told = [];
+  for (const [index, line] of lines.entries()) {
+    if (near[index]) told.push(line);
+    else if (told.at(-1)?.left) told.at(-1).left += 1;
+    else told.push({ left: 1 });
+  }
+  return lines.every((line) => line.sign === " ") ? lines : told;
+}
+
+function promptPanel(prompt) {
+  const copy = h("button.button.small", { type: "button" }, "Copy");
+  copy.onclick = async () => {
+    try {
+      await navigator.clipboard.writeText(prompt);
+      toast("Copied");
+    } catch {
+      toast("This browser does not let pages copy: mark the text instead", { bad: true });
+    }
+  };
+  return h("section.panel", { "aria-labelledby": "prompt-title" }, h("header", {}, h("h2", { id: "prompt-title" }, "The program, for a language model"), copy),
+    h("div.pad", {}, h("pre.trace", { tabindex: 0 }, prompt)));
+}

@@ -1,0 +1,336 @@
+"""The page's own addresses, under `/pages/classroom/api/`, and the page itself."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from litestar import MediaType, Request, Response, Router, get, post
+from litestar.di import Provide
+from litestar.params import Parameter
+from litestar.response import Stream
+
+from apps.classroom import claims
+from apps.classroom.blocks import Profile
+from apps.classroom.board import Line, line_of
+from apps.classroom.export import alerts_csv, events_csv, export_progsnap2, pseudonyms_for, runs_csv
+from apps.classroom.labels import Precision, labelled
+from apps.classroom.ranking import Claim
+from apps.classroom.research import Day, Profiles, Study, check_span
+from apps.classroom.room import Room
+from apps.classroom.score import BIG_REWRITE, REWRITE_FROM
+from apps.classroom.span import Sweep, sweep
+from apps.classroom.timeline import Story, tell_story
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.page import Page
+from tidemill.monitors import Monitor
+from tidemill.server.desk import Desk, caller_of
+from tidemill.server.problems import Refused
+from tidemill.store.alerts import ack_alerts, list_alerts, note_alert, show_alert
+from tidemill.store.roster import switch_trigger
+
+FOLDER = Path(__file__).with_name("page")
+MOST_IDS = 500
+MOST_TEXT = 4000
+STORY = 3 * 3600.0
+
+Asked = Request[Any, Any, Any]
+Name = Annotated[str, Parameter(min_length=1, max_length=400)]
+Moment = Annotated[float | None, Parameter(ge=0, le=1e11)]
+
+
+class Lesson(msgspec.Struct, frozen=True):
+    """What the page's handlers work with."""
+
+    watch: Monitor
+    room: Room
+    study: Study
+    profile: Profile
+    key: str
+    lasting_key: bool
+    """Whether pseudonyms are the same after the server was started again."""
+
+
+# -- for teachers ---------------------------------------------------------------------------------
+
+
+class Going(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Somebody goes to a student."""
+
+    student: str
+    who: str = ""
+
+
+class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    student: str
+    present: bool
+    who: str = ""
+
+
+class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Alerts that somebody has looked after."""
+
+    ids: list[int]
+    note: str | None = None
+    who: str = ""
+
+
+class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A note on an alert; `right` says whether it was, as a label."""
+
+    note: str | None = None
+    right: bool | None = None
+    who: str = ""
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    student: str
+    claim: Claim | None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """Alerts that nobody had acknowledged before."""
+
+    ids: list[int]
+
+
+class Alerts(msgspec.Struct, frozen=True):
+    items: list[Line]
+
+
+@get("/board", opt={"scope": "read"})
+async def get_board(desk: Desk, lesson: Lesson) -> Response[bytes]:
+    """Whom to go to, everybody at a glance, the alerts of now."""
+    return Response(await lesson.room.board(desk.database), media_type=MediaType.JSON)
+
+
+@get("/live", opt={"scope": "read"}, media_type="text/event-stream")
+async def get_live(desk: Desk, lesson: Lesson) -> Stream:
+    """Tells when there is something new on the board."""
+    stream = lesson.room.watch(desk.database, lambda: desk.hub.closed)
+    return Stream(stream, media_type="text/event-stream")
+
+
+@get("/student", opt={"scope": "read"})
+async def get_student(desk: Desk, lesson: Lesson, name: Name, since: Moment = None, until: Moment = None) -> Story:
+    """A student's runs, programs, changes, episodes and alerts; of the last hours, if nothing else is said."""
+    end = time.time() if until is None else until
+    begin, end = check_span(end - STORY if since is None else since, end)
+    return await tell_story(desk.database, name, begin, end, profile=lesson.profile, monitor=lesson.watch.name)
+
+
+@get("/alerts", opt={"scope": "read"})
+async def get_alerts(
+    desk: Desk,
+    lesson: Lesson,
+    trigger: Annotated[str | None, Parameter(max_length=100)] = None,
+    limit: Annotated[int, Parameter(ge=1, le=1000)] = 200,
+) -> Alerts:
+    """All alerts, the newest first: those of earlier, too."""
+    rows = await list_alerts(desk.database, lesson.watch.name, trigger=trigger, limit=limit)
+    return Alerts([line_of(row) for row in rows])
+
+
+@post("/claim", opt={"scope": "operate"}, status_code=200)
+async def post_claim(desk: Desk, lesson: Lesson, request: Asked, data: Going) -> Claimed:
+    """ "I'm going": everybody sees who is."""
+    who = _who(data.who, request)
+    try:
+        claim = await claims.claim(desk.database, data.student, who, lesson.watch.name, by=_by(data.who, request))
+    except claims.TakenError as error:
+        raise Refused(409, str(error)) from error
+    return Claimed(data.student, claim)
+
+
+@post("/give-back", opt={"scope": "operate"}, status_code=200)
+async def post_give_back(desk: Desk, lesson: Lesson, request: Asked, data: Going) -> Claimed:
+    """Nobody is on the way any more."""
+    await claims.give_back(desk.database, data.student, lesson.watch.name, by=_by(data.who, request))
+    return Claimed(data.student, None)
+
+
+@post("/presence", opt={"scope": "operate"}, status_code=200)
+async def post_presence(desk: Desk, lesson: Lesson, request: Asked, data: Presence) -> Presence:
+    """Whether a student is in the room."""
+    by = _by(data.who, request)
+    await claims.mark_present(desk.database, data.student, data.present, lesson.watch.name, by=by)
+    return data
+
+
+@post("/ack", opt={"scope": "operate"}, status_code=200)
+async def post_ack(desk: Desk, lesson: Lesson, request: Asked, data: Seen) -> Done:
+    """Somebody has been there. A lasting alert comes back if nothing changes."""
+    if not 0 < len(data.ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in data.ids):
+        raise ConfigError(f"say which alerts: 1 to {MOST_IDS} ids")
+    for id in data.ids:
+        await _ours(desk, lesson, id)
+    note = _text(data.note) or None
+    done = await ack_alerts(desk.database, data.ids, by=_by(data.who, request), at=time.time(), note=note)
+    return Done(sorted(done))
+
+
+@post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200)
+async def post_note(desk: Desk, lesson: Lesson, request: Asked, alert_id: int, data: Note) -> Line:
+    """A note on an alert, or whether it was right: what is not said stays as it is."""
+    row = await _ours(desk, lesson, alert_id)
+    text = row["note"] if data.note is None else _text(data.note)
+    if data.right is not None:
+        text = labelled(text, data.right)
+    await note_alert(desk.database, alert_id, by=_by(data.who, request), note=text or "")
+    return line_of(await show_alert(desk.database, alert_id))
+
+
+# -- for researchers ------------------------------------------------------------------------------
+
+
+class About(msgspec.Struct, frozen=True):
+    """What the researcher's part begins with."""
+
+    profile: str
+    triggers: list[dict[str, Any]]
+    big_rewrite: float
+    rewrite_from: float
+    lasting_key: bool
+    glass_box: bool
+
+
+class Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    on: bool
+    who: str = ""
+
+
+class Switched(msgspec.Struct, frozen=True):
+    trigger: str
+    on: bool
+
+
+@get("/about", opt={"scope": "read"})
+async def get_about(desk: Desk, lesson: Lesson) -> About:
+    """The profile, and the triggers with what they say."""
+    return About(
+        profile=lesson.profile,
+        triggers=[{"name": each.name, "kind": each.kind, "says": each.describe} for each in lesson.watch.triggers],
+        big_rewrite=BIG_REWRITE,
+        rewrite_from=REWRITE_FROM,
+        lasting_key=lesson.lasting_key,
+        glass_box=f"{lesson.watch.name}-glass" in desk.app.monitors,
+    )
+
+
+@post("/triggers/{name:str}", opt={"scope": "operate"}, status_code=200)
+async def post_trigger(desk: Desk, lesson: Lesson, request: Asked, name: str, data: Switch) -> Switched:
+    """Switch a type of alert off, which resolves those that are open, or on again."""
+    known = [trigger.name for trigger in lesson.watch.triggers]
+    if name not in known:
+        raise NotFoundError(f"there is no trigger {name!r}; there are {', '.join(known)}")
+    await switch_trigger(desk.database, lesson.watch.name, name, data.on, by=_by(data.who, request))
+    return Switched(name, data.on)
+
+
+@get("/sweep", opt={"scope": "read"})
+async def get_sweep(desk: Desk, lesson: Lesson, since: float, until: float, profile: Profile | None = None) -> Sweep:
+    """How often each trigger would have fired, for every threshold."""
+    begin, end = check_span(since, until)
+    return sweep(await lesson.study.lives(desk.database, begin, end, profile or lesson.profile))
+
+
+@get("/profiles", opt={"scope": "read"})
+async def get_profiles(desk: Desk, lesson: Lesson, since: float, until: float) -> Profiles:
+    """What the document's figures, the corrected ones and the glass box would have told."""
+    begin, end = check_span(since, until)
+    names = await pseudonyms_for(desk.database, lesson.key, lesson.watch.name)
+    return await lesson.study.profiles(desk.database, begin, end, names)
+
+
+@get("/day", opt={"scope": "read"})
+async def get_day(desk: Desk, lesson: Lesson, since: float, until: float) -> Day:
+    """A span to be played once more."""
+    begin, end = check_span(since, until)
+    names = await pseudonyms_for(desk.database, lesson.key, lesson.watch.name)
+    return await lesson.study.day(desk.database, begin, end, names)
+
+
+@get("/precision", opt={"scope": "read"})
+async def get_precision(desk: Desk, lesson: Lesson, since: float, until: float) -> list[Precision]:
+    """How often each trigger was right, by people's notes."""
+    return await lesson.study.precision(desk.database, *check_span(since, until))
+
+
+@get("/export/{name:str}", opt={"scope": "read"})
+async def get_export(
+    desk: Desk, lesson: Lesson, request: Asked, name: str, since: float, until: float
+) -> Response[bytes]:
+    """The data of a span, with pseudonyms: progsnap2.zip, events.csv, runs.csv or alerts.csv."""
+    begin, end = check_span(since, until)
+    database, monitor = desk.database, lesson.watch.name
+    names = await pseudonyms_for(database, lesson.key, monitor)
+    if name == "progsnap2.zip":
+        body, kind = await export_progsnap2(database, begin, end, names, monitor), "application/zip"
+    elif name in ("events.csv", "alerts.csv"):
+        table = events_csv if name == "events.csv" else alerts_csv
+        body, kind = (await table(database, begin, end, names, monitor)).encode(), "text/csv"
+    elif name == "runs.csv":
+        lives = await lesson.study.lives(database, begin, end, lesson.profile)
+        body, kind = runs_csv(lives, names).encode(), "text/csv"
+    else:
+        raise NotFoundError(
+            f"there is no export {name!r}: progsnap2.zip, events.csv, runs.csv and alerts.csv are there"
+        )
+    await desk.note(caller_of(request), "classroom.export", monitor, after={"file": name, "since": begin, "until": end})
+    headers = {"content-disposition": f'attachment; filename="classroom-{name}"', "cache-control": "no-store"}
+    return Response(body, media_type=kind, headers=headers)
+
+
+HANDLERS = [
+    get_board, get_live, get_student, get_alerts, post_claim, post_give_back, post_presence, post_ack, post_note,
+    get_about, post_trigger, get_sweep, get_profiles, get_day, get_precision, get_export,
+]  # fmt: skip
+
+
+def classroom_page(watch: Monitor, profile: Profile = "document") -> Page:
+    """The page of a classroom's monitor. `CLASSROOM_KEY` keeps pseudonyms the same from one start to the next."""
+    key = os.environ.get("CLASSROOM_KEY")
+    lesson = Lesson(
+        watch=watch,
+        room=Room(watch.name),
+        study=Study(watch, profile),
+        profile=profile,
+        key=key or secrets.token_hex(16),
+        lasting_key=bool(key),
+    )
+
+    async def the_lesson() -> Lesson:
+        return lesson
+
+    router = Router(path="/", route_handlers=HANDLERS, dependencies={"lesson": Provide(the_lesson, use_cache=True)})
+    return Page("classroom", "Classroom", FOLDER, [router])
+
+
+async def _ours(desk: Desk, lesson: Lesson, id: int) -> Any:
+    """An alert of this class."""
+    row = await show_alert(desk.database, id if 0 < id < 2**63 else 0)
+    if row["monitor"] != lesson.watch.name:
+        raise NotFoundError(f"alert {id} is not one of this class")
+    return row
+
+
+def _who(said: str, request: Asked) -> str:
+    """Whom others see: the name that somebody gave themselves, else that of their token."""
+    return _text(said, most=80) or caller_of(request).name
+
+
+def _by(said: str, request: Asked) -> str:
+    """Whom the audit names: a name that was given, and whose token it was in any case."""
+    name, caller = _text(said, most=80), caller_of(request).name
+    return f"{name}, {caller}" if name and name != caller else caller
+
+
+def _text(said: str | None, *, most: int = MOST_TEXT) -> str:
+    text = " ".join((said or "").split()) if most < MOST_TEXT else (said or "").strip()
+    if len(text) > most:
+        raise ConfigError(f"this is too long: {len(text):,} characters, and {most:,} is the most")
+    return text

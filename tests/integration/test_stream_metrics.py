@@ -1,0 +1,86 @@
+"""What `/metrics` says of streams: the numbers of the messages, each with the stream and the source it comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support import eventually
+from tests.support.streams import publish, running_stream
+from tidemill.core.retry import retry
+from tidemill.engine.telemetry import exposition
+from tidemill.engine.telemetry.exposition import Exposition
+from tidemill.store.database import Database
+from tidemill.streams import Filtered, Plan, PostgresSource, Stream, task
+
+
+class Checking(Plan, eligibility="check"):
+    @task
+    async def check(self, ctx: Any) -> None:
+        if ctx.value == "bad":
+            raise ValueError("bad news")
+        if ctx.value == "not ours":
+            raise Filtered("not ours")
+
+
+@pytest.fixture(autouse=True)
+def _always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "FRESH", 0.0)
+    monkeypatch.setattr(exposition, "COST_RATIO", 0.0)
+
+
+async def scrape(database: Database) -> dict[tuple[str, frozenset[str]], float]:
+    """Every sample by its name and the values of its labels but those of the process."""
+    text, _ = await Exposition(database).text()
+    return {
+        (sample.name, frozenset(value for name, value in sample.labels.items() if name not in ("host", "pid"))): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+        if sample.name.startswith("tidemill_stream")
+    }
+
+
+async def test_every_number_tells_its_stream_and_its_source(database: Database, database_url: str) -> None:
+    eligible = frozenset({"check"})
+    sources = [
+        PostgresSource("posts", eligibilities=eligible, weight=3, max_qps=50, message_id="key"),
+        PostgresSource("old", eligibilities=eligible, max_age="1s"),
+    ]
+    stream = Stream("s", plans=[Checking], sources=sources, engines=0, retry=retry(2, backoff=0.01, jitter=0.0))
+    await publish(database, "posts", ["good", "good", "bad", "not ours"])
+    await publish(database, "posts", ["twice", "twice"], key="a")
+    await publish(database, "old", ["stale"])
+    await database.fetch("UPDATE tidemill.event_log SET at = now() - interval '1 minute' WHERE topic = 'old'")
+
+    def outcome(found: dict[Any, float], source: str, what: str) -> float | None:
+        return found.get(("tidemill_stream_messages_total", frozenset({"s", source, what})))
+
+    async def all_told() -> dict[tuple[str, frozenset[str]], float] | None:
+        found = await scrape(database)
+        told = outcome(found, "posts", "dead") == 1 and outcome(found, "old", "expired") == 1
+        return found if told and outcome(found, "posts", "done") == 4 else None
+
+    async with running_stream(stream, database_url):
+        found = await eventually(all_told)
+        assert outcome(found, "posts", "arrived") == 6
+        assert (outcome(found, "posts", "failed"), outcome(found, "posts", "retried")) == (2, 1)
+        assert outcome(found, "posts", "duplicate") == 1
+        assert outcome(found, "old", "arrived") == 1
+        for name, value in (("in_flight", 0), ("weight", 3), ("limit", 50), ("enabled", 1)):
+            assert found[f"tidemill_stream_{name}", frozenset({"s", "posts"})] == value, name
+        assert found["tidemill_stream_lag", frozenset({"s", "posts"})] >= 0, "it is looked up now and then"
+        assert found["tidemill_stream_engines", frozenset({"s"})] == 1
+        runs = {
+            what: found["tidemill_stream_plan_runs_total", frozenset({"s", "Checking", "posts", what})]
+            for what in ("done", "filtered", "failed")
+        }
+        assert runs == {"done": 3, "filtered": 1, "failed": 2}
+        assert found["tidemill_stream_plan_seconds_count", frozenset({"s", "Checking", "posts"})] == 4
+        assert found["tidemill_stream_plan_seconds_sum", frozenset({"s", "Checking", "posts"})] > 0
+    after = await scrape(database)
+    assert outcome(after, "posts", "done") == 4, "totals outlive the dispatcher"
+    assert not any(name == "tidemill_stream_lag" for name, _ in after), "who has ended tells nothing of now"

@@ -1,0 +1,55 @@
+"""The walk over folders: every file that a pattern means is found, and nothing leads it astray."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.pipelines import put
+from tidemill.pipelines.pattern import Pattern
+from tidemill.pipelines.walk import Walk
+
+TEXTS = ("a/{x}.txt", "a/**/{x}.txt", "a/b/*", "**/c.txt", "{y}/b/{x}.txt", "a/{x}/**", "c.txt", "a/b/c.txt")
+FILES = {
+    path: ""
+    for path in ("c.txt", "a/c.txt", "a/d.md", "a/b/c.txt", "a/b/.hidden", "a/b/b/e.txt", "x/b/c.txt", "a/.h/c.txt")
+}
+
+
+@given(st.lists(st.sampled_from(TEXTS), min_size=1, unique=True))
+def test_a_walk_finds_exactly_what_the_patterns_match(tmp_path_factory, texts: list[str]) -> None:
+    root = tmp_path_factory.getbasetemp() / "walked"
+    if not root.exists():
+        put(root, FILES)
+    survey = Walk(str(root), [Pattern(text) for text in texts]).run()
+    for pattern, found in survey.matched.items():
+        assert set(found) == {path for path in FILES if pattern.match(path) is not None}
+    assert set(survey.signatures) == {path for found in survey.matched.values() for path in found}
+    assert survey.problems == []
+
+
+def test_links_that_lead_back_are_told_and_walked_no_further(tmp_path: Path) -> None:
+    put(tmp_path, {"a/b/c.txt": ""})
+    (tmp_path / "a/b/up").symlink_to(tmp_path / "a")
+    (tmp_path / "a/b/self").symlink_to("self")
+    survey = Walk(str(tmp_path), [Pattern("a/**/{x}.txt")]).run()
+    assert list(survey.signatures) == ["a/b/c.txt"]
+    assert [problem.removeprefix(str(tmp_path)) for problem in survey.problems] == [
+        "/a/b/up/ is a link that leads back to where it is: left alone"
+    ]
+
+
+def test_a_link_to_a_folder_elsewhere_is_followed(tmp_path: Path) -> None:
+    put(tmp_path, {"elsewhere/x.txt": "", "root/a/y.txt": ""})
+    (tmp_path / "root/a/more").symlink_to(tmp_path / "elsewhere")
+    survey = Walk(str(tmp_path / "root"), [Pattern("a/**/{x}.txt")]).run()
+    assert set(survey.signatures) == {"a/y.txt", "a/more/x.txt"}
+
+
+def test_folders_whose_names_are_not_utf8_are_told(tmp_path: Path) -> None:
+    os.makedirs(os.fsencode(tmp_path) + b"/a/\xff")
+    survey = Walk(str(tmp_path), [Pattern("a/**/{x}.txt")]).run()
+    assert [problem.endswith("its name is not UTF-8, and it is left alone") for problem in survey.problems] == [True]

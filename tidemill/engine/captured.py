@@ -1,0 +1,85 @@
+"""What an attempt at a job logs, kept for people to see: the last lines, and no more of them than fit.
+
+Lines come from structlog and from Python's own logging, in the processes whose logs Tidemill has set up
+(`engine.logs`); what a task prints is not among them. One lock a line: a task may log from several threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from tidemill.core.codec import encode, storable
+
+MOST_LINES = 200
+MOST_BYTES = 64 * 1024
+MOST_WORDS = 4_000
+MOST_OF_A_FIELD = 1_000
+
+#: What every line has anyway, or what the page shows elsewhere.
+_KNOWN = frozenset({"event", "level", "job", "task", "attempt", "exc_info", "timestamp", "exception"})
+
+
+class Lines:
+    """The last lines of one attempt."""
+
+    __slots__ = ("_began_at", "_dropped", "_lines", "_lock", "_size", "fresh")
+
+    def __init__(self) -> None:
+        self.fresh = False
+        """Whether something has come since they were last taken."""
+        self._began_at = time.time()
+        self._lines: deque[bytes] = deque()
+        self._size = 0
+        self._dropped = 0
+        self._lock = threading.Lock()
+
+    def add(self, line: bytes) -> None:
+        """Keep one more line, which is a JSON object; the oldest go when there is no room for it."""
+        with self._lock:
+            self._lines.append(line)
+            self._size += len(line)
+            self.fresh = True
+            while len(self._lines) > MOST_LINES or (self._size > MOST_BYTES and len(self._lines) > 1):
+                self._size -= len(self._lines.popleft())
+                self._dropped += 1
+
+    def take(self) -> tuple[float, int, bytes]:
+        """When they began, how many were dropped, and all lines as one JSON array."""
+        with self._lock:
+            self.fresh = False
+            return self._began_at, self._dropped, b"[" + b",".join(self._lines) + b"]"
+
+
+def write_line(event: Mapping[str, Any], trace: str = "") -> bytes:
+    """One logged event as a JSON object: when, how grave, the words, and the fields beside them."""
+    line: dict[str, Any] = {
+        "at": round(time.time(), 3),
+        "level": str(event.get("level", "info")),
+        "event": storable(str(event.get("event", ""))[:MOST_WORDS]),
+    }
+    fields = {storable(str(name)): _shown(value) for name, value in event.items() if _is_ours(name)}
+    if fields:
+        line["fields"] = fields
+    if trace:
+        line["trace"] = storable(trace[-MOST_WORDS:])
+    return encode(line)
+
+
+def _is_ours(name: str) -> bool:
+    return name not in _KNOWN and not name.startswith("_")
+
+
+def _shown(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float) and abs(value) < 2**53:
+        return value
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception as broken:  # noqa: BLE001 - the value's own code is the user's
+        text = f"(cannot be shown: {type(broken).__name__})"
+    return storable(text[:MOST_OF_A_FIELD])

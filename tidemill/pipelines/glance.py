@@ -1,0 +1,80 @@
+"""A glance at a pipeline: whether everything is as it should be, without a closer look at anything.
+
+What is asked for each state is what `staleness` would ask. Where the answer is not a plain yes for all of them, nothing
+is said: a `Lookout` finds out. This is for pipelines of files whose stages make one file from one file; others are
+always worth a closer look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidemill.pipelines.model import Plain, Stage
+from tidemill.pipelines.states import Survey
+from tidemill.store.database import Database
+from tidemill.store.states import GLANCE_AT_FILES, GLANCE_AT_STATES
+
+SEPARATOR = "\x1f"
+_NOT_PLAIN = Plain("", "", "", "")
+
+
+def is_plain(stages: Sequence[Stage]) -> bool:
+    """Whether a glance can tell anything of these stages."""
+    return all(stage.plain is not None and stage.filter is None for stage in stages)
+
+
+async def remembered(database: Database, pipeline: str) -> tuple[Any, dict[str, Any]]:
+    """What the database knows: of the files that nobody makes, and of the states of each stage."""
+    (files,) = await database.fetch(GLANCE_AT_FILES, pipeline)
+    return files, {row["stage"]: row for row in await database.fetch(GLANCE_AT_STATES, pipeline)}
+
+
+def count_fresh(
+    stages: Sequence[Stage], survey: Survey, files: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]]
+) -> int | None:
+    """How many states there are, if all of them are fresh; None if that cannot be told at a glance."""
+    if survey.problems or not states.keys() <= {stage.name for stage in stages}:
+        return None
+    there, contents = survey.signatures, dict[str, str]()
+    made: dict[str, list[str]] = {}
+    for stage in stages:
+        row = states.get(stage.name)
+        if row is None:
+            made[stage.name] = []
+            continue
+        if row["is_mixed"] or row["is_invalid"] or row["code"] != stage.code.total:
+            return None
+        entities, found = _parts(row["entities"], row), _parts(row["contents"], row)
+        if entities is None or found is None or row["least"] < stage.options.min_size:
+            return None
+        _, _, before, after = stage.plain or _NOT_PLAIN
+        paths = [f"{before}{entity}{after}" for entity in entities]
+        if not dict(zip(paths, row["signatures"], strict=True)).items() <= there.items():
+            return None
+        contents.update(zip(paths, found, strict=True))
+        made[stage.name] = entities
+    if files["count"]:
+        paths, found = _parts(files["paths"], files), _parts(files["contents"], files)
+        if paths is None or found is None:
+            return None
+        known = zip(paths, found, files["signatures"], strict=True)
+        contents.update((path, content) for path, content, signature in known if there.get(path) == signature)
+    for stage in stages:
+        entities = made[stage.name]
+        if len(survey.matched[stage.inputs[0].pattern]) != len(entities):
+            return None  # One was never built, or its input is gone.
+        if not entities:
+            continue
+        taken = _parts(states[stage.name]["inputs"], states[stage.name])
+        before, after, _, _ = stage.plain or _NOT_PLAIN
+        paths = [f"{before}{entity}{after}" for entity in entities]
+        if taken is None or not dict(zip(paths, taken, strict=True)).items() <= contents.items():
+            return None
+    return sum(map(len, made.values()))
+
+
+def _parts(text: str, row: Mapping[str, Any]) -> list[str] | None:
+    """The texts that were joined; None if one of them has what parts them in it."""
+    found = text.split(SEPARATOR)
+    return found if len(found) == row["count"] else None

@@ -1,0 +1,31 @@
+"""What a pipeline is to be looked at for: what was heard and has not yet been acted upon."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+
+class Heard(msgspec.Struct):
+    """What has been heard."""
+
+    paths: set[str] = set()  # files that others have changed
+    entities: dict[str, set[str]] = {}  # states, by stage, that somebody has built
+    folders: bool = False  # a folder came, went or was moved
+    everything: bool = False
+    reload: bool = False  # what the database knows is not what it was
+
+
+class Wishes:
+    """An ear: `event` is set while there is something to be taken."""
+
+    def __init__(self) -> None:
+        self.heard = Heard()
+        self.event = asyncio.Event()
+
+    def take(self) -> Heard:
+        """What has been heard since the last time."""
+        taken, self.heard = self.heard, Heard()
+        self.event.clear()
+        return taken

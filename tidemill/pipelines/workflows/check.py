@@ -1,0 +1,417 @@
+"""Everything that is wrong with a workflow file, each with its place: for editors, and for people who wait for them.
+
+A loader stops at the first thing that it cannot read. Here all nodes, fields, expressions and connections are looked
+at; what passes is given to the loader itself, so that nothing is called right that would not load.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import TidemillError
+from tidemill.core.paths import Path, format_path
+from tidemill.pipelines.workflows.expressions import compile_expression, expressions_in, roots_of
+from tidemill.pipelines.workflows.graph import AGENT_FIELDS, LINK_FIELDS, NODE_FIELDS
+from tidemill.pipelines.workflows.kinds import NEEDS, OPEN, PINNED, fields_of, is_known, kinds
+from tidemill.pipelines.workflows.load import FILE_FIELDS, has_states, parse_workflow
+from tidemill.pipelines.workflows.methods import ExpressionError
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
+from tidemill.pipelines.workflows.staged import STAGE_FIELDS
+
+MOST_NODES = 1000
+
+_BARE = {("if", "condition"), ("transform", "expression")}
+_EXITS = ("true", "false")
+_PLACE = re.compile(r"^((?:nodes|stages|connections)\[\d+\](?:\.\w+)*|retryPolicy(?:\.\w+)*): ")
+_NAMED = re.compile(r"node '([^']*)'(?:, field '([^']*)')?")
+_HEAD = re.compile(r"^node '[^']*'(?:, field '[^']*')?: ")
+_STATES_ABOVE = "before it in the picture"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is wrong at a place; a note is something that changes nothing, and is no error."""
+
+    place: Path
+    problem: str
+    is_note: bool = False
+
+    def __str__(self) -> str:
+        return f"{format_path(self.place)}: {self.problem}" if self.place else self.problem
+
+
+def find_problems(data: Any, name: str) -> list[Problem]:
+    """All that is wrong with what a file holds, and notes on what of it changes nothing."""
+    if not isinstance(data, Mapping):
+        return [Problem((), "a workflow is an object with nodes, or with stages")]
+    found = [*_file_problems(data), *(_stage_problems(data) if "stages" in data else _graph_problems(data))]
+    if all(each.is_note for each in found):
+        found += _loader_problems(data, name)
+    return found
+
+
+def _file_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+    mode = data.get("mode")
+    if mode not in (None, "pipeline", "trigger"):
+        yield Problem(("mode",), f"{mode!r} is neither pipeline nor trigger")
+    for field in ("settings", "retryPolicy"):
+        if data.get(field) is not None and not isinstance(data[field], Mapping):
+            yield Problem((field,), "this is an object, or is left out")
+    for field in ("nodes", "connections", "stages"):
+        if data.get(field) is not None and not isinstance(data[field], list):
+            yield Problem((field,), f"{field} are a list")
+    for field in ("scanInterval", "maxConcurrentEntities"):
+        if data.get(field) is not None and not _is_number(data[field]):
+            yield Problem((field,), f"{data[field]!r} is not a number")
+    yield from _unknown(data, FILE_FIELDS, ())
+
+
+def _unknown(data: Any, known: Iterable[str], place: Path) -> Iterator[Problem]:
+    if isinstance(data, Mapping):
+        for field in data:
+            if field not in known:
+                told = f"the field {field!r} is not understood, and changes nothing"
+                yield Problem((*place, str(field)), told, is_note=True)
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
+def _graph_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+    nodes, links = _list(data, "nodes"), _list(data, "connections")
+    if not nodes:
+        yield Problem(("nodes",) if "nodes" in data else (), "a workflow has at least one node")
+        return
+    if len(nodes) > MOST_NODES:
+        yield Problem(("nodes",), f"{len(nodes):,} nodes are more than {MOST_NODES:,}: make several files of it")
+        return
+    is_pipeline = (data.get("mode") or ("pipeline" if has_states(data) else "trigger")) == "pipeline"
+    ids: dict[str, int] = {}
+    names: dict[str, int] = {}
+    for at, node in enumerate(nodes):
+        yield from _entry_problems(node, at, ids, names)
+    sound = len(ids) == len(nodes)
+    above: dict[str, list[str]] = {id: [] for id in ids}
+    for at, link in enumerate(links):
+        for problem in _link_problems(link, at, above, nodes, ids):
+            sound = sound and problem.is_note
+            yield problem
+    circle = _circle(above) if sound else None
+    if circle:
+        told = " -> ".join(_name(nodes[ids[id]]) for id in circle)
+        yield Problem(("nodes", ids[circle[0]]), f"these nodes lead to each other in a circle: {told}")
+    for id, at in ids.items():
+        # While it is not clear what leads where, any node may come before any other.
+        before = {_name(nodes[ids[each]]) for each in _all_above(id, above)} if sound and not circle else set(names)
+        yield from _node_problems(nodes[at], ("nodes", at), before, is_pipeline=is_pipeline)
+
+
+def _entry_problems(node: Any, at: int, ids: dict[str, int], names: dict[str, int]) -> Iterator[Problem]:
+    """Whether a node can be told from others."""
+    place: Path = ("nodes", at)
+    if not isinstance(node, Mapping):
+        yield Problem(place, "a node is an object with an id and a typeId")
+        return
+    id, name = node.get("id"), _name(node)
+    for field in ("id", "typeId"):
+        if not isinstance(node.get(field), str) or not node[field]:
+            yield Problem((*place, field) if field in node else place, f"a node has an {field}".replace("an t", "a t"))
+    if isinstance(id, str) and id in ids:
+        yield Problem((*place, "id"), f"two nodes have the id {id!r}")
+    elif isinstance(id, str) and id:
+        ids[id] = at
+    if name in names:
+        yield Problem((*place, "name"), f"two nodes are called {name!r}")
+    names.setdefault(name, at)
+    agent = node.get("agentConfig")
+    for field in ("data", "agentConfig"):
+        if node.get(field) is not None and not isinstance(node[field], Mapping):
+            yield Problem((*place, field), f"{field} is an object, or is left out")
+    yield from _unknown(node, NODE_FIELDS, place)
+    yield from _unknown(agent, AGENT_FIELDS, (*place, "agentConfig"))
+    if isinstance(agent, Mapping) and agent.get("tags") is not None and not isinstance(agent["tags"], list):
+        yield Problem((*place, "agentConfig", "tags"), "tags are a list")
+
+
+def _link_problems(
+    link: Any, at: int, above: dict[str, list[str]], nodes: list[Any], ids: Mapping[str, int]
+) -> Iterator[Problem]:
+    place: Path = ("connections", at)
+    if not isinstance(link, Mapping):
+        yield Problem(place, "a connection is an object with a sourceNodeId and a targetNodeId")
+        return
+    yield from _unknown(link, LINK_FIELDS, place)
+    ends = [link.get("sourceNodeId"), link.get("targetNodeId")]
+    for field, end in zip(("sourceNodeId", "targetNodeId"), ends, strict=True):
+        if not isinstance(end, str) or end not in above:
+            yield Problem((*place, field) if field in link else place, f"there is no node {end!r}{_hint(end, above)}")
+    if any(not isinstance(end, str) or end not in above for end in ends):
+        return
+    source, target = str(ends[0]), str(ends[1])
+    above[target].append(source)
+    node, exit = nodes[ids[source]], link.get("sourceConnectorId")
+    if isinstance(node, Mapping) and node.get("typeId") == "if" and exit not in _EXITS:
+        told = "this connection leaves an if by neither true nor false: everything goes through"
+        yield Problem((*place, "sourceConnectorId"), told, is_note=True)
+
+
+def _circle(above: Mapping[str, list[str]]) -> list[str] | None:
+    """Nodes that lead to each other, if there are any."""
+    left = {id: len(set(before)) for id, before in above.items()}
+    below: dict[str, set[str]] = {id: set() for id in above}
+    for id, before in above.items():
+        for each in before:
+            below[each].add(id)
+    free = [id for id, count in left.items() if count == 0]
+    for id in free:
+        for each in below[id]:
+            left[each] -= 1
+            if left[each] == 0:
+                free.append(each)
+    stuck = {id for id, count in left.items() if count}
+    if not stuck:
+        return None
+    walked: dict[str, int] = {}
+    id = next(iter(stuck))
+    while id not in walked:
+        walked[id] = len(walked)
+        id = next(each for each in above[id] if each in stuck)
+    circle = list(walked)[walked[id] :]
+    return [circle[0], *reversed(circle[1:]), circle[0]]
+
+
+def _all_above(id: str, above: Mapping[str, list[str]]) -> set[str]:
+    found: set[str] = set()
+    todo = list(above[id])
+    while todo:
+        each = todo.pop()
+        if each not in found:
+            found.add(each)
+            todo += above[each]
+    return found
+
+
+def _node_problems(node: Mapping[str, Any], place: Path, before: set[str], *, is_pipeline: bool) -> Iterator[Problem]:
+    type, data = node.get("typeId"), node.get("data") or {}
+    if not isinstance(type, str) or not type or not isinstance(data, Mapping):
+        return
+    if not is_known(type):
+        known = [kind.type for kind in kinds()]
+        yield Problem(
+            (*place, "typeId"),
+            f"there is no type {type!r}{_hint(type, known)}; a type of your own is declared with @node_type({type!r})",
+        )
+        return
+    if type not in NODE_TYPES and not is_pipeline:
+        yield Problem((*place, "typeId"), f"{type} is about states: it needs the mode pipeline")
+        return
+    yield from _data_problems(type, data, (*place, "data"))
+    roots = {*before, "items", "entity" if is_pipeline else "payload"}
+    yield from _expression_problems(type, data, (*place, "data"), roots)
+
+
+# -- stages ---------------------------------------------------------------------------------------
+
+
+def _stage_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+    stages = _list(data, "stages")
+    if not stages:
+        yield Problem(("stages",), "a pipeline has at least one stage")
+    if len(stages) > MOST_NODES:
+        yield Problem(("stages",), f"{len(stages):,} stages are more than {MOST_NODES:,}: make several files of it")
+        return
+    before: set[str] = set()
+    for at, stage in enumerate(stages):
+        place: Path = ("stages", at)
+        if not isinstance(stage, Mapping):
+            yield Problem(place, "a stage is an object with an id and a pattern")
+            continue
+        yield from _one_stage(stage, place, before)
+        before |= {str(stage[field]) for field in ("id", "name") if stage.get(field)}
+
+
+def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Iterator[Problem]:
+    for field, told in (("id", "a stage has an id"), ("pattern", "a stage has a pattern: input/{id}.txt")):
+        if not isinstance(stage.get(field), str) or not stage[field]:
+            yield Problem((*place, field) if field in stage else place, told)
+    if isinstance(stage.get("id"), str) and stage["id"] in before:
+        yield Problem((*place, "id"), f"two stages are called {stage['id']!r}")
+    yield from _unknown(stage, STAGE_FIELDS, place)
+    validation, node = stage.get("validation"), stage.get("node")
+    if validation is not None and not isinstance(validation, Mapping):
+        yield Problem((*place, "validation"), "validation is an object, or is left out")
+    elif validation and not _is_number(validation.get("minSize", 0)):
+        yield Problem((*place, "validation", "minSize"), f"{validation['minSize']!r} is not a number")
+    kind = stage.get("type") or ("transform" if "node" in stage else "source")
+    if kind == "source":
+        return
+    if kind != "transform":
+        yield Problem((*place, "type"), f"{kind!r} is neither source nor transform")
+        return
+    source = stage.get("input")
+    if not source:
+        yield Problem(place, "a transform has an input: the stage that it is made from")
+    elif str(source) not in before:
+        yield Problem((*place, "input"), f"there is no stage {source!r} before this one{_hint(source, before)}")
+    if not isinstance(node, Mapping) or not isinstance(node.get("typeId"), str):
+        yield Problem((*place, "node") if "node" in stage else place, "a transform has a node with a typeId")
+        return
+    type, data, where = str(node["typeId"]), node.get("data") or {}, (*place, "node", "data")
+    if not isinstance(data, Mapping):
+        yield Problem(where, "data is an object, or is left out")
+    elif type not in TRANSFORMS and type not in NODE_TYPES:
+        known = [*NODE_TYPES, *TRANSFORMS]
+        told = f"there is no type {type!r}{_hint(type, known)}; declare one with @node_type({type!r}) or @transform"
+        yield Problem((*place, "node", "typeId"), told)
+    elif type not in TRANSFORMS:
+        yield from _data_problems(type, data, where)
+        yield from _expression_problems(type, data, where, {*before, "entity", "items"})
+
+
+# -- data and expressions -------------------------------------------------------------------------
+
+
+def _data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[Problem]:
+    if data.get("pinned") and "pinnedOutput" in data:
+        return  # It does not do its work.
+    fields = fields_of(type)
+    for group in NEEDS.get(type, ()):
+        if all(data.get(name) in (None, "") for name in group):
+            told = group[0] if len(group) == 1 else " or ".join(group[:2])
+            yield Problem((*place, group[0]) if group[0] in data else place, f"{told} is missing")
+    for name, value in data.items():
+        schema = (fields or {}).get(name) or PINNED.get(name)
+        if schema is not None:
+            told = _misfit(value, schema)
+            if told is not None:
+                yield Problem((*place, name), told)
+        elif fields is not None and type not in OPEN:
+            hint = _hint(name, fields)
+            yield Problem((*place, name), f"{type} does not read the field {name!r}{hint}", is_note=True)
+    if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
+        told = f"the application declares no @transform({data['transform']!r}){_hint(data['transform'], TRANSFORMS)}"
+        yield Problem((*place, "transform"), f"{told}: until it does, every build fails", is_note=True)
+    if data.get("stateType") and "(" in str(data.get("filter") or ""):
+        yield Problem((*place, "filter"), "this filter is not understood")
+
+
+def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """Why a value is not what a field takes; None if it is. A template may become anything."""
+    if value is None or (isinstance(value, str) and "{{" in value):
+        return None
+    if "enum" in schema and value not in schema["enum"]:
+        return f"{value!r} is not one of {', '.join(map(str, schema['enum']))}"
+    kind = schema.get("type")
+    if kind == "integer":
+        if not _is_number(value):
+            return f"{value!r} is not a number"
+        if float(value) < schema.get("minimum", 0):
+            return f"{value} is less than {schema.get('minimum', 0)}"
+    if kind == "object" and not isinstance(value, Mapping | list):
+        return "this is an object"
+    if kind == "array" and not isinstance(value, list):
+        return "this is a list"
+    if kind == "boolean" and not isinstance(value, bool):
+        return "this is true or false"
+    if kind == "string" and isinstance(value, Mapping | list):
+        return "this is a text"
+    return None
+
+
+def _expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: set[str]) -> Iterator[Problem]:
+    if type.startswith("state_") and type != "state_write":
+        fields: Iterable[str] = [name for name in data if name not in ("pattern", "path", "input", "output")]
+    else:
+        fields = [name for name in data if name != "pinnedOutput"]
+    for name in fields:
+        value = data[name]
+        if (type, name) in _BARE and isinstance(value, str) and value.strip():
+            text = value.strip()
+            found: Iterable[str] = [text[2:-2] if text.startswith("{{") and text.endswith("}}") else text]
+        else:
+            found = expressions_in(value)
+        for text in found:
+            told = _wrong_with(text, roots)
+            if told is not None:
+                yield Problem((*place, name), told)
+                break
+
+
+def _wrong_with(text: str, roots: set[str]) -> str | None:
+    try:
+        compile_expression(text)
+        read = roots_of(text)
+    except ExpressionError as error:
+        return str(error)
+    except RecursionError:
+        return "this expression is nested too deeply"
+    for root in sorted(read - roots):
+        return f"$.{root}: nothing of this name is {_STATES_ABOVE}{_hint(root, roots - {'items'})}"
+    return None
+
+
+# -- what the loader says -------------------------------------------------------------------------
+
+
+def _loader_problems(data: Mapping[str, Any], name: str) -> Iterator[Problem]:
+    try:
+        loaded = parse_workflow(data, name)
+    except TidemillError as error:
+        yield Problem(_place_in(str(error), data), _short(str(error)))
+        return
+    except RecursionError:
+        yield Problem(("nodes",), "too many nodes follow one after the other")
+        return
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        yield Problem((), f"this cannot be read: {error}")
+        return
+    for note in loaded.notes:
+        if "is not understood, and changes nothing" not in note:
+            yield Problem(_place_in(note, data), _short(note), is_note=True)
+
+
+def _short(told: str) -> str:
+    """A sentence of the loader without its place."""
+    return _HEAD.sub("", _PLACE.sub("", told))
+
+
+def _place_in(told: str, data: Mapping[str, Any]) -> Path:
+    """The place that a sentence of the loader speaks of."""
+    written = _PLACE.match(told)
+    if written is not None:
+        return tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", written[1]))
+    named = _NAMED.search(told) or re.search(r"stages? ([\w-]+)()", told)
+    if named is None:
+        return ()
+    for list_name, inner in (("nodes", "data"), ("stages", "node")):
+        for at, each in enumerate(_list(data, list_name)):
+            if isinstance(each, Mapping) and named[1] in (each.get("name"), each.get("id")):
+                place: Path = (list_name, at)
+                return (*place, inner, named[2]) if named[2] and inner == "data" else place
+    return ()
+
+
+def _list(data: Mapping[str, Any], field: str) -> list[Any]:
+    found = data.get(field)
+    return found if isinstance(found, list) else []
+
+
+def _name(node: Any) -> str:
+    return str(node.get("name") or node.get("id")) if isinstance(node, Mapping) else ""
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, str):
+        return value.strip().isascii() and value.strip().isdigit()
+    return isinstance(value, int | float)
+
+
+def _hint(name: Any, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name), list(known), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

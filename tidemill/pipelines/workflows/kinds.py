@@ -1,0 +1,275 @@
+"""The kinds of nodes that workflow files know, with the fields of each: what editors offer, and what checks go by.
+
+The types that run are those of `nodes`; the state nodes are those of `wired`. A test holds the fields that are told
+here against the fields that their code reads. A type of one's own tells its fields where it is made:
+
+    @node_type("shout", fields={"text": {"type": "string", "description": "What is shouted."}})
+    def shout(data, item): ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
+
+Fields = Mapping[str, Mapping[str, Any]]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of nodes. `schema` is the JSON Schema of its data; items leave it by its `exits`, if it has several."""
+
+    type: str
+    group: str
+    about: str
+    schema: dict[str, Any]
+    modes: tuple[str, ...] = ("pipeline", "trigger")
+    per_item: bool = True
+    is_start: bool = False
+    exits: tuple[str, ...] = ()
+
+
+def _text(about: str, **more: Any) -> dict[str, Any]:
+    return {"type": "string", "description": about, **more}
+
+
+def _number(about: str, **more: Any) -> dict[str, Any]:
+    return {"type": "integer", "description": about, "minimum": 0, **more}
+
+
+def _other_name(of: str) -> dict[str, Any]:
+    return {"description": f"Another name for {of}.", "deprecated": True}
+
+
+_SCAN: Fields = {
+    "pattern": _text("Which states there are: daily/{date}/ or input/{id}.txt. What stands in braces is the entity."),
+    "filter": _text("Which entities count, in CEL: files > 2. hasFiles is one that always holds."),
+    "stateType": _text("In place of a pattern: the name of the node whose states these are."),
+    "state_root": _text("The folder of all states, where the file itself names none."),
+    "scan_interval": _number("Seconds between two looks at all states, where the file itself says none.", minimum=1),
+}
+_READ: Fields = {
+    "pattern": _text("The state to read: {{$.dates.path}}, or input/{id}.txt together with entity_id."),
+    "entity_id": _text("Whose state it is, for a pattern with a variable of its own: {{$.trigger.entity_id}}."),
+    "stateType": _text("In place of a pattern: the name of a kind of states."),
+    "path": _other_name("pattern"),
+    "input": _other_name("pattern"),
+}
+_WRITE: Fields = {
+    "pattern": _text("Where the state is written: final/{{$.dates.id}}.md, or final/{id}.md with entity_id."),
+    "entity_id": _text("Whose state it is, for a pattern with a variable of its own: {{$.trigger.entity_id}}."),
+    "content": _text(
+        "What is written: {{$.answer.content}}. Without it, what the node before it gives.", format="textarea"
+    ),
+    "min_size": _number("A smaller content, in bytes, is a failure."),
+    "stateType": _text("In place of a pattern: the name of a kind of states."),
+    "minSize": _other_name("min_size"),
+    "output": _other_name("pattern"),
+    "path": _other_name("pattern"),
+}
+_TRANSFORM: Fields = {
+    "input": _text("What it is made from: {{$.dates.path}}/*.txt."),
+    "output": _text("What it makes: final/{{$.dates.id}}.md."),
+    "transform": _text("The name of the function that makes it, as @transform gave it.", suggest="transforms"),
+    "minSize": _number("A smaller output, in bytes, is a failure."),
+    "min_size": _other_name("minSize"),
+}
+_LLM: Fields = {
+    "prompt": _text("What the language model is asked.", format="textarea"),
+    "system": _text("How it shall behave.", format="textarea"),
+    "model": _text("Which model to ask; without it, the one that is configured."),
+    "maxTokens": _number("The longest answer, in tokens.", default=2000, minimum=1),
+}
+
+#: The fields of the types that have any, and which of them must be there: one name, or one of several.
+FIELDS: dict[str, Fields] = {
+    "state_scan": _SCAN,
+    "state_trigger": _SCAN,
+    "state_list": _SCAN,
+    "state_read": _READ,
+    "state_check": _READ,
+    "state_gate": _READ,
+    "state_write": _WRITE,
+    "state_transform": _TRANSFORM,
+    "scheduled": {
+        "cron": _text("When it runs: 0 6 * * *."),
+        "interval": {"description": "How often it runs: 5, or 10m."},
+        "unit": {"enum": ["seconds", "minutes", "hours", "days"], "description": "What a bare interval counts."},
+        "timezone": _text("Where the cron's clock hangs: Europe/London. Without it, UTC."),
+        "every": _other_name("interval"),
+    },
+    "hardwired": {
+        "items": {"type": "array", "description": "The items that it gives."},
+        "value": {"description": "The one value that it gives.", "deprecated": True},
+        "json": {"description": "The items as JSON text.", "deprecated": True},
+    },
+    "set": {"fields": {"type": "object", "description": "The fields that it gives, each filled in."}},
+    "transform": {
+        "expression": _text("What it gives: $.rd.content.toUpperCase()", format="expression"),
+    },
+    "if": {"condition": _text("What must be true: $.rd.content.length > 500", format="expression")},
+    "http": {
+        "url": _text("The address: https://example.org/{{$.entity.id}}"),
+        "method": {"enum": ["GET", "POST", "PUT", "PATCH", "DELETE"], "description": "Without it, GET."},
+        "headers": {"type": "object", "description": "Headers by name."},
+        "body": {"description": "What is sent: a text, or anything as JSON."},
+    },
+    "rss": {"url": _text("The address of the feed.")},
+    "append_to_file": {
+        "path": _text("The file, made where it is not there."),
+        "content": _text("The line that is added.", format="textarea"),
+        "file": _other_name("path"),
+    },
+    "run_command": {
+        "command": {"description": "A list of words is run as it is; a text is run by the shell."},
+        "stdin": _text("What the program reads.", format="textarea"),
+    },
+    "postgres_query": {
+        "query": _text("In SQL, with $1, $2 for the parameters.", format="textarea"),
+        "parameters": {"type": "array", "description": "The values of $1, $2, ..."},
+        "urlVariable": _text("The environment variable that holds the database's address."),
+        "url": _text("The database's address; better in a variable, for an address holds a password."),
+    },
+    "llm": _LLM,
+    "claude": _LLM,
+    "prompt": _LLM,
+}
+NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "state_scan": (("pattern", "stateType"),),
+    "state_trigger": (("pattern", "stateType"),),
+    "state_list": (("pattern", "stateType"),),
+    "state_read": (("pattern", "path", "input", "stateType"),),
+    "state_check": (("pattern", "path", "input", "stateType"),),
+    "state_gate": (("pattern", "path", "input", "stateType"),),
+    "state_write": (("pattern", "output", "path", "stateType"),),
+    "state_transform": (("input",), ("output",), ("transform",)),
+    "scheduled": (("cron", "interval", "every"),),
+    "hardwired": (("items", "value", "json"),),
+    "transform": (("expression",),),
+    "if": (("condition",),),
+    "http": (("url",),),
+    "rss": (("url",),),
+    "append_to_file": (("path", "file"),),
+    "run_command": (("command",),),
+    "postgres_query": (("query",), ("urlVariable", "url")),
+    "llm": (("prompt",),),
+    "claude": (("prompt",),),
+    "prompt": (("prompt",),),
+}
+#: Fields that any node that runs may have.
+PINNED: Fields = {
+    "pinned": {"type": "boolean", "description": "Give the output below in place of doing the work."},
+    "pinnedOutput": {"description": "What a pinned node gives."},
+}
+
+_STATES = {
+    "state_scan": "Finds the entities that there are.",
+    "state_trigger": "Finds the entities that there are; what follows runs for each.",
+    "state_list": "Lists the states of a pattern.",
+    "state_read": "Reads a state of the entity.",
+    "state_check": "Lets the entity through if a state of it is there.",
+    "state_gate": "Lets the entity through if a state of it is there.",
+    "state_transform": "Makes a state from others, with a function of the application.",
+    "state_write": "Writes a state of the entity.",
+    "state_clear_failure": "Does nothing here: failures are forgotten when a state is built.",
+}
+_STARTS = ("start", "scheduled", "webhook")
+_ENTRIES = (*_STARTS, "state_scan", "state_trigger", "state_list")
+#: Kinds whose data may have any other field: they are given to a function, or to those that follow.
+OPEN = ("set", "state_transform", "state_clear_failure", *_STARTS)
+
+
+def kinds() -> list[Kind]:
+    """All kinds of nodes, those of the application too."""
+    made = [
+        Kind(name, "states", about, schema_of(name), modes=("pipeline",), is_start=name in _ENTRIES)
+        for name, about in _STATES.items()
+    ]
+    for name, known in NODE_TYPES.items():
+        is_start = name in _STARTS
+        own = name not in FIELDS and not is_start
+        about = (inspect.getdoc(known.run) or "").partition("\n")[0]
+        made.append(
+            Kind(
+                name,
+                "starts" if is_start else "own" if own else "work",
+                about,
+                schema_of(name),
+                modes=("trigger",) if is_start else ("pipeline", "trigger"),
+                per_item=known.per_item,
+                is_start=is_start,
+                exits=("true", "false") if name == "if" else (),
+            )
+        )
+    return made
+
+
+def is_known(type: str) -> bool:
+    """Whether there is such a kind."""
+    return type in _STATES or type in NODE_TYPES
+
+
+def fields_of(type: str) -> Fields | None:
+    """The fields of a kind of nodes; None if it may have any."""
+    own = NODE_TYPES[type].fields if type in NODE_TYPES else None
+    return own if own is not None else FIELDS.get(type)
+
+
+def schema_of(type: str) -> dict[str, Any]:
+    """The data of a kind of nodes, as a JSON Schema."""
+    fields = fields_of(type)
+    pinned = PINNED if type in NODE_TYPES else {}
+    needs = NEEDS.get(type, ())
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {**(fields or {}), **pinned},
+        "required": [group[0] for group in needs if len(group) == 1],
+        "additionalProperties": fields is None or type in OPEN,
+    }
+    groups = [{"anyOf": [{"required": [name]} for name in group]} for group in needs if len(group) > 1]
+    return {**schema, "allOf": groups} if groups else schema
+
+
+def transforms() -> list[str]:
+    """The names of the functions that `state_transform` nodes and stages may call."""
+    return sorted(TRANSFORMS)
+
+
+#: What stands at the top of a file, by its form.
+FILE: dict[str, dict[str, Any]] = {
+    "name": _text("What it is called; without it, the file's name."),
+    "mode": {
+        "enum": ["pipeline", "trigger"],
+        "description": "pipeline: make whatever is missing or out of date. trigger: run once for each event.",
+    },
+    "stateRoot": _text("The folder that all patterns are in."),
+    "stateStore": {"enum": ["filesystem", "database"], "description": "Where states are kept; without it, in files."},
+    "scanInterval": _number("Seconds between two looks at all states.", default=60, minimum=1),
+    "description": _text("For readers.", format="textarea"),
+}
+STAGED: dict[str, dict[str, Any]] = {
+    **{name: FILE[name] for name in ("name", "mode", "stateRoot", "scanInterval", "description")},
+    "maxConcurrentEntities": _number("How many entities are built at once.", minimum=1),
+    "retryPolicy": {
+        "type": "object",
+        "description": "When a failed state is tried again.",
+        "properties": {
+            "maxAttempts": _number("After so many attempts a state is parked.", minimum=1),
+            "backoffSeconds": {"type": "array", "items": {"type": "number"}, "description": "The waits in between."},
+        },
+    },
+}
+#: The fields of a stage; its node's are those of the node's type.
+STAGE: dict[str, dict[str, Any]] = {
+    "pattern": _text("Where its states are: input/{id}.txt."),
+    "input": _text("The stage that it is made from."),
+    "validation": {
+        "type": "object",
+        "description": "What its states must be.",
+        "properties": {"minSize": _number("A smaller state, in bytes, is a failure.")},
+    },
+}

@@ -1,0 +1,202 @@
+"""A workflow gone through for one entity or one event without doing anything: what each node would be given.
+
+Expressions are filled in, and nodes that only compute (`set`, `transform`, `if`, ...) give what they would give. A
+node that asks, writes or runs something is not run: what it would give is unknown, and so is what is made of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import msgspec
+
+from tidemill.core.errors import TidemillError
+from tidemill.pipelines.workflows.expressions import expressions_in, fill, roots_of
+from tidemill.pipelines.workflows.graph import PASSING, Graph
+from tidemill.pipelines.workflows.methods import ExpressionError
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node
+
+#: What only computes; all others would do something.
+COMPUTING = ("start", "scheduled", "webhook", "hardwired", "set", "transform", "if")
+BARE = {("if", "condition"), ("transform", "expression")}
+MOST_ITEMS = 100
+
+Outputs = dict[str, list[tuple[dict[str, Any], Any]]]
+
+
+class Unknown:
+    """What nobody can tell before it is done."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __repr__(self) -> str:
+        return f"<{self.why}>"
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise ExpressionError(self.why)
+
+    __bool__ = __eq__ = __ne__ = __len__ = _refuse  # pyright: ignore[reportAssignmentType]
+    __hash__ = object.__hash__
+
+
+class Field(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A field of a node as it would be: its value, or why that cannot be told, or what is wrong with it."""
+
+    name: str
+    value: Any = None
+    waits: str | None = None
+    wrong: str | None = None
+
+
+class Rehearsed(msgspec.Struct, frozen=True):
+    """A node as it would be run, shown for the first of its `items`."""
+
+    id: str
+    name: str
+    type: str
+    fields: list[Field]
+    items: int
+    is_run: bool
+    """Whether it was run, since it only computes."""
+    output: Any = None
+    note: str = ""
+
+
+class Rehearsal:
+    """Goes through a graph, node by node."""
+
+    def __init__(self, graph: Graph, first: Mapping[str, Any], seeds: Mapping[str, Any] | None = None) -> None:
+        self.graph = graph
+        self.done: list[Rehearsed] = []
+        self._first = dict(first)
+        self._seeds = dict(seeds or {})
+        self._outputs: Outputs = {}
+
+    def arriving(self, node: Node) -> list[dict[str, Any]]:
+        """The items that reach a node."""
+        return self.graph.arriving(node, self._outputs, self._first)[:MOST_ITEMS]
+
+    def take(self, node: Node) -> None:
+        """Go through one node; those that lead to it have had their turn."""
+        if node.id in self._outputs:
+            return
+        items = self.arriving(node)
+        if node.name in self._seeds or node.type in PASSING:
+            self._outputs[node.id] = [(item, self._seeds.get(node.name)) for item in items]
+            return
+        shown, outputs = rehearse_node(node, items)
+        self._outputs[node.id] = outputs
+        self.done.append(shown)
+
+
+def rehearse_trigger(graph: Graph, payload: Any) -> list[Rehearsed]:
+    """Every node of a workflow that runs once, as it would be for this payload."""
+    rehearsal = Rehearsal(graph, {"payload": payload})
+    for id in graph.nodes:
+        for node in graph.above(id):
+            rehearsal.take(node)
+    return rehearsal.done
+
+
+def rehearse_node(node: Node, items: Sequence[dict[str, Any]]) -> tuple[Rehearsed, list[tuple[dict[str, Any], Any]]]:
+    """One node with its fields filled in, and what it gives for each item."""
+    kind = NODE_TYPES.get(node.type)
+    if not items:
+        return Rehearsed(node.id, node.name, node.type, [], 0, False, note="nothing reaches it"), []
+    scope = items[0] if kind is None or kind.per_item else {"items": list(items), **items[0]}
+    fields = [fill_field(node, name, scope) for name in node.data if name not in ("pinned", "pinnedOutput")]
+    shown = Rehearsed(node.id, node.name, node.type, fields, len(items), False)
+    if node.data.get("pinned") and "pinnedOutput" in node.data:
+        given = node.data["pinnedOutput"]
+        return msgspec.structs.replace(shown, output=given, note="pinned"), [(item, given) for item in items]
+    if kind is None or node.type not in COMPUTING:
+        given = Unknown(f"what {node.name} gives is not known before it runs")
+        made = [(item, given) for item in items] if kind is None or kind.per_item else [({}, given)]
+        return msgspec.structs.replace(shown, note="not run in a dry run"), made
+    if not kind.per_item:
+        value = _computed(node, kind.run, {"items": list(items), **items[0]}, items)
+        made = [({}, each) for each in value] if isinstance(value, list) else [({}, value)]
+        return _shown(shown, value), made
+    given = [_computed(node, kind.run, item, item) for item in items]
+    if node.type == "if" and any(isinstance(each, Unknown) for each in given):
+        both = [(item, way) for item in items for way in (True, False)]
+        return msgspec.structs.replace(shown, note="either way: what it decides by is not known yet"), both
+    return _shown(shown, given[0]), list(zip(items, given, strict=True))
+
+
+def fill_field(node: Node, name: str, scope: Mapping[str, Any]) -> Field:
+    """A field of a node, filled in."""
+    value = node.data[name]
+    if (node.type, name) in BARE:
+        return Field(name, value)
+    made = _filled(value, scope)
+    if isinstance(made, Unknown):
+        return Field(name, value, waits=made.why)
+    return Field(name, value, wrong=str(made)) if isinstance(made, ExpressionError) else Field(name, made)
+
+
+def _shown(shown: Rehearsed, value: Any) -> Rehearsed:
+    if isinstance(value, Unknown):
+        return msgspec.structs.replace(shown, note=value.why)
+    return msgspec.structs.replace(shown, output=value, is_run=True)
+
+
+def _computed(node: Node, function: Any, scope: Mapping[str, Any], given: Any) -> Any:
+    """What a node that only computes gives."""
+    data: dict[str, Any] = {}
+    for name, value in node.data.items():
+        data[name] = value if (node.type, name) in BARE else _filled(value, scope)
+        if isinstance(data[name], Unknown):
+            return data[name]
+        if isinstance(data[name], ExpressionError):
+            return Unknown(f"{node.name} fails: {data[name]}")
+    unknown = _unknown_among(node, scope)
+    try:
+        return function(data, given)
+    except (TidemillError, TypeError, ValueError, KeyError, AttributeError) as error:
+        return unknown if unknown is not None else Unknown(f"{node.name} fails: {error}")
+
+
+def _unknown_among(node: Node, scope: Mapping[str, Any]) -> Unknown | None:
+    """What an expression without braces reads that is not known."""
+    for name in node.data:
+        if (node.type, name) in BARE and isinstance(node.data[name], str):
+            text = node.data[name].strip()
+            bare = text[2:-2] if text.startswith("{{") and text.endswith("}}") else text
+            return _unknown_root(bare, scope)
+    return None
+
+
+def _filled(value: Any, scope: Mapping[str, Any]) -> Any:
+    """The value filled in; else why that cannot be: `Unknown`, or an error."""
+    try:
+        made = fill(value, scope)
+    except (ExpressionError, TypeError) as error:
+        for text in expressions_in(value):
+            if (unknown := _unknown_root(text, scope)) is not None:
+                return unknown
+        return error if isinstance(error, ExpressionError) else ExpressionError(str(error))
+    unknown = find_unknown(made)
+    return made if unknown is None else unknown
+
+
+def _unknown_root(text: str, scope: Mapping[str, Any]) -> Unknown | None:
+    try:
+        roots = roots_of(text)
+    except ExpressionError:
+        return None
+    found = (find_unknown(scope.get(root)) for root in sorted(roots))
+    return next((each for each in found if each is not None), None)
+
+
+def find_unknown(value: Any) -> Unknown | None:
+    """Something in a value that is not known, if there is any."""
+    if isinstance(value, Unknown):
+        return value
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for each in parts:
+        if (found := find_unknown(each)) is not None:
+            return found
+    return None

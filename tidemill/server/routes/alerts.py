@@ -1,0 +1,193 @@
+"""Alerts: listed, told with the story of each, acknowledged, noted, silenced."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.params import Parameter
+
+from tidemill.core.duration import parse_duration
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.server.desk import Desk, caller_of
+from tidemill.server.reading import readable
+from tidemill.server.routes.jobs import Word
+from tidemill.store import alerts as store
+
+MOST_IDS = 1000
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """Something that needs somebody."""
+
+    id: int
+    monitor: str
+    trigger: str
+    entity: str
+    kind: str
+    severity: str
+    started_at: datetime | None
+    opened_at: datetime
+    resolved_at: datetime | None
+    resolution: str | None
+    acked_at: datetime | None
+    acked_by: str | None
+    owner: str | None
+    note: str | None
+    silence: int | None
+    realert: float | None = None
+
+
+class Alerts(msgspec.Struct, frozen=True):
+    items: list[Alert]
+
+
+class Story(msgspec.Struct, frozen=True):
+    """An alert, why it opened, and everything that happened to it."""
+
+    alert: Alert
+    explain: Any
+    history: list[dict[str, Any]]
+
+
+class Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ids: list[int]
+    note: str | None = None
+
+
+class Acked(msgspec.Struct, frozen=True):
+    """Those that nobody had acknowledged before."""
+
+    ids: list[int]
+
+
+class Noted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What somebody says about an alert, and whose it is."""
+
+    note: str | None = None
+    owner: str | None = None
+
+
+class NewSilence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tell nobody of some alerts for a time; matchers are by trigger, entity and severity, with `*` and `?`."""
+
+    matchers: dict[str, str]
+    lasts: str | float = "1h"
+    comment: str = ""
+
+
+class Silenced(msgspec.Struct, frozen=True):
+    id: int
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Alerts of which nobody is told until a moment."""
+
+    id: int
+    monitor: str
+    matchers: dict[str, str]
+    starts_at: datetime
+    ends_at: datetime
+
+
+class Silences(msgspec.Struct, frozen=True):
+    """Silences that have not ended."""
+
+    items: list[Silence]
+
+
+@get("/alerts", opt={"scope": "read"}, summary="List alerts")
+async def get_alerts(
+    desk: Desk,
+    monitor: Word = None,
+    entity: Word = None,
+    trigger: Word = None,
+    current: bool = False,
+    limit: Annotated[int, Parameter(ge=1, le=500)] = 100,
+) -> Alerts:
+    """Alerts, the newest first; with `current`, those that are open or were resolved a moment ago."""
+    rows = await store.list_alerts(desk.database, monitor, entity=entity, trigger=trigger, current=current, limit=limit)
+    return Alerts([_alert(row) for row in rows])
+
+
+@get("/alerts/{alert_id:int}", opt={"scope": "read"}, summary="An alert's story")
+async def get_alert(desk: Desk, alert_id: int) -> Story:
+    """Why it opened, and who did what since."""
+    row = await store.show_alert(desk.database, _number(alert_id))
+    history = [dict(each) for each in await store.show_history(desk.database, alert_id)]
+    return Story(_alert(row), readable(row, ("explain",))["explain"], history)
+
+
+@post("/alerts/ack", opt={"scope": "operate"}, status_code=200, summary="Acknowledge alerts")
+async def ack(desk: Desk, request: Request[Any, Any, Any], data: Ack) -> Acked:
+    """Somebody has seen them. A lasting one comes back if nothing changes."""
+    if not 0 < len(data.ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in data.ids):
+        raise ConfigError(f"say which alerts: 1 to {MOST_IDS:,} ids")
+    by = caller_of(request).name
+    done = await store.ack_alerts(desk.database, data.ids, by=by, at=time.time(), note=data.note)
+    return Acked(sorted(done))
+
+
+@post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200, summary="Note something on an alert")
+async def note(desk: Desk, request: Request[Any, Any, Any], alert_id: int, data: Noted) -> Noted:
+    """Put a note on an alert, or say whose it is."""
+    by = caller_of(request).name
+    await store.note_alert(desk.database, _number(alert_id), by=by, note=data.note, owner=data.owner)
+    return data
+
+
+@post("/monitors/{name:str}/silences", opt={"scope": "operate"}, status_code=201, summary="Silence alerts")
+async def silence(desk: Desk, request: Request[Any, Any, Any], name: str, data: NewSilence) -> Silenced:
+    """Tell nobody of what these matchers fit, for a time. Alerts still open, and are listed."""
+    now, lasts = time.time(), parse_duration(data.lasts, what="lasts")
+    number = await store.add_silence(
+        desk.database,
+        name,
+        data.matchers,
+        starts_at=now,
+        ends_at=now + lasts,
+        by=caller_of(request).name,
+        comment=data.comment,
+    )
+    return Silenced(number)
+
+
+@get("/silences", opt={"scope": "read"}, summary="List silences")
+async def get_silences(desk: Desk, monitor: Word = None) -> Silences:
+    """What nobody is told of at present, or will not be."""
+    found = await store.read_silences(desk.database, monitor, time.time())
+    return Silences(
+        [
+            Silence(each.id, each.monitor, each.matchers, _moment(each.starts_at), _moment(each.ends_at))
+            for each in found
+        ]
+    )
+
+
+@delete("/silences/{silence_id:int}", opt={"scope": "operate"}, status_code=204, summary="End a silence")
+async def end_silence(desk: Desk, request: Request[Any, Any, Any], silence_id: int) -> None:
+    """Tell people again from now on."""
+    if not 0 < silence_id < 2**63:
+        raise NotFoundError(f"there is no silence {silence_id}")
+    await store.end_silence(desk.database, silence_id)
+    await desk.note(caller_of(request), "monitor.unsilence", str(silence_id))
+
+
+routes = [get_alerts, get_alert, ack, note, silence, get_silences, end_silence]
+
+
+def _alert(row: Any) -> Alert:
+    return Alert(**{name: row[name] for name in Alert.__struct_fields__})
+
+
+def _number(alert_id: int) -> int:
+    if not 0 < alert_id < 2**63:
+        raise NotFoundError(f"there is no alert {alert_id}")
+    return alert_id
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(min(seconds, 253_402_300_799), UTC)

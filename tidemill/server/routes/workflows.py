@@ -1,0 +1,357 @@
+"""Workflow files: what an editor offers, the files of the application's folder, checks, dry runs, and saving.
+
+Whoever may save a file may have programs run by it (`run_command`): that is for admins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, Response, get, post, put
+from litestar.params import Parameter
+
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.dags import dryrun as dagrun
+from tidemill.dags import kinds as dagkinds
+from tidemill.dags.files import parse_dag
+from tidemill.pipelines.workflows import dryrun, kinds
+from tidemill.pipelines.workflows.load import TriggerWorkflow, parse_workflow
+from tidemill.pipelines.workflows.rehearsal import Rehearsed, rehearse_trigger
+from tidemill.server.access import Caller
+from tidemill.server.desk import Desk, caller_of
+from tidemill.server.problems import Problem, Refused
+from tidemill.server.workfolder import MOST_TEXT, Held, WorkFolder, check_version
+from tidemill.server.worktexts import Checked, check, form_of, parse
+from tidemill.store.audit import write_audit
+
+LOOK_WITHIN = 30.0
+SHOWN = 4000
+AUDITED = 64 * 1024
+
+_one_dry_run = asyncio.Lock()
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of nodes that files of a form may have: the JSON Schema of its fields, and what of it is connected.
+
+    In a graph the fields are those of the node's `data`, in a list of stages those of the stage, and in a dag those
+    of the node itself; there `mark` is the field that tells the kind.
+    """
+
+    form: str
+    type: str
+    group: str
+    about: str
+    schema: Any
+    modes: list[str]
+    is_start: bool
+    exits: list[str]
+    mark: str | None = None
+
+
+class Kinds(msgspec.Struct, frozen=True):
+    """Everything that a workflow file may be made of. `files` are the fields at the top, by the form of the file."""
+
+    kinds: list[Kind]
+    files: dict[str, Any]
+    transforms: list[str]
+    tasks: list[str]
+    queues: list[str]
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A file of the folder."""
+
+    path: str
+    size: int
+    changed_at: datetime
+    form: str | None
+    mode: str | None
+    name: str | None
+    nodes: int
+    errors: int
+    trouble: str | None
+    """Why it cannot be opened, if it cannot."""
+
+
+class Files(msgspec.Struct, frozen=True):
+    """The files of the application's folder; `folder` is null where it has none."""
+
+    folder: str | None
+    items: list[Listed]
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file as it is now. `version` is its ETag: say it in `If-Match` to save over it."""
+
+    path: str
+    text: str
+    version: str
+    checked: Checked
+
+
+class Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text that is, or is to be, the file of this name."""
+
+    path: Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+    text: Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+
+
+class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text to go through: a pipeline for one `entity`, a trigger's workflow for a `payload`, a dag for `args`."""
+
+    path: Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+    text: Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+    entity: Annotated[str, msgspec.Meta(min_length=1, max_length=500)] | None = None
+    payload: Any = None
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """What would happen. Of a pipeline: some of its entities, and each stage for the one that was asked for."""
+
+    form: str
+    mode: str | None
+    entity: str | None = None
+    entities: list[str] = []
+    looked: bool = False
+    """Whether files were looked at."""
+    stages: list[dryrun.StageRun] = []
+    nodes: list[Rehearsed] = []
+    plan: list[dagrun.Planned] = []
+    notes: list[str] = []
+
+
+class Saving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole text of the file; one with errors is saved only if `broken` says so."""
+
+    text: Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+    broken: bool = False
+
+
+class Saved(msgspec.Struct, frozen=True):
+    path: str
+    version: str
+    checked: Checked
+
+
+@get("/workflow-kinds", opt={"scope": "read"}, summary="What workflow files may be made of")
+async def get_kinds(desk: Desk) -> Kinds:
+    """The kinds of nodes with their fields, from the code that reads them; with what the application adds."""
+    app = desk.app
+    found = [
+        Kind("graph", each.type, each.group, each.about, each.schema, list(each.modes), each.is_start, list(each.exits))
+        for each in kinds.kinds()
+    ]
+    stage = {"type": "object", "additionalProperties": True}
+    fields = dict(kinds.STAGE)
+    source = {**stage, "properties": {"pattern": fields["pattern"]}, "required": ["pattern"]}
+    made = {**stage, "properties": fields, "required": ["pattern", "input"]}
+    found.append(Kind("stages", "source", "stages", "States that are there already.", source, ["pipeline"], True, []))
+    found.append(Kind("stages", "transform", "stages", "States made from others.", made, ["pipeline"], False, []))
+    found += [
+        Kind("dag", each.type, "nodes", each.about, each.schema, [], False, [], each.mark) for each in dagkinds.kinds()
+    ]
+    files = {
+        "graph": {"type": "object", "properties": kinds.FILE},
+        "stages": {"type": "object", "properties": kinds.STAGED},
+        "dag": dagkinds.dag_schema(),
+    }
+    return Kinds(found, files, kinds.transforms(), sorted(app.tasks), sorted(app.served_queues()))
+
+
+@get("/workflow-files", opt={"scope": "read"}, summary="List workflow files")
+async def get_files(desk: Desk) -> Files:
+    """The files of the folder that `App(workflow_folder=...)` names."""
+    folder = folder_of(desk)
+    if folder.shown is None:
+        return Files(None, [])
+    return Files(folder.shown, await asyncio.to_thread(_list, desk, folder))
+
+
+@get("/workflow-files/{path:path}", opt={"scope": "read"}, summary="A workflow file")
+async def get_file(desk: Desk, path: str) -> Response[File]:
+    """The text of a file, its version, and what is wrong with it."""
+    name, folder = _name(path), folder_of(desk)
+    held = await asyncio.to_thread(folder.read, name)
+    checked = await asyncio.to_thread(check, held.text, name, app=desk.app, root=folder.root)
+    return Response(File(name, held.text, held.version, checked), headers={"ETag": f'"{held.version}"'})
+
+
+@post("/workflow-files/check", opt={"scope": "read"}, status_code=200, summary="Check a workflow text")
+async def check_text(desk: Desk, data: Text) -> Checked:
+    """Everything that is wrong with a text, each with its place and line. Nothing is written."""
+    folder = folder_of(desk)
+    folder.place(data.path)
+    return await asyncio.to_thread(check, data.text, data.path, app=desk.app, root=folder.root)
+
+
+@post("/workflow-files/dry-run", opt={"scope": "operate"}, status_code=200, summary="Go through a workflow text")
+async def try_text(desk: Desk, request: Request[Any, Any, Any], data: Trial) -> Tried:
+    """What would be built or run, with all expressions filled in as far as they are known. Nothing is done.
+
+    Without an `entity`, a pipeline tells which entities there are. States are read where the saved file, or a
+    declared pipeline, keeps them; anywhere else only for admins.
+    """
+    folder = folder_of(desk)
+    folder.place(data.path)
+    checked = await asyncio.to_thread(check, data.text, data.path, app=desk.app, root=folder.root)
+    if checked.errors or checked.form is None:
+        told = "; ".join(f"{each.where}: {each.message}" if each.where else each.message for each in checked.errors[:3])
+        raise ConfigError(f"this cannot be tried before it is right: {told}")
+    if checked.form == "dag":
+        return await asyncio.to_thread(_try_dag, desk, folder.root, data)
+    parsed, _ = parse(data.text, data.path)
+    name = PurePosixPath(data.path).stem
+    if checked.mode == "trigger":
+        (workflow,) = parse_workflow(parsed, name).triggers
+        return await asyncio.to_thread(_try_trigger, workflow, data.payload)
+    pipeline, _ = dryrun.read_pipeline(parsed, name)
+    looks = await asyncio.to_thread(_may_look, desk, caller_of(request), folder, data.path, pipeline.root)
+    notes = [] if looks else [f"{pipeline.root} was not looked at: no saved file keeps its states there"]
+    try:
+        async with _one_dry_run, asyncio.timeout(LOOK_WITHIN):
+            found = await dryrun.dry_run(parsed, name, data.entity, database=desk.database if looks else None)
+    except TimeoutError as error:
+        raise Refused(504, f"looking at all states of {pipeline.root} took longer than {LOOK_WITHIN:g} s") from error
+    return Tried(
+        checked.form,
+        checked.mode,
+        found.entity,
+        found.entities,
+        found.looked,
+        [_cut_stage(each) for each in found.stages],
+        notes=[*notes, *found.problems],
+    )
+
+
+@put("/workflow-files/{path:path}", opt={"scope": "admin"}, status_code=200, summary="Save a workflow file")
+async def save_file(
+    desk: Desk,
+    request: Request[Any, Any, Any],
+    path: str,
+    data: Saving,
+    over: Annotated[str | None, Parameter(header="If-Match", description="The version that was read.")] = None,
+    new: Annotated[str | None, Parameter(header="If-None-Match", description="`*` for a new file.")] = None,
+) -> Response[Saved | Problem]:
+    """Save a file over the version that was read (`If-Match`), or as a new one (`If-None-Match: *`).
+
+    If somebody has changed it since, this is refused with 412, and nothing is written.
+    """
+    name, folder, caller = _name(path), folder_of(desk), caller_of(request)
+    folder.place(name)
+    base = _base(over, new)
+    checked = await asyncio.to_thread(check, data.text, name, app=desk.app, root=folder.root)
+    if checked.errors and not data.broken:
+        told = [{"field": each.where or "the file", "message": each.message} for each in checked.errors[:20]]
+        wrong = Problem(
+            "Unprocessable Entity", 422, f"{name} was not saved: {len(told)} things are wrong with it", errors=told
+        )
+        return Response(wrong, status_code=422, media_type="application/problem+json")
+    before = await asyncio.to_thread(folder.find, name)
+    check_version(name, None if before is None else before.text.encode(), base)
+    async with desk.database.transaction(patience=30.0) as connection:
+        # The entry is there if and only if the file is: a refusal below takes it back.
+        await write_audit(
+            desk.database,
+            connection,
+            who=caller.name,
+            action="workflow.save",
+            target=name,
+            before=None if before is None else _audited(before),
+            after=_audited(Held(data.text, "")),
+        )
+        version = await asyncio.to_thread(folder.save, name, data.text, base)
+    return Response(Saved(name, version, checked), headers={"ETag": f'"{version}"'})
+
+
+routes = [get_kinds, get_files, get_file, check_text, try_text, save_file]
+
+
+def folder_of(desk: Desk) -> WorkFolder:
+    """The application's folder of workflow files."""
+    return WorkFolder(desk.app.settings.workflow_folder)
+
+
+def _name(path: str) -> str:
+    return str(path).removeprefix("/")
+
+
+def _list(desk: Desk, folder: WorkFolder) -> list[Listed]:
+    found: list[Listed] = []
+    for each in folder.list():
+        at = datetime.fromtimestamp(each.changed_at, UTC)
+        try:
+            known = check(folder.read(each.path).text, each.path, app=desk.app, root=folder.root)
+        except ConfigError as error:
+            found.append(Listed(each.path, each.size, at, None, None, None, 0, 0, str(error)))
+            continue
+        errors = len(known.errors)
+        found.append(Listed(each.path, each.size, at, known.form, known.mode, known.name, known.nodes, errors, None))
+    return found
+
+
+def _base(over: str | None, new: str | None) -> str | None:
+    """The version to save over; None for a new file."""
+    if over is None and (new or "").strip() == "*":
+        return None
+    version = (over or "").strip().removeprefix("W/").strip('"')
+    if not version:
+        raise Refused(
+            428,
+            "say what you save over: `If-Match` with the version that you read, or `If-None-Match: *` for a new file",
+        )
+    return version
+
+
+def _audited(held: Held) -> dict[str, Any]:
+    size = len(held.text.encode())
+    return {"bytes": size, "text": held.text if size <= AUDITED else f"{held.text[:AUDITED]}\n... cut off"}
+
+
+def _may_look(desk: Desk, caller: Caller, folder: WorkFolder, path: str, root: Path) -> bool:
+    """Whether a caller may have states read there: a text could name any folder of this machine."""
+    if caller.may("admin"):
+        return True
+    known = [pipeline.root for pipeline in desk.app.pipelines.declared.values()]
+    with contextlib.suppress(TidemillError):  # What is saved may be broken: then it names no folder.
+        parsed, _ = parse(folder.read(path).text, path)
+        if form_of(parsed, path) in ("graph", "stages"):
+            known.append(dryrun.read_pipeline(parsed, PurePosixPath(path).stem)[0].root)
+    return any(root.resolve().is_relative_to(each.resolve()) for each in known)
+
+
+def _try_dag(desk: Desk, root: Path, data: Trial) -> Tried:
+    dag = parse_dag(data.text, file=str(root / data.path), refs=desk.app.seams.ref_resolver, inside=root)
+    args = data.payload if isinstance(data.payload, Mapping) else {}
+    return Tried("dag", None, plan=dagrun.dry_run(dag, args, desk.app.seams.ref_resolver))
+
+
+def _try_trigger(workflow: TriggerWorkflow, payload: Any) -> Tried:
+    return Tried("graph", "trigger", nodes=[_cut(each) for each in rehearse_trigger(workflow.graph, payload)])
+
+
+def _cut_stage(run: dryrun.StageRun) -> dryrun.StageRun:
+    content = None if run.content is None else _short(run.content)
+    return msgspec.structs.replace(run, nodes=[_cut(each) for each in run.nodes], content=content)
+
+
+def _cut(node: Rehearsed) -> Rehearsed:
+    fields = [msgspec.structs.replace(each, value=_short(each.value)) for each in node.fields]
+    return msgspec.structs.replace(node, fields=fields, output=_short(node.output))
+
+
+def _short(value: Any) -> Any:
+    """A value that can be shown: long texts are cut off."""
+    if isinstance(value, str):
+        return value if len(value) <= SHOWN else f"{value[:SHOWN]} ... and {len(value) - SHOWN:,} characters more"
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return repr(value)[:SHOWN]
+    return value if len(text) <= SHOWN else _short(text)

@@ -1,0 +1,148 @@
+"""Serves `tidemill.proto` beside HTTP: the same callers, the same scopes, the same errors in gRPC's own words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from tidemill.core.errors import ConfigError
+from tidemill.server.access import Caller, require_scope
+from tidemill.server.desk import Desk
+from tidemill.server.problems import problem_of
+from tidemill.server.rpc.verbs import VERBS, Verb
+from tidemill.server.rpc.wire import SERVICES, message_class, service_name
+from tidemill.server.settings import ServerSettings
+
+log = structlog.get_logger("tidemill.server")
+
+GRACE = 3.0
+MOST_CALLS = 1000
+
+#: The statuses of HTTP in the words of gRPC.
+CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.FAILED_PRECONDITION,
+    422: grpc.StatusCode.INVALID_ARGUMENT,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+@asynccontextmanager
+async def serving_grpc(desk: Desk) -> AsyncIterator[None]:
+    """Serve gRPC while the block lasts, at the address that the settings name."""
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", desk.settings.most_body),
+            ("grpc.max_concurrent_streams", MOST_CALLS),
+            ("grpc.so_reuseport", 0),
+        ]
+    )
+    names = [service_name(name) for name in SERVICES]
+    server.add_generic_rpc_handlers([_service(desk, name) for name in SERVICES])
+    healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    where = _listen(server, desk.settings)
+    for name in ("", *names):
+        await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
+    await server.start()
+    log.info("serving gRPC", at=where)
+    try:
+        yield
+    finally:
+        await healthy.enter_graceful_shutdown()
+        await server.stop(GRACE)
+
+
+def _listen(server: Any, settings: ServerSettings) -> str:
+    host, port = settings.grpc_address
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if settings.tls_cert is None or settings.tls_key is None:
+            server.add_insecure_port(where)
+        else:
+            pair = (Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes())
+            server.add_secure_port(where, grpc.ssl_server_credentials([pair]))
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(f"gRPC cannot be served at {where}: {error}; choose another address with --grpc") from error
+    return where
+
+
+def _service(desk: Desk, name: str) -> Any:
+    methods: dict[str, Any] = {}
+    for method, types in SERVICES[name].items():
+        taken, *_, given = types.split()
+        verb, path = VERBS[name, method], f"{name}/{method}"
+        reading, writing = message_class(taken).FromString, message_class(given).SerializeToString
+        if verb.follow is not None:
+            methods[method] = grpc.unary_stream_rpc_method_handler(_many(desk, verb, path), reading, writing)
+        else:
+            methods[method] = grpc.unary_unary_rpc_method_handler(_one(desk, verb, path), reading, writing)
+    return grpc.method_handlers_generic_handler(service_name(name), methods)
+
+
+def _one(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    act = verb.act
+    assert act is not None, path  # noqa: S101 - a method gives one message or many
+
+    async def call(request: Any, context: Any) -> Any:
+        began, caller, status = time.perf_counter(), None, "OK"
+        try:
+            caller = await _let_in(desk, context, verb.scope)
+            return await act(desk, caller, request)
+        except Exception as error:
+            status = await _refuse(context, error)
+            raise
+        finally:
+            if verb.scope != "read":
+                ms = round((time.perf_counter() - began) * 1000, 1)
+                log.info("call", method=path, status=status, ms=ms, who=None if caller is None else caller.name)
+
+    return call
+
+
+def _many(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    follow = verb.follow
+    assert follow is not None, path  # noqa: S101 - a method gives one message or many
+
+    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            caller = await _let_in(desk, context, verb.scope)
+            async for message in follow(desk, caller, request):
+                yield message
+        except Exception as error:
+            await _refuse(context, error)
+            raise
+
+    return call
+
+
+async def _let_in(desk: Desk, context: Any, scope: str) -> Caller:
+    said = dict(context.invocation_metadata() or ())
+    bearer = None
+    if "authorization" in said:
+        kind, _, token = str(said["authorization"]).partition(" ")
+        bearer = token.strip() if kind.lower() == "bearer" else ""
+    return require_scope(await desk.doorman.find(bearer, None), scope, read_only=desk.settings.read_only)
+
+
+async def _refuse(context: Any, error: Exception) -> str:
+    """End a call with what went wrong; returns the status if it has ended already."""
+    if isinstance(error, grpc.aio.AbortError):
+        return "aborted"
+    told, _ = problem_of(error)
+    await context.abort(CODES.get(told.status, grpc.StatusCode.INTERNAL), told.detail)
+    return str(told.status)

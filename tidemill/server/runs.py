@@ -1,0 +1,266 @@
+"""What can be asked of runs and done with them, whichever way the request came: HTTP or gRPC."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.ticks import CancelAsked
+from tidemill.dags.handle import DagHandle
+from tidemill.dags.journal import decode_tick
+from tidemill.dags.runner import DAG_KIND
+from tidemill.dags.view import View, why_run
+from tidemill.engine.why import explain_run
+from tidemill.flows.durable import FlowKind
+from tidemill.flows.sending import event_tick, named_event
+from tidemill.runs import cancel_tick
+from tidemill.server.access import Caller
+from tidemill.server.desk import Desk
+from tidemill.server.paging import following, read_cursor
+from tidemill.server.problems import Refused
+from tidemill.server.reading import RUN_JSON, readable
+from tidemill.store.inspect import show_jobs_of_run
+from tidemill.store.listing import RunsWanted, list_run_page
+from tidemill.store.runs import cancel_run, load_run, new_token, read_ticks, send_to_run, show_run
+from tidemill.store.runview import count_keepers
+
+ENDED = ("succeeded", "failed", "cancelled", "timed_out")
+JOBS_SHOWN = 200
+
+
+class RunLine(msgspec.Struct, frozen=True):
+    """A run in a list. `asks` is how many answers of people it waits for."""
+
+    id: int
+    workflow: str
+    shape: str
+    state: str
+    key: str | None
+    ticks: int
+    owned: bool
+    awake: bool
+    note: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    forked_from: int | None
+    parent: int | None
+    asks: int
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    """Runs, newest first; `next` is the cursor of the page after, or null on the last one."""
+
+    items: list[RunLine]
+    next: str | None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one run, and why it stands where it does."""
+
+    id: int
+    workflow: str
+    shape: str
+    state: str
+    version: str
+    key: str | None
+    ticks: int
+    input: Any
+    result: Any
+    error: Any
+    note: str | None
+    origin: dict[str, Any] | None
+    created_at: datetime
+    ended_at: datetime | None
+    forked_from: int | None
+    parent: int | None
+    owner_host: str | None
+    owner_pid: int | None
+    why: list[str]
+
+
+class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A run to start: a declared flow or dag, its arguments, and a key of which there is one run only."""
+
+    workflow: str
+    args: dict[str, Any] = {}
+    key: str | None = None
+
+
+class NewEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event by the name of its class; `step` if only that one shall get it."""
+
+    type: str
+    fields: dict[str, Any] = {}
+    step: str | None = None
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A run; `created` is false when one with this key was there already."""
+
+    id: int
+    created: bool
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """The event is stored, and wakes the run if it sleeps."""
+
+    run_id: int
+    type: str
+
+
+async def page_of(desk: Desk, wanted: RunsWanted, *, limit: int, cursor: str | None) -> RunPage:
+    """A page of runs, newest first."""
+    rows = await list_run_page(desk.database, wanted, before=read_cursor(cursor), limit=limit)
+    return RunPage([RunLine(*row) for row in rows], following([row["id"] for row in rows], limit))
+
+
+async def tell_run(desk: Desk, run_id: int) -> Run:
+    """Everything about one run, and what it waits for."""
+    row = await find_run(desk, run_id)
+    is_dag = row["kind"] == DAG_KIND
+    known = readable(row, RUN_JSON)
+    if is_dag:
+        known["input"] = known["input"].get("args")
+    else:
+        known["result"] = _plain(known["result"])
+    why = why_run(await look(desk, run_id)) if is_dag else [explain_run(row)]
+    key = known["key"]
+    fields = {name: value for name, value in known.items() if name in Run.__struct_fields__ and name != "key"}
+    return Run(
+        **fields,
+        key=None if key is None or key.startswith("~") else key,
+        shape="dag" if is_dag else "flow",
+        ticks=row["seq"],
+        why=why,
+    )
+
+
+def _plain(result: Any) -> Any:
+    """What a flow's run ended with, as its author wrote it: the result of a StopEvent, or the fields of another."""
+    event = result.get("$event") if isinstance(result, dict) and len(result) == 1 else None
+    if not isinstance(event, dict) or not isinstance(event.get("value"), dict):
+        return result
+    fields = event["value"]
+    return fields["result"] if set(fields) == {"result"} else fields
+
+
+async def begin_run(desk: Desk, caller: Caller, new: NewRun) -> Started:
+    """Store a new run of a flow or a dag; a keeper takes it up."""
+    key = new.key
+    if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith("~")):
+        raise ConfigError("a run's key has 1 to 400 printable characters and does not begin with '~'")
+    runs, origin = desk.app.runs, desk.origin(caller)
+    handle = await runs.start_named(new.workflow, new.args, key, origin=origin, database=desk.database)
+    after = {"workflow": new.workflow, "created": handle.created}
+    await desk.note(caller, "run.start", f"r{handle.id}", after=after)
+    return Started(handle.id, handle.created)
+
+
+async def send_event(desk: Desk, caller: Caller, run_id: int, new: NewEvent) -> Sent:
+    """Give a flow's run an event: it is stored when this returns."""
+    row = await require_flow(desk, run_id)
+    event = read_event(desk, row["workflow"], new.type, new.fields)
+    await desk.note(caller, "run.send", f"r{run_id}", after={"type": new.type, "step": new.step})
+    token = new_token()
+    await send_to_run(desk.database, run_id, event_tick(event, new.step, token), token=token)
+    return Sent(run_id, new.type)
+
+
+async def end_run(desk: Desk, caller: Caller, run_id: int, reason: str | None) -> None:
+    """Ask a run to end; an error if it has ended already."""
+    row = await find_run(desk, run_id)
+    if row["state"] in ENDED:
+        raise Refused(409, f"run r{run_id} has ended already: {row['state']}")
+    await ask_to_end(desk, caller, row, reason)
+
+
+async def ask_to_end(desk: Desk, caller: Caller, row: Any, why: str | None) -> bool:
+    """Ask one run to end; False if it has ended meanwhile."""
+    reason = f"cancelled by {caller.name}" + (f": {why}" if why else "")
+    before = {"state": row["state"]}
+    await desk.note(caller, "run.cancel", f"r{row['id']}", before=before, after={"asked": True, "reason": why})
+    try:
+        await cancel_run(desk.database, row["id"], cancel_tick(row["kind"], reason), reason=reason)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def submit_answer(desk: Desk, caller: Caller, run_id: int, node: str, value: Any, key: str | None) -> bool:
+    """Answer what a run asks; whether it has taken the answer yet."""
+    handle = await handle_of(desk, run_id)
+    if not node:
+        raise NotFoundError("say which node is answered")
+    return await handle.submit(node, value, by=caller.name, key=key)
+
+
+def flow_of(desk: Desk, name: str) -> FlowKind:
+    """The declared flow of this name."""
+    return desk.app.runs.flow(name)
+
+
+def read_event(desk: Desk, workflow: str, name: str, fields: dict[str, Any]) -> Any:
+    """An event of an application by the name of its class, checked before it goes anywhere."""
+    return named_event(flow_of(desk, workflow).workflow, name, fields)
+
+
+async def require_flow(desk: Desk, run_id: int) -> Any:
+    """The row of a run, if it is one of a flow."""
+    row = await find_run(desk, run_id)
+    if row["kind"] == DAG_KIND:
+        raise ConfigError(f"run r{run_id} is of a dag: answer what it asks, or repeat it with /rerun")
+    return row
+
+
+async def handle_of(desk: Desk, run_id: int) -> DagHandle:
+    """A handle on a run of a dag."""
+    require_dag(await find_run(desk, run_id))
+    return DagHandle(desk.database, desk.app.runs.dag_kind, run_id, created=False)
+
+
+async def find_run(desk: Desk, run_id: int) -> Any:
+    """A run's row."""
+    if not 0 < run_id < 2**63:
+        raise NotFoundError(f"there is no run {run_id}")
+    return await show_run(desk.database, run_id)
+
+
+async def look(desk: Desk, run_id: int) -> View:
+    """A run of a dag as it is now."""
+    require_dag(await find_run(desk, run_id))
+    row, snapshot, ticks = await load_run(desk.database, run_id)
+    program, state = desk.app.runs.dag_kind.restore(row["input"], snapshot, ticks)
+    if row["state"] == "cancelled" and state.status == "running":  # It was parked: nobody has told its nodes.
+        program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
+    found = await show_jobs_of_run(desk.database, run_id, limit=JOBS_SHOWN) if state.works else []
+    return View(
+        row=dict(row),
+        program=program,
+        state=state,
+        now=time.time(),
+        jobs=[readable(job) for job in found],
+        all_jobs=len(found) < JOBS_SHOWN,
+        keepers=await count_keepers(desk.database, DAG_KIND),
+    )
+
+
+async def look_back(desk: Desk, run_id: int, at: int) -> View:
+    """A run of a dag as it was after one of its ticks."""
+    row = await find_run(desk, run_id)
+    require_dag(row)
+    if not 0 <= at <= row["seq"]:
+        raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {at}")
+    ticks = await read_ticks(desk.database, run_id, limit=at) if at else []
+    program, state = desk.app.runs.dag_kind.restore(row["input"], None, [tick["data"] for tick in ticks])
+    now = decode_tick(ticks[-1]["data"]).at if ticks else row["created_at"].timestamp()
+    return View(row=dict(row), program=program, state=state, now=now, tick=at)
+
+
+def require_dag(row: Any) -> None:
+    """An error if a run is not one of a dag."""
+    if row["kind"] != DAG_KIND:
+        raise ConfigError(f"run r{row['id']} is of flow {row['workflow']}, and not of a dag")

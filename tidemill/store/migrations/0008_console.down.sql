@@ -1,0 +1,1 @@
+DROP TABLE tidemill.setting, tidemill.pace, tidemill.job_log;

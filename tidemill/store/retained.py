@@ -1,0 +1,68 @@
+"""How long things are kept, as operators have set it; what nobody has set is as the processes were configured."""
+
+from __future__ import annotations
+
+import asyncpg
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database
+
+MOST_DAYS = 3650
+
+READ_SETTING = "SELECT value, by, at FROM tidemill.setting WHERE name = 'retention'"
+SET_SETTING = """
+INSERT INTO tidemill.setting (name, value, by) VALUES ('retention', $1, $2)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value, by = excluded.by, at = now()
+"""
+
+#: How much there is: the size of each family of tables, and the oldest day of finished jobs.
+MEASURE = """
+SELECT part.family, sum(pg_total_relation_size(c.oid))::bigint AS bytes,
+       min(substring(c.relname FROM '_(\\d{8})$')) AS oldest
+FROM (VALUES ('jobs', 'job_history'), ('logs', 'job_log'), ('events', 'event_log'), ('runs', 'run'), ('runs', 'tick'),
+             ('runs', 'published'), ('runs', 'snapshot')) AS part(family, name)
+JOIN pg_class AS p ON p.oid = to_regclass('tidemill.' || part.name)
+JOIN pg_class AS c ON c.oid = p.oid OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = p.oid)
+GROUP BY part.family
+"""
+
+
+class Retention(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """For how many days finished jobs and their logs, ended runs, and the event log are kept; None: as configured."""
+
+    jobs: int | None = None
+    runs: int | None = None
+    events: int | None = None
+
+    def validate(self) -> Retention:
+        for name in self.__struct_fields__:
+            days = getattr(self, name)
+            if days is not None and not 1 <= days <= MOST_DAYS:
+                raise ConfigError(f"{name}: {days} days will not do: it is 1 to {MOST_DAYS}")
+        return self
+
+
+async def read_retention(database: Database) -> tuple[Retention, asyncpg.Record | None]:
+    """What is set, and by whom and when."""
+    row = await database.fetchrow(READ_SETTING)
+    return (Retention(), None) if row is None else (decode(row["value"], Retention), row)
+
+
+async def set_retention(database: Database, wanted: Retention, *, by: str) -> None:
+    """Keep things for so long from the next round of housekeeping on."""
+    wanted.validate()
+    async with database.transaction(patience=30.0) as connection:
+        row = await connection.fetchrow(database.sql(READ_SETTING))
+        await connection.execute(database.sql(SET_SETTING), encode(wanted), by)
+        before = None if row is None else decode(row["value"])
+        await write_audit(
+            database, connection, who=by, action="retention.set", target="retention", before=before, after=wanted
+        )
+
+
+async def measure_kept(database: Database) -> dict[str, asyncpg.Record]:
+    """How much is kept of each kind."""
+    return {row["family"]: row for row in await database.fetch(MEASURE)}

@@ -1,0 +1,45 @@
+"""What lists of states need to know beside the states: which are being built, by what code, and who keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from tidemill.store.database import Database
+
+#: Builds that wait in queues or run, of some stages' tasks.
+LIST_BUILD_JOBS = """
+SELECT task, unique_key, id, state, queue, started_at FROM tidemill.job
+WHERE task = ANY ($1::text[]) AND unique_key IS NOT NULL
+"""
+
+#: The code of each stage that whoever drives the pipeline runs.
+LIST_NEWEST_CODES = """
+SELECT DISTINCT ON (stage) stage, code FROM tidemill.state_code WHERE pipeline = $1 ORDER BY stage, seen_at DESC
+"""
+
+#: Whether some process holds the lead of a pipeline, as `TAKE_LEAD` takes it.
+IS_KEPT = """
+SELECT EXISTS (
+    SELECT FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND ((classid::bigint << 32) | objid::bigint) = hashtextextended($1, 7)) AS kept
+"""
+
+
+async def list_build_jobs(database: Database, tasks: Sequence[str]) -> list[asyncpg.Record]:
+    """The unfinished jobs that build states."""
+    return await database.fetch(LIST_BUILD_JOBS, list(tasks))
+
+
+async def newest_codes(database: Database, pipeline: str) -> dict[str, str]:
+    """What whoever drives a pipeline takes for the code of its stages."""
+    return {row["stage"]: row["code"] for row in await database.fetch(LIST_NEWEST_CODES, pipeline)}
+
+
+async def is_kept(database: Database, pipeline: str) -> bool:
+    """Whether some process keeps a pipeline up to date."""
+    row = await database.fetchrow(IS_KEPT, f"{database.schema}:{pipeline}")
+    return row is not None and row["kept"]

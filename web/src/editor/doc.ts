@@ -1,0 +1,114 @@
+/** A workflow file's text: what it says, and how a part of it is changed so that the rest stays as it was written. */
+import { type Document, isAlias, isCollection, isMap, isScalar, isSeq, Lexer, parseDocument } from "yaml";
+import { editJson } from "./json";
+import type { Edit, Step } from "./types";
+
+export type Data = Record<string, unknown>;
+
+export interface Read {
+  data: Data | null;
+  /** Why the text says nothing, and on which line. */
+  wrong?: string;
+  line?: number;
+}
+
+const isJson = (file: string) => file.endsWith(".json");
+
+/** What a text says. */
+export function read(text: string, file: string): Read {
+  return isJson(file) ? readJson(text) : readYaml(text);
+}
+
+function readJson(text: string): Read {
+  try {
+    return objectOf(JSON.parse(text.replace(/^\ufeff/, "")));
+  } catch (error) {
+    const told = error instanceof Error ? error.message : String(error);
+    const at = /position (\d+)/.exec(told)?.[1];
+    const line = /line (\d+)/.exec(told)?.[1] ?? (at === undefined ? undefined : text.slice(0, Number(at)).split("\n").length);
+    return { data: null, wrong: `This is not JSON: ${told}`, line: line === undefined ? undefined : Number(line) };
+  }
+}
+
+function readYaml(text: string): Read {
+  const doc = parsed(text);
+  const error = doc.errors[0];
+  if (error) return { data: null, wrong: `This is not YAML: ${error.message.split("\n")[0]}`, line: error.linePos?.[0].line };
+  try {
+    return objectOf(doc.toJS({ maxAliasCount: 1000 }));
+  } catch (problem) {
+    return { data: null, wrong: problem instanceof Error ? problem.message : String(problem) };
+  }
+}
+
+function objectOf(data: unknown): Read {
+  if (data === null || typeof data !== "object" || Array.isArray(data)) return { data: null, wrong: "A workflow file is an object with nodes, or with stages.", line: 1 };
+  return { data: data as Data };
+}
+
+const parsed = (text: string) => parseDocument(text, { version: "1.2", strict: false });
+
+/** The text with these changes made, one after the other. */
+export function edit(text: string, file: string, edits: Edit[]): string {
+  if (isJson(file)) return edits.reduce(editJson, text);
+  const doc = parsed(text);
+  for (const each of edits) editYaml(doc, each);
+  return doc.toString({ lineWidth: 0, indent: indentOf(text), indentSeq: !/^nodes:\s*\n-/m.test(text), flowCollectionPadding: !/[{[][^\s{}[\]]/.test(withoutTexts(text)) });
+}
+
+function editYaml(doc: Document, change: Edit): void {
+  if ("order" in change) {
+    const list = doc.getIn(change.path, true);
+    if (isSeq(list)) list.items = change.order.map((index) => list.items[index]);
+    return;
+  }
+  if (change.value === undefined) {
+    if (doc.hasIn(change.path)) doc.deleteIn(change.path);
+    return;
+  }
+  const steps = change.path;
+  for (let depth = 1; depth < steps.length; depth += 1) {
+    if (isAlias(doc.getIn(steps.slice(0, depth), true))) throw new Error(`${told(steps)} is written with an alias (*name): change it in the text.`);
+  }
+  const parent = steps.length > 1 ? doc.getIn(steps.slice(0, -1), true) : doc.contents;
+  if (isCollection(parent) && parent.items.length === 0) parent.flow = false;
+  const before = doc.getIn(steps, true);
+  if (isScalar(before) && (change.value === null || typeof change.value !== "object")) {
+    before.value = change.value;
+    return;
+  }
+  doc.setIn(steps, madeNode(doc, change.value, steps));
+}
+
+/** A new part: its own fields one to a line if it is a node, everything inside on one line. */
+function madeNode(doc: Document, value: unknown, steps: Step[]): unknown {
+  const node = doc.createNode(value);
+  const isEntry = steps.length === 2 && typeof steps[1] === "number";
+  if (isCollection(node)) node.flow = !isEntry;
+  if (isEntry && isMap(node)) for (const pair of node.items) if (isCollection(pair.value)) pair.value.flow = true;
+  return node;
+}
+
+const told = (steps: Step[]) => steps.map((step) => (typeof step === "number" ? `[${step}]` : `.${step}`)).join("").replace(/^\./, "");
+
+const withoutTexts = (text: string) => text.replaceAll(/#.*$|"(?:\\.|[^"\\])*"|'[^']*'/gm, "");
+
+function indentOf(text: string): number {
+  const found = /^( +)\S/m.exec(text)?.[1]?.length ?? 2;
+  return found >= 1 && found <= 8 ? found : 2;
+}
+
+/** The comments that one text has and another has not. */
+export function lostComments(before: string, after: string, file: string): string[] {
+  if (isJson(file)) return [];
+  const left = comments(after);
+  return comments(before).filter((each) => {
+    const at = left.indexOf(each);
+    if (at >= 0) left.splice(at, 1);
+    return at < 0;
+  });
+}
+
+function comments(text: string): string[] {
+  return [...new Lexer().lex(text)].filter((token) => token.startsWith("#")).map((token) => token.trim());
+}
