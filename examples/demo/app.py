@@ -3,9 +3,11 @@
     make demo            or: tidemill up examples/demo/app.py
 
 Everything below happens by itself, failures included; open the URL that is printed and look around. Some runs wait for
-you: answer them in the console under Inputs, or in a second terminal:
+you: answer them in the console under Inputs, or in a second terminal, in which `. .venv/bin/activate` and
+`export TIDEMILL_DIRECTORY=.tidemill/demo` were said:
 
-    tidemill dag inputs            tidemill dag submit r1 agree '{"supplier": "Miller & Sons", "ok": true}'
+    tidemill dag inputs            tidemill dag submit r1 agree '{"ok": true, "supplier": "Miller & Sons"}'
+    tidemill runs                  tidemill send r2 HumanResponseEvent '{"response": "yes"}' --app examples/demo/app.py
     tidemill jobs                  tidemill stream status          tidemill monitor alerts
     tidemill pipeline status examples/demo/app.py
 """

@@ -163,6 +163,16 @@ def test_a_second_schema_is_made_and_removed_again(folder: Path, up: Process) ->
     assert listing(folder, "db", "status", "--schema", "second")["version"] == 0
 
 
+def test_an_applications_own_migrations_are_applied_with_ours(folder: Path, up: Process) -> None:
+    (folder / "own").mkdir()
+    (folder / "own" / "0001_sales.sql").write_text("CREATE TABLE tidemill.sale (id bigint)")
+    (folder / "own" / "0001_sales.down.sql").write_text("DROP TABLE tidemill.sale")
+    declared = 'from pathlib import Path\nfrom tidemill import App\napp = App("own")\n'
+    (folder / "own.py").write_text(declared + 'app.migrations(Path("own"), ledger="own_version")\n')
+    assert ok(folder, "db", "migrate", "own.py") == "applied 0001_sales\n"
+    assert "nothing to do" in ok(folder, "db", "migrate", "own.py")
+
+
 def test_ctrl_c_ends_the_waiting_and_leaves_the_job(folder: Path, up: Process) -> None:
     waiting = Process(folder, "enqueue", "app.py", "broken", "--delay", "1h", "--wait")
     waiting.line("waiting: Waits for its time")

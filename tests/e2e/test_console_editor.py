@@ -171,12 +171,12 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
     expect(node(page, "transform").locator(".flag")).to_have_text("1")
     expect(problems(page)).to_contain_text("expression is missing")
     field(page, "expression").fill("$.day.content.toUpperCase()")
-    expect(problems(page)).to_contain_text("nothing of this name is before it")
+    expect(problems(page)).to_contain_text("no node of this name leads here")
     watched.keep("editor-problem")
 
     # Connected, it is right: as the problem said, nothing led to it.
     connect(page, "day", "transform")
-    expect(problems(page)).not_to_contain_text("nothing of this name")
+    expect(problems(page)).not_to_contain_text("no node of this name")
     expect(node(page, "transform").locator(".flag")).to_have_count(0)
     page.locator(".box-form").get_by_label("name", exact=True).fill("loud")
     page.keyboard.press("Enter")
@@ -187,7 +187,7 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
     expect(page.locator(".react-flow__edge")).to_have_count(4)
     field(page, "pattern").fill("loud/{{$.dates.id}}.txt")
     field(page, "content").fill("{{$.dates.id}}: {{$.loud}}")
-    expect(problems(page).get_by_role("status")).to_have_text("1 to look at")
+    expect(problems(page).get_by_role("status")).to_have_text("2 to look at")
 
     # Back and forth, by keyboard and by button.
     page.keyboard.press("Control+z")
@@ -202,7 +202,7 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
     expect(page.locator(".react-flow__node")).to_have_count(5)
 
     page.get_by_role("button", name="Dry run").click()
-    page.get_by_label("Entity").fill("2026-01-15")
+    page.get_by_label("Entity", exact=True).fill("2026-01-15")
     page.get_by_role("button", name="Try it").click()
     told = page.get_by_role("region", name="What would happen")
     expect(told).to_contain_text("loud/2026-01-15.txt")
@@ -415,3 +415,35 @@ def test_everybody_can_read_the_editor(
     shown.close()
     assert wrong == {}
     assert watched.wrong == []
+
+
+def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench: Bench) -> None:
+    stages = """{
+  "name": "staged", "stateRoot": "states",
+  "stages": [
+    {"id": "big", "type": "transform", "pattern": "big/{id}.txt", "note": "keep me",
+     "node": {"typeId": "transform", "data": {"expression": "$.logs.content.trim()"}}},
+    {"id": "logs", "type": "source", "pattern": "in/{id}.txt"}
+  ]
+}
+"""
+    (bench.workflows / "staged.json").write_text(stages)
+    page = watched.open("/editor/staged.json", "staged.json")
+    expect(problems(page)).to_contain_text("a transform has an input")
+    connect(page, "logs", "big")
+    expect(problems(page).get_by_role("status")).to_have_text("1 to look at")
+    node(page, "big").click()
+    page.locator(".box-form").get_by_label(re.compile("^typeId")).select_option("set")
+    expect(problems(page)).to_contain_text("big")
+    page.keyboard.press("Control+z")
+    page.get_by_role("button", name="transform", exact=True).click()
+    field(page, "expression").fill("$.big.content + $.logs.path")
+    expect(page.locator(".react-flow__edge.implied")).to_have_count(1)
+    expect(problems(page).get_by_role("status")).to_have_text("1 to look at")
+    page.get_by_role("button", name="Save …").click()
+    page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("staged.json is saved.")).to_be_visible()
+    made = json.loads(bench.file("staged.json"))["stages"]
+    assert [(each["id"], each.get("input")) for each in made] == [("logs", None), ("big", "logs"), ("stage", "big")]
+    assert made[1]["note"] == "keep me"
+    (bench.workflows / "staged.json").unlink()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_support import ROOT, environment, make_folder, ok, run
+from tests.e2e.cli_support import ROOT, Process, environment, make_folder, ok, run
+from tests.support import eventually
 from tests.support.pipelines import put, tree
 
 APP = """
@@ -104,6 +105,26 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
     assert "0 to build" in ok(folder, "pipeline", "plan", "app.py")
     assert "failed" in ok(folder, "pipeline", "history", "app.py")
     assert "pipeline.accept" in ok(folder, "audit")
+
+
+async def test_up_keeps_pipelines_going_and_a_backfill_shows_how_far_it_is(tmp_path: Path) -> None:
+    here = make_folder(tmp_path, APP)
+    put(here / "states", {"logs/2026-01-15.txt": "fair"})
+    post = here / "states/post/2026-01-15.md"
+    up = Process(here, "up", "app.py", "--no-server")
+    try:
+        await eventually(lambda: post.exists() and post.read_text() == "# FAIR")
+        put(here / "states", {"logs/2026-01-15.txt": "stormy"})
+        await eventually(lambda: post.read_text() == "# STORMY")
+        done = ok(here, "pipeline", "backfill", "app.py", "summary", "--wait")
+        assert "1 states of summary were built again" in done
+        (told,) = json.loads(ok(here, "pipeline", "history", "app.py", "summary", "--limit", "1", "--json"))
+        assert "backfill of summary" in told["reason"]
+    finally:
+        up.close()
+    late = run(here, "pipeline", "backfill", "app.py", "summary", "--wait")
+    assert late.returncode == 1
+    assert "nobody keeps pipeline blog up to date" in late.stderr
 
 
 def test_a_pipeline_is_drawn(folder: Path) -> None:

@@ -209,7 +209,7 @@ def test_posts_go_through_their_plans_and_the_page_shows_what_was_found(database
     ):
         told_apart(connection, site)
         feeding = subprocess.Popen(
-            [sys.executable, "-m", "apps.content.traffic", "--rate", "60", "--seconds", "60"],
+            [sys.executable, "-m", "apps.content.traffic", "--rate", "40", "--seconds", "120"],
             cwd=ROOT,
             env={"TIDEMILL_DATABASE_URL": database_url, "PATH": ""},
             stdout=subprocess.DEVNULL,
@@ -276,6 +276,7 @@ def told_apart(connection: psycopg.Connection[Any], site: Site) -> None:
 
 def look_at_the_page(playwright: Any, site: Site) -> None:
     """From the console's side bar, wide and dark, then on a phone and light."""
+    expect.set_options(timeout=20_000)
     browser = launch(playwright)
     wide = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="dark")
     look = Watched(wide, site.url)
@@ -303,8 +304,11 @@ def look_at_the_page(playwright: Any, site: Site) -> None:
     assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
     assert not [word for word in page.locator("#results").all_inner_texts() if "{" in word], "no JSON is shown"
     assert look.serious_problems() == []
+    page.get_by_role("button", name="Dark or light").click()
+    assert page.evaluate("getComputedStyle(document.body).colorScheme") == "light"
     page.get_by_role("link", name="Tidemill").click()
     expect(page.get_by_role("heading", level=1, name="content")).to_be_visible()
+    expect(page.get_by_role("button", name="Dark theme")).to_be_visible()  # the console follows
     assert look.wrong == []
     phone = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="light", has_touch=True)
     small = Watched(phone, site.url)

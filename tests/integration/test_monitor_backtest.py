@@ -9,10 +9,12 @@ from tidemill.monitors.backtest import as_identity, backtest, compare, identity,
 from tidemill.monitors.picture import svg
 from tidemill.store.alerts import ack_alerts, list_alerts
 from tidemill.store.database import Database
+from tidemill.store.monitors import seal_tick
+from tidemill.store.roster import label_entity, switch_trigger
 
 
-async def live(database: Database, *, ack: bool = True) -> Pages:
-    """An hour of five entities, with late events, silences, acknowledgements and re-alerts."""
+async def live(database: Database, *, ack: bool = True, wishes: bool = False) -> Pages:
+    """An hour of five entities, with late events, silences, acknowledgements and re-alerts; and with wishes."""
     source, clock = Pages(), VirtualClock(10_000.0)
     async with watching(database, heat_monitor(source), clock) as watcher:
         for number in range(240):
@@ -27,6 +29,11 @@ async def live(database: Database, *, ack: bool = True) -> Pages:
             if ack and number % 10 == 0:
                 opened = [row["id"] for row in await list_alerts(database, current=True) if row["entity"] == "e0"]
                 await ack_alerts(database, opened[:1], by="ann", at=clock.now())
+            for trigger, rhythm in (("hot", 23), ("peak", 31)) if wishes else ():
+                if number % rhythm in (rhythm // 2, rhythm - 1):
+                    await switch_trigger(database, "heat", trigger, number % rhythm == rhythm - 1, by="ann")
+            if wishes and number % 40 in (15, 35):
+                await label_entity(database, "heat", "e4", {"present": number % 40 == 35}, by="ann")
     return source
 
 
@@ -42,6 +49,70 @@ async def test_a_replay_gives_exactly_the_alerts_that_live_running_gave(database
         if alert.kind != "momentary":
             moment = ended[(alert.trigger, alert.entity, alert.tick)]
             assert alert.resolved_at == (None if moment is None else moment.timestamp())
+
+
+async def test_a_replay_knows_what_was_switched_off_and_who_was_not_there(database: Database) -> None:
+    source = await live(database, wishes=True)
+    stored = [dict(row) for row in await list_alerts(database, limit=100_000)]
+    assert {row["resolution"] for row in stored if row["trigger"] == "hot"} >= {"its trigger was switched off"}
+    assert sum(row["trigger"] == "silent" and row["entity"] == "e4" for row in stored) > 2
+    report = await replay(database, heat_monitor(source), -1e12, 1e12)
+    assert identity(report) == as_identity(stored)
+    ended = {(r["trigger"], r["entity"], r["tick"]): r["resolved_at"] for r in stored if r["kind"] != "momentary"}
+    told = {
+        (a.trigger, a.entity, a.tick): None if a.resolved_at is None else round(a.resolved_at, 5)
+        for a in report.alerts
+        if a.kind != "momentary"
+    }
+    assert told == {key: None if at is None else round(at.timestamp(), 5) for key, at in ended.items()}
+
+
+async def test_what_happened_while_a_trigger_was_off_is_not_told_when_it_is_on_again(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        source.add(event(1, 999.0, heat=95))
+        await watcher.one_tick()
+        await switch_trigger(database, "heat", "peak", False, by="ann")
+        clock.advance(10.0)
+        source.add(event(2, 1009.0, heat=95))
+        await watcher.one_tick()
+        await switch_trigger(database, "heat", "peak", True, by="ann")
+        clock.advance(10.0)
+        await watcher.one_tick()
+        source.add(event(3, 1019.5, heat=95))
+        await watcher.one_tick()
+    peaks = [row["key"] for row in await list_alerts(database) if row["trigger"] == "peak"]
+    assert sorted(peaks) == ["1", "3"]
+
+
+async def test_a_label_counts_from_the_next_tick_on_and_not_in_one_that_is_complete(database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0))
+
+    async def label_now(present: bool) -> None:
+        await label_entity(database, "heat", "a", {"present": present}, by="ann")
+
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        await label_now(False)
+        clock.advance(400.0)
+        await watcher.one_tick()
+        assert await list_alerts(database) == []
+        # Between the completion of a tick and its folding: as if somebody were quick.
+        await database.fetch("UPDATE tidemill.monitor_entity SET due_at = 1401.0")
+        clock.advance(10.0)
+        done = await seal_tick(database, "heat", clock.now())
+        assert done is not None
+        await label_now(True)
+        await watcher.one_tick()
+        assert await list_alerts(database) == []
+        clock.advance(1.0)
+        await watcher.one_tick()
+        (alert,) = await list_alerts(database)
+    assert alert["trigger"] == "silent"
+    assert alert["tick"] == done[0] + 1
+    report = await replay(database, heat_monitor(source), -1e12, 1e12)
+    assert identity(report) == as_identity([dict(alert)])
 
 
 async def test_a_backtest_tells_what_another_trigger_would_have_opened(database: Database) -> None:

@@ -302,7 +302,9 @@ async def test_one_state_may_become_many_and_many_one(tmp_path: Path, database: 
     assert tree(tmp_path)["page/b/1.txt"] == "z"
 
 
-async def test_files_edited_and_renamed_while_they_are_built_from_end_up_right(app: App, tmp_path: Path) -> None:
+async def test_files_edited_renamed_and_deleted_while_they_are_built_from_end_up_right(
+    app: App, tmp_path: Path
+) -> None:
     app.pipeline(copies(tmp_path, in_process=True))
     put(tmp_path, {f"in/{n}.txt": "start" for n in range(50)})
     async with app.running():
@@ -310,11 +312,60 @@ async def test_files_edited_and_renamed_while_they_are_built_from_end_up_right(a
             for n in range(0, 50, 7):
                 put(tmp_path, {f"in/{n}.txt": f"turn {turn}"})
             (tmp_path / f"in/{turn + 1}.txt").rename(tmp_path / f"in/moved-{turn}.txt")
+            (tmp_path / f"in/{turn + 8}.txt").unlink()
             await asyncio.sleep(0)
         expected = {
             path.replace("in/", "out/"): f"{text.upper()}!" for path, text in tree(tmp_path).items() if "in/" in path
         }
         await eventually(lambda: expected.items() <= tree(tmp_path).items())
+        async with app.database() as database:
+            assert await database.fetch("SELECT entity, error FROM tidemill.state_failure") == []
+
+
+async def test_a_folder_that_is_moved_into_place_is_built_from_at_once(app: App, tmp_path: Path) -> None:
+    pipeline = Pipeline("p", root=tmp_path / "root", scan_interval=3600)
+
+    @pipeline.stage(input="daily/{date}/*.txt", output="summary/{date}.txt", in_process=True)
+    def summary(entity, files):
+        return " ".join(file.text() for file in files)
+
+    app.pipeline(pipeline)
+    put(tmp_path, {"root/daily/1/a.txt": "one", "root/summary/.keep": "", "new/a.txt": "two", "new/b.txt": "three"})
+    async with app.running():
+        await eventually(lambda: tree(tmp_path / "root").get("summary/1.txt") == "one")
+        (tmp_path / "new").rename(tmp_path / "root/daily/2")
+        await eventually(lambda: tree(tmp_path / "root").get("summary/2.txt") == "two three")
+
+
+async def test_a_stage_that_makes_many_is_tried_again_when_its_time_has_come(app: App, tmp_path: Path) -> None:
+    pipeline, tries = Pipeline("p", root=tmp_path, backoff=(0.2,), scan_interval=3600, watch=False), []
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}/{n:int}.txt", scatter=True, in_process=True)
+    def only(entity, text):
+        tries.append(entity.id)
+        if len(tries) == 1:
+            raise ValueError("not yet")
+        return {1: text}
+
+    app.pipeline(pipeline)
+    put(tmp_path, {"in/a.txt": "x"})
+    async with app.running():
+        await eventually(lambda: tree(tmp_path).get("out/a/1.txt") == "x")
+
+
+async def test_builds_go_on_after_the_connections_of_their_process_are_cut(app: App, tmp_path: Path) -> None:
+    app.pipeline(copies(tmp_path, in_process=True))
+    put(tmp_path, {"in/a.txt": "apple"})
+    async with app.running():
+        await eventually(lambda: tree(tmp_path).get("out/a.txt") == "APPLE!")
+        for turn in range(3):
+            async with app.database() as database:
+                await database.fetch(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            put(tmp_path, {f"in/{turn}-{n}.txt": "pear" for n in range(20)})
+            await eventually(lambda turn=turn: len(list(tmp_path.glob(f"out/{turn}-*.txt"))) == 20, timeout=60)
 
 
 async def test_a_folder_of_workflow_files_is_read_anew_when_one_changes(tmp_path: Path, database: Database) -> None:
@@ -346,3 +397,27 @@ async def test_a_folder_of_workflow_files_is_read_anew_when_one_changes(tmp_path
         runner.stop()
         await running
     assert runner.reloads == 1
+
+
+async def test_a_schedule_of_a_file_fires_once_however_many_keep_it(tmp_path: Path, database: Database) -> None:
+    flow = {
+        "mode": "trigger",
+        "nodes": [
+            {"id": "s", "typeId": "scheduled", "name": "s", "data": {"interval": 1, "unit": "seconds"}},
+            {"id": "w", "typeId": "append_to_file", "name": "w",
+             "data": {"path": str(tmp_path / "fired.txt"), "content": "{{$.s.scheduledAt}}"}},
+        ],
+        "connections": [{"sourceNodeId": "s", "targetNodeId": "w"}],
+    }  # fmt: skip
+    put(tmp_path, {"w/flow.json": json.dumps(flow)})
+    runners = [WorkflowRunner(database, tmp_path / "w") for _ in range(2)]
+    running = [asyncio.create_task(runner.run()) for runner in runners]
+    fired = tmp_path / "fired.txt"
+    try:
+        await eventually(lambda: fired.exists() and len(fired.read_text().split()) >= 3)
+    finally:
+        for runner in runners:
+            runner.stop()
+        await asyncio.gather(*running)
+    moments = fired.read_text().split()
+    assert len(moments) == len(set(moments))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import threading
-from collections.abc import AsyncIterator
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ import pytest
 from obstore.store import LocalStore, MemoryStore
 
 from tests.support.pipelines import held, look, put, tree, update, wanted
-from tidemill.pipelines import Pipeline
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines import File, PatternError, Pipeline, StateStore
 from tidemill.pipelines.driver import Driver
 from tidemill.pipelines.files import FileStates
 from tidemill.pipelines.lookout import Lookout
@@ -22,6 +26,7 @@ from tidemill.pipelines.objects import ObjectStates
 from tidemill.pipelines.pattern import Pattern
 from tidemill.pipelines.states import Draft, ManifestEntry, Seen, States, StoreTrouble
 from tidemill.pipelines.tables import DatabaseStates
+from tidemill.pipelines.walk import RACY_NS
 from tidemill.store.database import Database
 
 
@@ -245,3 +250,138 @@ async def test_a_disk_that_is_full_is_told_and_costs_nothing_but_time(tmp_path: 
     await driver.close()
     assert held(await update(database, plain(tmp_path))) == {}
     assert tree(tmp_path)["out/a.txt"] == "x" * 5000
+
+
+class Pieces:
+    """A large content that is never there as a whole: counts how many pieces are held at once."""
+
+    def __init__(self, count: int, *, breaks: bool = False) -> None:
+        self._count, self._breaks = count, breaks
+
+    def __iter__(self) -> Iterator[bytes]:
+        for at in range(self._count):
+            if self._breaks and at == self._count // 2:
+                raise ValueError("the well is dry")
+            yield bytes([65 + at % 26]) * 1_000_000
+
+
+async def test_what_is_large_goes_through_in_pieces(states: States) -> None:
+    is_in_memory = isinstance(states, DatabaseStates) or isinstance(getattr(states, "store", None), MemoryStore)
+    count = 4 if is_in_memory else 64
+    tracemalloc.start()
+    try:
+        await write(states, "a/big.bin", Pieces(count))
+        digest, size = hashlib.blake2b(digest_size=16), 0
+        async for piece in states.stream("a/big.bin"):
+            digest.update(piece)
+            size += len(piece)
+        seen = (await states.contents(["a/big.bin"]))["a/big.bin"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size == count * 1_000_000
+    assert isinstance(seen, Seen)
+    assert (seen.content, seen.size) == (digest.hexdigest(), size)
+    assert peak < 32_000_000
+
+
+async def test_a_content_that_breaks_off_leaves_nothing_behind(states: States, tmp_path: Path) -> None:
+    (ready,) = await states.prepare([Draft("a/big.bin", Pieces(8, breaks=True), {})])
+    assert ready.error == "ValueError: the well is dry"
+    assert await states.look(["a/big.bin"]) == {"a/big.bin": None}
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("kind", ["files", "memory", "database"])
+async def test_functions_may_read_and_give_piece_by_piece(kind: str, tmp_path: Path, database: Database) -> None:
+    store: Any = {"files": None, "memory": ObjectStates(MemoryStore()), "database": DatabaseStates("pieces")}[kind]
+    pipeline = Pipeline("pieces", root=tmp_path, store=store)
+
+    @pipeline.stage(input="in/{id}.txt", output="mid/{id}.txt", in_process=True)
+    async def first(entity, file: File):
+        async for piece in file.stream():
+            yield piece.upper()
+
+    @pipeline.stage(input="mid/{id}.txt", output="out/{id}.txt", in_process=True)
+    def second(entity, file: File):
+        return (piece.replace(b"P", b"b") for piece in file.pieces())
+
+    @pipeline.stage(input="mid/{id}.txt", output="bad/{id}.txt", in_process=True)
+    def third(entity, file: File):
+        yield from file.pieces()
+        raise ValueError("in the middle")
+
+    states = Lookout(database, pipeline).states
+    await write(states, "in/a.txt", b"apple")
+    plan = await update(database, pipeline)
+    assert await states.read("out/a.txt") == b"AbbLE"
+    assert held(plan) == {"third/a": "BackingOff"}
+    assert "ValueError: in the middle" in str(plan.holds[0].reason)
+    assert await states.look(["bad/a.txt"]) == {"bad/a.txt": None}
+
+
+@pytest.mark.parametrize("kind", ["files", "memory", "local objects", "database"])
+async def test_states_are_reached_by_pattern_and_entity(kind: str, tmp_path: Path, database: Database) -> None:
+    store: Any = {
+        "files": None, "memory": ObjectStates(MemoryStore()), "local objects": ObjectStates(LocalStore(tmp_path)),
+        "database": DatabaseStates("reached"),
+    }[kind]  # fmt: skip
+    pipeline = Pipeline("p", root=tmp_path, store=store)
+
+    @pipeline.stage(input="in/{lang}/{id}.txt", output="out/{lang}/{id}.txt", in_process=True)
+    def only(entity, text):
+        return text.upper()
+
+    reached = StateStore(pipeline, database)
+    assert await reached.write("in/{lang}/{id}.txt", {"lang": "en", "id": "a"}, "apple") == "in/en/a.txt"
+    await reached.write("in/{lang}/{id}.txt", {"lang": "de", "id": "b"}, iter([b"bir", b"ne"]))
+    await reached.write("in/{lang}/{id}.txt", {"lang": "en", "id": "a"}, b"apples")
+    await update(database, pipeline)
+    one = {"lang": "en", "id": "a"}
+    assert await reached.exists("out/{lang}/{id}.txt", one)
+    assert not await reached.exists("out/{lang}/{id}.txt", {"lang": "en", "id": "z"})
+    assert await reached.read("out/{lang}/{id}.txt", one) == b"APPLES"
+    assert b"".join([piece async for piece in reached.stream("out/{lang}/{id}.txt", one)]) == b"APPLES"
+    assert await reached.list_entities("out/{lang}/{id}.txt") == [{"lang": "de", "id": "b"}, one]
+    (entry,) = (await reached.manifest("out/de")).values()
+    assert entry.produced_by == "p#only"
+    with pytest.raises(ConfigError, match="made by stage only"):
+        await reached.write("out/{lang}/{id}.txt", one, "by hand")
+    with pytest.raises(PatternError):
+        await reached.read("out/{lang}/{id}.txt", {"lang": "..", "id": "a"})
+
+
+@pytest.mark.parametrize("hours", [-5, 5])
+async def test_a_host_whose_clock_is_wrong_is_told_so_and_trusts_files_all_the_same(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    put(tmp_path, {"in/old.txt": "x"})
+    real, skew = time.time_ns, hours * 3600 * 1_000_000_000
+    await asyncio.to_thread(_until_settled, tmp_path / "in/old.txt")
+    monkeypatch.setattr(time, "time_ns", lambda: real() + skew)
+    lookout = Lookout(database, plain(tmp_path))
+    await lookout.measure_clocks()
+    put(tmp_path, {"in/new.txt": "y"})
+    await lookout.survey()
+    assert lookout.distrusted == {"in/new.txt"}
+    (note,) = lookout.notes
+    assert f"the clock of the file system is 18,000 s {'behind' if hours > 0 else 'ahead of'} this host's" in note
+    assert list(tmp_path.rglob(".tidemill-*")) == []
+
+
+def _until_settled(path: Path) -> None:
+    """Until a file is old enough to be trusted."""
+    while time.time_ns() - os.stat(path).st_ctime_ns < 3 * RACY_NS:
+        time.sleep(0.01)
+
+
+async def test_the_database_forgets_files_that_are_gone(tmp_path: Path, database: Database) -> None:
+    put(tmp_path, {"in/a.txt": "x", "in/b.txt": "y"})
+    await asyncio.to_thread(_until_settled, tmp_path / "in/b.txt")
+    await update(database, plain(tmp_path))
+    (tmp_path / "in/a.txt").unlink()
+    lookout = Lookout(database, plain(tmp_path))
+    await lookout.look_around()
+    await lookout.forget_gone()
+    rows = await database.fetch("SELECT path FROM tidemill.state_file")
+    assert [row["path"] for row in rows] == ["in/b.txt"]

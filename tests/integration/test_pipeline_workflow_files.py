@@ -173,6 +173,36 @@ async def test_a_state_of_one_workflow_triggers_another(tmp_path: Path, database
     assert tree(tmp_path / "states") == {"in/a": "apple", "article/a": "apple!", "note/a": "6\n"}
 
 
+async def test_an_if_that_lets_nothing_through_writes_nothing_and_is_no_failure(
+    tmp_path: Path, database: Database
+) -> None:
+    graph = chain(
+        node("scan", "state_scan", pattern="in/{id}.txt"),
+        node("long", "if", condition="$.scan.content.length > 4"),
+        node("wr", "state_write", pattern="out/{{$.scan.id}}.txt", content="{{$.scan.content}}!"),
+        mode="pipeline", stateRoot="states",
+    )  # fmt: skip
+    graph["connections"][1]["sourceConnectorId"] = "true"
+    (pipeline,) = parse_workflow(graph, "choosy").pipelines
+    put(tmp_path / "states", {"in/a.txt": "apple", "in/b.txt": "fig"})
+    assert (await update(database, pipeline)).steps == []
+    assert set(tree(tmp_path / "states")) == {"in/a.txt", "in/b.txt", "out/a.txt"}
+    rows = await database.fetch("SELECT entity, outcome FROM tidemill.state_build ORDER BY entity")
+    assert [tuple(row) for row in rows] == [("a", "built"), ("b", "skipped")]
+
+
+def test_a_nodes_tag_is_the_queue_of_its_builds_and_its_group_is_noted() -> None:
+    graph = chain(
+        node("scan", "state_scan", pattern="in/{id}.txt"),
+        node("wr", "state_write", pattern="out/{{$.scan.id}}.txt", content="{{$.scan.content}}"),
+        mode="pipeline",
+    )  # fmt: skip
+    graph["nodes"][1]["agentConfig"] = {"tags": ["gpu"], "concurrencyGroup": "models"}
+    loaded = parse_workflow(graph, "tagged")
+    assert loaded.pipelines[0].stages["wr"].options.queue == "gpu"
+    assert ["concurrencyGroup" in note for note in loaded.notes] == [True]
+
+
 async def test_states_may_be_kept_in_the_database(tmp_path: Path, database: Database) -> None:
     graph = chain(
         node("scan", "state_scan", pattern="in/{id}"),
@@ -274,3 +304,21 @@ def test_a_folder_of_files_is_loaded_together(tmp_path: Path) -> None:
     assert [pipeline.name for pipeline in loaded.pipelines] == ["one"]
     assert [str(workflow.name) for workflow in loaded.triggers] == ["two"]
     assert len(loaded.triggers[0].schedules) == 1
+
+
+async def test_a_state_may_be_written_from_one_that_a_transform_has_made(tmp_path: Path, database: Database) -> None:
+    @transform("louder")
+    def louder(entity, text):
+        return f"{text}!"
+
+    graph = chain(
+        node("scan", "state_scan", pattern="in/{id}.txt"),
+        node("mid", "state_transform", input="{{$.scan.path}}", output="mid/{{$.scan.id}}.txt", transform="louder"),
+        node("rd", "state_read", pattern="{{$.mid.path}}"),
+        node("wr", "state_write", pattern="out/{{$.scan.id}}.txt", content="{{$.rd.content}} from {{$.mid.path}}"),
+        mode="pipeline", stateRoot="states",
+    )  # fmt: skip
+    (pipeline,) = parse_workflow(graph, "chained").pipelines
+    put(tmp_path / "states", {"in/a.txt": "apple"})
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path / "states")["out/a.txt"] == "apple! from mid/a.txt"

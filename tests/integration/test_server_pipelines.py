@@ -241,7 +241,7 @@ async def test_a_change_of_code_that_would_rebuild_much_waits_for_approval(
         assert not view["kept"]
         assert view["stages"][0]["counts"] == {"needs_approval": 7}
         assert view["stages"][0]["approval"]["states"] == 7
-        assert "code changed" in view["stages"][0]["approval"]["because"]
+        assert view["stages"][0]["approval"]["reason"] == "code_changed"
         assert any("other code of stage tidy" in problem for problem in view["problems"])
         plan = await get(api, "/pipelines/press/plan", limit=2)
         assert (plan["builds"], plan["holds"], len(plan["steps"])) == (0, 15, 2)

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines import held, load_source, look, put, tree, update, wanted
-from tidemill.pipelines import Pipeline, reasons
-from tidemill.pipelines.driver import Driver
+from tidemill.pipelines import SKIP, File, Pipeline, reasons
+from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.glance import count_fresh, is_plain, remembered
+from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.operate import clean, consumers, explain, invalidate
 from tidemill.store.database import Database
-from tidemill.store.states import accept_code, retry_failures, set_approved, set_paused
+from tidemill.store.states import accept_code, invalidate_states, retry_failures, set_approved, set_paused
 
 MODULE = """
 from tidemill.pipelines import Pipeline
@@ -225,17 +227,13 @@ async def test_a_declared_version_stands_in_for_the_code(tmp_path: Path, databas
 
 
 async def test_the_code_hash_is_that_of_what_runs_not_of_what_is_on_disk(project: Project, database: Database) -> None:
-    pipeline = project.start()
-    before = pipeline.stages["second"].code.total
-    other = load_source(project.folder, "blogmod", project.files["blogmod"]).p
+    before = project.start().stages["second"].code
+    running = project.start()
     (project.folder / "texts.py").write_text(TEXTS.replace("upper", "lower"))
-    assert pipeline.stages["second"].code.total == before
-    # Hashed only now, when the file is newer than what was imported: never taken for what the file says.
-    parts = other.stages["second"].code.parts
-    fresh = load_source(project.folder, "blogmod", project.files["blogmod"])
-    load_source(project.folder, "texts", TEXTS.replace("upper", "lower"))
-    fresh = load_source(project.folder, "blogmod", project.files["blogmod"])
-    assert parts["texts.inner"] != fresh.p.stages["second"].code.parts["texts.inner"]
+    # Hashed only now, when the file is newer than what was imported: it was taken when the stage was declared.
+    assert running.stages["second"].code == before
+    newer = project.start(texts=("upper", "lower"))
+    assert newer.stages["second"].code.parts["texts.inner"] != before.parts["texts.inner"]
 
 
 async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: Project, database: Database) -> None:
@@ -450,3 +448,151 @@ async def test_a_stage_whose_patterns_have_changed_starts_anew(tmp_path: Path, d
     plan = await update(database, make("in/{kind}/{id}.txt", "out/{kind}/{id}.txt"))
     assert plan.steps == []
     assert tree(tmp_path)["out/k/b.txt"] == "z"
+
+
+async def test_a_state_that_its_stage_makes_nothing_of_is_no_failure_and_is_not_tried_again(
+    tmp_path: Path, database: Database
+) -> None:
+    calls: list[str] = []
+
+    def make(version: str) -> Pipeline:
+        pipeline = Pipeline("p", root=tmp_path)
+
+        @pipeline.stage(input="in/{id}.txt", output="mid/{id}.txt", in_process=True, version=version)
+        def first(entity, text):
+            calls.append(entity.id)
+            return SKIP if "draft" in text else text
+
+        @pipeline.stage(input="mid/{id}.txt", output="out/{id}.txt", in_process=True)
+        def second(entity, text):
+            return text.upper()
+
+        return pipeline
+
+    put(tmp_path, {"in/a.txt": "draft", "in/b.txt": "done"})
+    for _ in range(2):
+        assert (await update(database, make("1"))).steps == []
+    assert sorted(calls) == ["a", "b"]
+    assert set(tree(tmp_path)) == {"in/a.txt", "in/b.txt", "mid/b.txt", "out/b.txt"}
+    put(tmp_path, {"in/a.txt": "final", "in/b.txt": "draft again"})
+    plan = await update(database, make("1"))
+    assert plan.steps == []
+    # What it made before is taken away, and what was made from that has lost its input.
+    assert set(tree(tmp_path)) == {"in/a.txt", "in/b.txt", "mid/a.txt", "out/a.txt", "out/b.txt"}
+    assert [(stage.name, entity) for stage, entity in plan.orphans] == [("second", "b")]
+    put(tmp_path, {"mid/b.txt": "by hand"})
+    assert wanted(await look(database, make("1"))) == {"first/b": "Edited"}
+    (tmp_path / "mid/b.txt").unlink()
+    assert wanted(await look(database, make("1"))) == {}
+    assert wanted(await look(database, make("2"))) == {"first/a": "CodeChanged", "first/b": "CodeChanged"}
+
+
+async def test_what_a_state_is_made_of_no_more_is_taken_away(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("books", root=tmp_path)
+
+    @pipeline.stage(input="book/{id}.txt", output="page/{id}/{n:int}.txt", scatter=True, in_process=True)
+    def pages(entity, text):
+        return dict(enumerate(text.split("|"), 1))
+
+    @pipeline.stage(input="page/{id}/{n:int}.txt", output="count/{id}.txt", collect="n", in_process=True)
+    def count(entity, files):
+        return str(len(files))
+
+    put(tmp_path, {"book/a.txt": "x|y|z"})
+    await update(database, pipeline)
+    put(tmp_path, {"book/a.txt": "x|y"})
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path) == {"book/a.txt": "x|y", "page/a/1.txt": "x", "page/a/2.txt": "y", "count/a.txt": "2"}
+
+
+async def test_a_result_of_other_inputs_does_not_count_even_if_they_are_back(
+    tmp_path: Path, database: Database
+) -> None:
+    pipeline, seen = Pipeline("p", root=tmp_path), list[str]()
+    source = tmp_path / "in/a.txt"
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version="1")
+    def only(entity, file: File):
+        if not seen:  # Changed after the build was decided on, and put back before it ends.
+            source.write_text("other")
+        seen.append(file.text())
+        if len(seen) == 1:
+            source.write_text("apple")
+        return seen[-1].upper()
+
+    put(tmp_path, {"in/a.txt": "apple"})
+    assert (await update(database, pipeline)).steps == []
+    assert seen == ["other", "apple"]
+    assert tree(tmp_path)["out/a.txt"] == "APPLE"
+
+
+async def test_an_input_that_goes_while_it_is_built_from_is_no_failure(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+    source = tmp_path / "in/a.txt"
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version="1")
+    def only(entity, file: File):
+        if source.exists():
+            source.rename(tmp_path / "in/b.txt")
+        return file.text()
+
+    put(tmp_path, {"in/a.txt": "apple"})
+    assert (await update(database, pipeline)).steps == []
+    assert await database.fetch("SELECT 1 FROM tidemill.state_failure") == []
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path) == {"in/b.txt": "apple", "out/b.txt": "apple"}
+
+
+async def test_an_input_that_cannot_be_read_is_told_and_waited_for(tmp_path: Path, database: Database) -> None:
+    """A file of the system's that is there and refuses to be read stands in for one on a bad disk."""
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True)
+    def only(entity, text):
+        return text
+
+    put(tmp_path, {"in/b.txt": "y"})
+    (tmp_path / "in/a.txt").symlink_to("/proc/self/mem")
+    driver = Driver(database, pipeline)
+    plan = await run_once(driver)
+    assert held(plan) == {"only/a": "Blocked"}
+    assert (tmp_path / "out/b.txt").read_text() == "y"
+    assert ["cannot be read" in problem for problem in driver.lookout.problems] == [True]
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["nothing", "touch", "edit", "new", "gone", "tampered", "deleted", "invalid", "code", "failed", "size"],
+)
+async def test_a_glance_never_calls_fresh_what_a_closer_look_does_not(
+    project: Project, database: Database, change: str
+) -> None:
+    await update(database, project.start())
+    root, pipeline = project.root, project.start()
+    match change:
+        case "touch":
+            os.utime(root / "in/a.txt", (1, 1))
+        case "edit":
+            put(root, {"in/a.txt": "plum"})
+        case "new" | "failed":
+            put(root, {"in/c.txt": "plum"})
+        case "gone":
+            (root / "in/a.txt").unlink()
+        case "tampered":
+            put(root, {"mid/a.txt": "tampered"})
+        case "deleted":
+            (root / "out/a.txt").unlink()
+        case "invalid":
+            await invalidate_states(database, "blog", "second", ["a"], by="me")
+        case "code":
+            pipeline = project.start(texts=("text.upper()", "text.title()"))
+        case "size":
+            pipeline = project.start(blogmod=("in_process=True)", "in_process=True, min_size=5)"))
+    lookout = Lookout(database, pipeline)
+    assert is_plain(lookout.order)
+    survey = await lookout.states.survey(lookout.patterns)
+    seen = count_fresh(lookout.order, survey, *await remembered(database, "blog"))
+    plan = await look(database, pipeline)
+    if plan.steps or plan.orphans:
+        assert seen is None
+    assert seen == (4 if change == "nothing" else None)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tidemill.core.retry import retry
+from tidemill.streams.fair import NEVER
 from tidemill.streams.message import Delivery, Failure
 from tidemill.streams.policy import Choice, Dispatch
 from tidemill.streams.sources.jsonl import JsonlSource
@@ -168,6 +169,83 @@ def test_a_key_whose_message_failed_waits_for_its_next_attempt() -> None:
     assert choice.send[0][1].attempt == 2
     policy.done([choice.send[0][0]], 1.0)
     assert positions(policy.choose(1.0, 1.0)) == [1]
+
+
+def test_an_ordered_message_that_was_tried_before_waits_for_its_time_with_its_key() -> None:
+    """What was noted of it before a restart counts: its attempts, and when it is due."""
+    policy = make({"ordered": True})
+    policy.arrived(
+        0,
+        [
+            Delivery(b"x", 0, key=b"a", attempt=2, plans=("Spam",), noted=True, not_before=105.0),
+            Delivery(b"x", 1, key=b"a"),
+            Delivery(b"x", 2, key=b"b"),
+        ],
+    )
+    assert positions(policy.choose(0.0, 100.0)) == [2]
+    assert policy.wakes_at(0.0) == 5.0
+    ((ticket, delivery),) = policy.choose(5.0, 105.0).send
+    assert (delivery.position, delivery.attempt) == (0, 2)
+    assert settle(policy, policy.failed(ticket, [NO]), 5.0) == []
+    ((ticket, delivery),) = policy.choose(9.0, 109.0).send
+    assert (delivery.attempt, delivery.plans) == (3, ("Spam",))
+    assert settle(policy, policy.failed(ticket, [NO]), 9.0) == [delivery], "given up after its third attempt"
+    assert positions(policy.choose(9.0, 109.0)) == [1]
+
+
+def test_a_plan_that_is_given_up_is_not_run_again_with_the_one_that_is_tried_again() -> None:
+    policy = make({"ordered": True})
+    put(policy, 1, key=b"a")
+    ((ticket, _),) = policy.choose(0.0, 0.0).send
+    outcome = policy.failed(ticket, [NO, Failure("Rank", "Discard", "not wanted", (), None, "discard")])
+    assert outcome is not None
+    assert outcome.bury is not None
+    assert outcome.bury.plans == ("Rank",)
+    settle(policy, outcome)
+    assert policy.choose(1.0, 1.0).send[0][1].plans == ("Spam",)
+    assert policy.counts[0].dead == 1
+
+
+def test_a_drain_takes_up_nothing_that_waits_behind_a_key() -> None:
+    policy = make({"ordered": True})
+    put(policy, 5, key=b"a")
+    ((ticket, _),) = policy.choose(0.0, 0.0).send
+    policy.taking = False
+    policy.done([ticket], 0.0)
+    assert policy.unfinished == 0, "the drain is over"
+    assert not policy.choose(0.0, 0.0).send
+    assert policy.waiting(0) == 4
+    policy.taking = True
+    for position in range(1, 5):
+        ((ticket, delivery),) = policy.choose(0.0, 0.0).send
+        assert delivery.position == position, "in their order, though it was stopped in between"
+        policy.done([ticket], 0.0)
+
+
+def test_what_went_to_another_is_forgotten_wherever_it_waits() -> None:
+    policy = make({"ordered": True, "message_id": "key"})
+    policy.arrived(0, [Delivery(b"x", number, number % 2, key=b"ab"[number % 2 :][:1]) for number in range(6)])
+    choice = policy.choose(0.0, 0.0)
+    assert positions(choice) == [0, 1]
+    outcome = policy.failed(choice.send[1][0], [NO])
+    settle(policy, outcome)
+    policy.drop_waiting(lambda delivery: delivery.part == 1, 0.0)
+    assert policy.wakes_at(0.0) == NEVER, "its next attempt is another's"
+    acks = policy.done([choice.send[0][0]], 0.0)
+    assert [delivery.position for delivery in acks] == [0, 2, 4]
+    policy.arrived(0, [Delivery(b"x", 1, 1, key=b"b")])
+    assert positions(policy.choose(0.0, 0.0)) == [1], "when it comes back, it is nobody's duplicate"
+
+
+def test_two_sources_of_one_kind_have_a_limit_each() -> None:
+    policy = make({"max_qps": 50.0}, {"max_qps": 100.0, "name": "other"}, {"name": "free"})
+    for index in range(3):
+        put(policy, 1000, index)
+    for tick in range(1000):
+        now = tick / 1000
+        policy.done([ticket for ticket, _ in policy.choose(now, now).send], now)
+    done = [counts.done for counts in policy.counts]
+    assert done == [pytest.approx(50, abs=2), pytest.approx(100, abs=3), 1000], "and the free one is not slowed"
 
 
 def test_a_delayed_source_sends_nothing_before_its_time() -> None:

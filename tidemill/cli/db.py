@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -15,9 +16,11 @@ from cyclopts import App
 from tidemill.cli.confirm import agreed
 from tidemill.cli.place import HERE, Place, opened
 from tidemill.cli.render import out, print_json, table
+from tidemill.cli.roles import application
 from tidemill.core.errors import ConfigError, StoreError
+from tidemill.engine.settings import Settings
 from tidemill.store.embedded import binaries
-from tidemill.store.migrate import OWN_CHAIN, applied_version, check_known
+from tidemill.store.migrate import OWN_CHAIN, Chain, applied_version, check_known
 from tidemill.store.migrate import downgrade as downgrade_schema
 from tidemill.store.migrate import migrate as migrate_schema
 
@@ -43,9 +46,17 @@ def status(*, json: bool = False, place: Place = HERE) -> None:
 
 
 @commands.command
-def migrate(*, place: Place = HERE) -> None:
-    """Bring the schema to the version that this code needs; makes the embedded database if there is none."""
-    applied = asyncio.run(_migrate(place))
+def migrate(app: str | None = None, /, *, place: Place = HERE) -> None:
+    """Bring the schema to the version that this code needs; makes the embedded database if there is none.
+
+    Parameters
+    ----------
+    app
+        The application whose own migrations to apply as well: app.py, app.py:name or package.module.
+    """
+    known = application(app, place) if app else None
+    chains = (OWN_CHAIN, *(known.chains if known else ()))
+    applied = asyncio.run(_migrate(known.settings if known else place.settings(), chains))
     for name in applied:
         out().print(f"applied {name}")
     if not applied:
@@ -109,9 +120,9 @@ async def _status(place: Place) -> tuple[str, int]:
         return database.where, version
 
 
-async def _migrate(place: Place) -> list[str]:
-    async with opened(place.settings(), create=True, schema=False) as database:
-        return [Path(each.up).stem for each in await migrate_schema(database)]
+async def _migrate(settings: Settings, chains: Sequence[Chain]) -> list[str]:
+    async with opened(settings, create=True, schema=False) as database:
+        return [Path(each.up).stem for chain in chains for each in await migrate_schema(database, chain)]
 
 
 async def _downgrade(place: Place, to: int) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from tidemill.cli.confirm import agreed
 from tidemill.cli.pipelinelook import APPROVAL_LASTS, looks, opened, owner_of
@@ -13,8 +14,12 @@ from tidemill.cli.render import out
 from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines import operate
+from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.target import load_target
 from tidemill.store import states as rows
+from tidemill.store.statelist import is_kept
+
+LOOK_EVERY = 0.5
 
 
 def invalidate(app: str, target: str, /, *, downstream: bool = False, yes: bool = False, place: Place = HERE) -> None:
@@ -162,8 +167,9 @@ def backfill(
     last: str | None = None,
     rate: str | None = None,
     downstream: bool = False,
+    wait: bool = False,
     place: Place = HERE,
-) -> None:
+) -> int:
     """Have a range of a stage's states built again, some at a time.
 
     Parameters
@@ -180,29 +186,56 @@ def backfill(
         How fast: 10/s, 100/m. At once, if not given.
     downstream
         Also all states that are made from them.
+    wait
+        Show how far it is until all are built; the status is 1 if some fail.
     """
 
-    async def act() -> None:
+    async def act() -> int:
         where = load_target(app)
         owner = owner_of(where, stage)
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
+        mark = f"{operator()} (backfill of {known.name} at {datetime.now(UTC):%Y-%m-%d %H:%M:%S})"
+        failed = 0
         async for lookout, _ in looks(where, owner.name, place):
             entities = operate.in_range(known, lookout.world.records[known.name], first, last)
             per_second = None if rate is None else parse_rate(rate, what="rate")
             size = len(entities) if per_second is None else max(1, round(per_second / 4))
+            asked = 0
             with Progress(console=out()) as progress:
                 bar = progress.add_task(f"{owner.name}/{known.name}", total=len(entities))
                 for start in range(0, len(entities), size or 1):
                     chosen = [(known, entity) for entity in entities[start : start + size]]
                     if downstream:
                         chosen = operate.consumers(lookout, chosen)
-                    await operate.invalidate(lookout, chosen, by=operator())
-                    progress.advance(bar, min(size, len(entities) - start))
+                    asked += await operate.invalidate(lookout, chosen, by=mark)
+                    if not wait:
+                        progress.advance(bar, min(size, len(entities) - start))
                     if per_second is not None and start + size < len(entities):
                         await asyncio.sleep(size / per_second)
-            out().print(f"{len(entities)} states of {known.name} are built again")
+                if wait:
+                    progress.update(bar, total=asked)
+                    failed = await _follow(lookout, mark, progress, bar, asked)
+            out().print(f"{len(entities)} states of {known.name} {'were' if wait else 'are'} built again")
+            if failed:
+                out().print(f"{failed} of them failed: see `tidemill pipeline status`", style="red")
+        return 1 if failed else 0
 
-    asyncio.run(act())
+    return asyncio.run(act())
+
+
+async def _follow(lookout: Lookout, mark: str, progress: Progress, bar: TaskID, asked: int) -> int:
+    """Show how far a backfill is until nothing is left of it but what has failed; returns how many that are."""
+    while True:
+        if not await is_kept(lookout.database, lookout.pipeline.name):
+            raise ConfigError(
+                f"nobody keeps pipeline {lookout.pipeline.name} up to date: it goes on when `tidemill up` or "
+                "`tidemill pipeline run` does"
+            )
+        left, failed = await rows.count_marked(lookout.database, lookout.pipeline.name, mark)
+        progress.update(bar, completed=asked - left)
+        if left == failed:
+            return failed
+        await asyncio.sleep(LOOK_EVERY)
 
 
 def clean(

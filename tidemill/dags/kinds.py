@@ -56,6 +56,8 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "tolerate": {"type": "integer", "minimum": 0},
     "about": {"type": "string", "format": "textarea"},
 }
+#: What editors show only when it is asked for.
+RARE = ("stall", "required_model", "skip_with", "on_failure", "max_parallel", "tolerate", "about")
 KINDS = {"task": TaskNode, "input": InputNode, "dag": SubDag}
 
 
@@ -100,7 +102,7 @@ def dag_schema() -> dict[str, Any]:
 
 
 def _field(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    told = {"description": ABOUT[name]}
+    told: dict[str, Any] = {"description": ABOUT[name], **({"rare": True} if name in RARE else {})}
     if name in WRITTEN:
         return {**WRITTEN[name], **told}
     choices = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]

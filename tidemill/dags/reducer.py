@@ -261,6 +261,8 @@ class DagProgram:
             return "something that it depends on was skipped"
         if skipped and skipped == of and step.spec.skip_with == "all":
             return "everything that it depends on was skipped"
+        if step.condition is None and step.spec.skip_if is None:
+            return None
         if read_skip(step, Sight(self.plan, turn.state, step.scope), self.refs):
             told = step.spec.skip_if if isinstance(step.spec.skip_if, str) else encode(step.spec.skip_if).decode()
             return f"its skip_if holds: {told}"
@@ -268,8 +270,8 @@ class DagProgram:
 
     def _args(self, turn: Turn, step: Step) -> dict[str, Any]:
         edited = turn.state.nodes[step.name].edited
-        declared = step.spec.args  # pyright: ignore[reportAttributeAccessIssue]
-        return read_object(declared if edited is UNSET else edited, Sight(self.plan, turn.state, step.scope), self.refs)
+        given = step.spec.args if edited is UNSET else edited  # pyright: ignore[reportAttributeAccessIssue]
+        return read_object(given, Sight(self.plan, turn.state, step.scope), self.refs) if given != {} else {}
 
     def _start_task(self, turn: Turn, step: Step) -> None:
         args = self._args(turn, step)

@@ -172,7 +172,8 @@ class StoredRun:
     def turn(self) -> RunTurn:
         """What is to be written down next."""
         if self._turn is None:
-            self._turn = RunTurn(self.number, self.stored, self.stored, new=self._new)
+            stored = self.stored
+            self._turn = RunTurn(self.number, stored, stored, new=self._new, reaches_out=self.queues_work)
             self._new = None
             self._keeper.has_news(self)
         return self._turn

@@ -27,7 +27,7 @@ from tidemill.flows.signature import StepSpec
 from tidemill.flows.state import FlowState, Work
 from tidemill.flows.store import StateCell
 from tidemill.flows.validate import find_state_type
-from tidemill.flows.values import pack
+from tidemill.flows.values import encode_packed
 from tidemill.flows.wire import decode_event
 from tidemill.store.database import Connection
 from tidemill.store.turns import JobRow, NewRun, RunTurn, job_row
@@ -114,7 +114,7 @@ class DurableRun(StoredRun, FlowRun):
         return decode_tick(data)
 
     def encode_shown(self, event: Any) -> bytes | None:
-        return None if isinstance(event, InternalDispatchEvent) else encode(pack(event))
+        return None if isinstance(event, InternalDispatchEvent) else encode_packed(event)
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:
@@ -153,7 +153,7 @@ class DurableRun(StoredRun, FlowRun):
             self.turn().shown.append(data)
 
     def write_end(self, turn: RunTurn, end: EndRun) -> None:
-        turn.result = None if end.result is None else encode(pack(end.result))
+        turn.result = None if end.result is None else encode_packed(end.result)
         if end.error is not None:
             turn.error = encode({"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback})
             turn.note = storable(f"{end.error.kind.rpartition('.')[2]}: {end.error.message}")

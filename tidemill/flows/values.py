@@ -10,10 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tidemill.core.codec import encode
 from tidemill.core.errors import PayloadError
 from tidemill.flows.dictlike import DictLikeModel
 from tidemill.flows.events import Event
-from tidemill.flows.wire import decode_event, defined_class, event_document, qualified_name
+from tidemill.flows.wire import decode_event, defined_class, encode_event, event_document, qualified_name
 
 _EVENT, _MODEL, _TUPLE = "$event", "$model", "$tuple"
 
@@ -36,6 +37,13 @@ def pack(value: Any) -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {name: pack(each) for name, each in value.items()}
     raise PayloadError(f"a {type(value).__qualname__} in the state of a run cannot be stored as JSON")
+
+
+def encode_packed(value: Any) -> bytes:
+    """The JSON of a packed value."""
+    if isinstance(value, Event):
+        return b'{"' + _EVENT.encode() + b'":' + encode_event(value) + b"}"
+    return encode(pack(value))
 
 
 def unpack(value: Any) -> Any:

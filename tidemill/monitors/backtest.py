@@ -15,15 +15,20 @@ from typing import Any
 
 import msgspec
 
+from tidemill.core.codec import decode
 from tidemill.monitors.event import Event, Tick
 from tidemill.monitors.model import Monitor
 from tidemill.monitors.recompute import read_event
 from tidemill.monitors.reducer import Outcome, Rules, Ticks, advance
 from tidemill.monitors.standing import AlertRecord, Problem, Standing
 from tidemill.monitors.triggers import Trigger
+from tidemill.monitors.wishes import steps_of
 from tidemill.store.alerts import READ_ACKS
 from tidemill.store.database import Database
+from tidemill.store.monitors import read_monitor
 from tidemill.store.observed import read_span, read_ticks
+from tidemill.store.roster import list_roster
+from tidemill.store.wishes import read_wishes
 
 STEP = 0.5
 MOST_LOOKS = 1_000_000
@@ -82,7 +87,11 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
     """Go through the ticks of a span as they were."""
     report = Report(watch.name, since, until)
     acks = {(r["entity"], r["trigger"], r["tick"]): r["acked_at"] for r in await database.fetch(READ_ACKS, watch.name)}
-    rules = Rules(watch.name, watch.fold, watch.triggers, acks)
+    wishes = await read_wishes(database, watch.name, -1)
+    row = await read_monitor(database, watch.name)
+    off = steps_of((wish for wish in wishes if wish["entity"] is None), list(row["off"]))
+    rules = Rules(watch.name, watch.fold, watch.triggers, acks, off)
+    labels = {each["entity"]: each["labels"] for each in await list_roster(database, watch.name, everybody=True)}
     ticks = Ticks(Tick(*each) for each in await read_ticks(database, watch.name, since, until))
     async for entity, events in _by_entity(database, watch.name, -1e12, until, None):
         report.entities += 1
@@ -90,7 +99,9 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
         arrivals: dict[int, list[Event]] = {}
         for event in events:
             arrivals.setdefault(event.tick, []).append(event)
-        standing = Standing(entity)
+        theirs = [wish for wish in wishes if wish["entity"] == entity]
+        now = labels.get(entity)
+        standing = Standing(entity, turns=steps_of(theirs, {} if now is None else decode(now)))
         _add(report, advance(rules, standing, arrivals, ticks, past=events))
     report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
     return report

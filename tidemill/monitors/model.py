@@ -125,11 +125,6 @@ class Monitor:
         found = self.entity(data)
         return None if found is None or found == "" else str(found)
 
-    def rules(self, off: Iterable[str] = ()) -> tuple[Trigger, ...]:
-        """The triggers that count, without those that are switched off."""
-        out = set(off)
-        return tuple(trigger for trigger in self.triggers if trigger.name not in out)
-
     @property
     def momentary(self) -> tuple[Momentary, ...]:
         return tuple(trigger for trigger in self.triggers if isinstance(trigger, Momentary))

@@ -25,6 +25,7 @@ from tidemill.monitors.model import Monitor
 from tidemill.monitors.notify import notify_job
 from tidemill.monitors.reducer import Outcome, Rules, Ticks, advance, rebuild
 from tidemill.monitors.standing import AlertRecord, Checkpoint, Marks, Problem, Standing
+from tidemill.monitors.wishes import steps_of, switched_on
 from tidemill.store.alerts import Silence, open_alerts, read_open, read_silences, resolve_alerts
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs import insert_jobs
@@ -42,6 +43,7 @@ from tidemill.store.monitors import (
     note_problems,
 )
 from tidemill.store.notices import SILENCED, write_notices
+from tidemill.store.wishes import read_wishes
 
 BATCH = 500
 BREATH = 50
@@ -83,12 +85,11 @@ class Recompute:
 
     async def run(self, owner: int, shares: Sequence[int], off: Sequence[str], tick: Tick) -> int:
         """Bring everything in these shares up to a tick; returns how many entities changed."""
-        rules = Rules(self._watch.name, self._watch.fold, self._watch.rules(off))
         done = 0
         while rows := await self._database.fetch(
             FIND_WORK, self._watch.name, list(shares), tick.number, tick.at, BATCH
         ):
-            moved = await self._advance(rules, rows, tick)
+            moved = await self._advance(rows, off, tick)
             self._reached("triggers")
             await self._commit(owner, moved, tick)
             done += len(moved)
@@ -96,9 +97,12 @@ class Recompute:
 
     # -- reading and deciding ----------------------------------------------------------------------
 
-    async def _advance(self, rules: Rules, rows: Sequence[Any], tick: Tick) -> list[Moved]:
+    async def _advance(self, rows: Sequence[Any], off: Sequence[str], tick: Tick) -> list[Moved]:
         name = self._watch.name
         entities = [row["entity"] for row in rows]
+        wishes = await read_wishes(self._database, name, min(row["folded"] for row in rows), entities)
+        switches = steps_of((wish for wish in wishes if wish["entity"] is None), list(off))
+        rules = Rules(name, self._watch.fold, self._watch.triggers, off=switches)
         states = await self._states(rules, rows)
         async with self._database.acquire() as connection:
             opened = await read_open(self._database, connection, name, entities)
@@ -112,12 +116,20 @@ class Recompute:
         alerts: dict[str, dict[str, AlertRecord]] = {}
         for row in opened:
             alerts.setdefault(row["entity"], {})[row["trigger"]] = AlertRecord(monitor=name, **dict(row))
-        standings = [self._standing(row, states, alerts.get(row["entity"], {})) for row in rows]
+        theirs: dict[str, list[Any]] = {}
+        for wish in wishes:
+            theirs.setdefault(wish["entity"], []).append(wish)
+        standings = [
+            self._standing(row, states, alerts.get(row["entity"], {}), theirs.get(row["entity"], ())) for row in rows
+        ]
         rebuilt = await self._rebuild(rules, rows, standings, states)
         moved: list[Moved] = []
         for index, (row, standing) in enumerate(zip(rows, standings, strict=True)):
             came = arrivals.get(standing.entity, {})
             moved.append(await self._move(rules, row, standing, came, ticks))
+            if _wished_since(tick, standing, rules):
+                # It counts from the next tick on, at which the entity is looked at.
+                standing.due = tick.at if standing.due is None else min(standing.due, tick.at)
             moved[-1].outcome.problems += rebuilt.get(standing.entity, [])
             if index % BREATH == BREATH - 1:
                 await asyncio.sleep(0)
@@ -175,7 +187,9 @@ class Recompute:
             arrivals.setdefault(row["entity"], {}).setdefault(row["tick"], []).append(read_event(row))
         return arrivals
 
-    def _standing(self, row: Any, states: dict[str, bytes], alerts: dict[str, AlertRecord]) -> Standing:
+    def _standing(
+        self, row: Any, states: dict[str, bytes], alerts: dict[str, AlertRecord], wishes: Sequence[Any]
+    ) -> Standing:
         raw, state = states.get(row["entity"]), None
         if raw is not None:
             try:
@@ -195,7 +209,7 @@ class Recompute:
             last_at=row["last_at"],
             count=row["count"],
             due=min((each for each in due if each is not None), default=None),
-            labels={} if row["labels"] is None else decode(row["labels"]),
+            turns=steps_of(wishes, {} if row["labels"] is None else decode(row["labels"])),
             marks=Marks() if row["marks"] is None else decode(row["marks"], Marks),
             alerts=alerts,
         )
@@ -238,6 +252,8 @@ class Recompute:
         late = sum(each.outcome.late for each in moved)
         silences = await read_silences(self._database, name, tick.at) if opened else []
         async with self._database.transaction() as connection:
+            if late:  # First of all: whoever locks the monitor and entities of it does so in this order.
+                await connection.execute(self._database.sql(COUNT_LATE), name, late)
             await commit_entities(self._database, connection, name, version, owner, moves)
             self._reached("commit")
             await resolve_alerts(
@@ -246,8 +262,6 @@ class Recompute:
             made = await open_alerts(self._database, connection, [_as_row(alert, silences) for alert in opened])
             await self._tell(connection, made, opened, resolved, silences)
             await note_problems(self._database, connection, name, problems)
-            if late:
-                await connection.execute(self._database.sql(COUNT_LATE), name, late)
         for each in moved:
             if each.standing.raw is not None and each.problem is None:
                 self.cache.put(each.standing.entity, each.standing.folded, each.standing.raw)
@@ -285,6 +299,13 @@ class Recompute:
         new = [notify_job(self._task, self._watch.name, name, batch, at) for (name, batch), at in jobs.items()]
         if new:
             await insert_jobs(self._database, connection, new, notify=True)
+
+
+def _wished_since(tick: Tick, standing: Standing, rules: Rules) -> bool:
+    """Whether something was set after a tick was complete that an entity has to be looked at for."""
+    later = 2**62
+    labelled = standing.turns is not None and standing.turns.between(tick.number, later)
+    return bool(labelled or switched_on(rules.off, tick.number, later))
 
 
 def find_silence(alert: AlertRecord, silences: Sequence[Silence]) -> Silence | None:

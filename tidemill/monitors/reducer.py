@@ -22,7 +22,9 @@ from tidemill.monitors.model import Fold
 from tidemill.monitors.standing import AlertRecord, Mark, Problem, Standing
 from tidemill.monitors.state import write_state
 from tidemill.monitors.triggers import Absent, Momentary, Sustained, Trigger
+from tidemill.monitors.wishes import Steps, switched_on
 
+SWITCHED_OFF = "its trigger was switched off"
 MOST_EXPLAINED = 20_000
 MOST_SINCE = 256
 
@@ -35,6 +37,8 @@ class Rules(msgspec.Struct, frozen=True):
     triggers: tuple[Trigger, ...]
     acks: Mapping[tuple[str, str, int], float] = {}
     """For a replay: when the alert of an entity and trigger that a tick opened was acknowledged."""
+    off: Steps = Steps(())
+    """Which triggers are switched off, from tick to tick."""
 
 
 class Ticks:
@@ -85,7 +89,13 @@ def advance(
     """
     outcome = Outcome()
     position, stop = bisect_right(ticks.numbers, standing.folded), 0
-    stops = [bisect_left(ticks.numbers, number) for number in sorted(arrivals) if number > standing.folded]
+    last = ticks.numbers[-1] if len(ticks) else standing.folded
+    looks = {number for number in arrivals if number > standing.folded}
+    looks.update(switched_on(rules.off, standing.folded, last))
+    turns = standing.turns or Steps(standing.labels)
+    looks.update(step.tick for step in turns.between(standing.folded, last))
+    stops = sorted({bisect_left(ticks.numbers, number) for number in looks})
+    done = standing.folded
     while True:
         at = stops[stop] if stop < len(stops) else len(ticks)
         if standing.due is not None:
@@ -94,18 +104,30 @@ def advance(
             break
         tick = ticks[at]
         came = arrivals.get(tick.number, ())
+        _switch_off(rules, standing, done, tick.number, outcome)
+        done = tick.number
+        standing.labels = turns.at(tick.number)
         if came:
             problems, late = take_events(rules.fold, standing, came, tick, past=past)
             outcome.problems += problems
             outcome.late += late
+        if stop < len(stops) and at == stops[stop]:
             stop += 1
         settle(rules, standing, tick, outcome, folded=bool(came))
         position = at + 1
+    _switch_off(rules, standing, done, last, outcome)
     if standing.state is not None and (write or len(standing.since) > MOST_SINCE):
         standing.write()
-    if len(ticks):
-        standing.folded = max(standing.folded, ticks.numbers[-1])
+    standing.folded = max(standing.folded, last)
     return outcome
+
+
+def _switch_off(rules: Rules, standing: Standing, after: int, upto: int, outcome: Outcome) -> None:
+    """End the alerts of triggers that were switched off for these ticks, if that has not been done."""
+    for step in rules.off.between(after, upto):
+        for name in step.value:
+            if (alert := standing.alerts.get(name)) is not None:
+                _resolve(standing, alert, max(step.at, alert.opened_at), SWITCHED_OFF, outcome)
 
 
 def rebuild(rules: Rules, standing: Standing, history: Sequence[Event]) -> list[Problem]:
@@ -130,12 +152,15 @@ def settle(rules: Rules, standing: Standing, tick: Tick, outcome: Outcome, *, fo
     if standing.state is None:
         standing.state = rules.fold.start()
     dues: list[float | None] = []
+    off = rules.off.at(tick.number)
     if folded:
         try:
             dues.append(rules.fold.on_tick(standing.state, now))
         except Exception as error:  # noqa: BLE001 - the fold's own code
             outcome.problems.append(Problem("fold", standing.entity, f"on_tick: {describe(error)}"))
     for trigger in rules.triggers:
+        if trigger.name in off:
+            continue
         try:
             if isinstance(trigger, Momentary):
                 _raise_occurrences(rules, standing, trigger, tick, outcome)

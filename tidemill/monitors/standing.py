@@ -8,6 +8,7 @@ import msgspec
 
 from tidemill.monitors.event import Event, Place, place_of
 from tidemill.monitors.state import write_state
+from tidemill.monitors.wishes import Steps
 
 RECENT = 10
 
@@ -89,6 +90,8 @@ class Standing(msgspec.Struct):
     count: int = 0
     due: float | None = None
     labels: dict[str, Any] = {}
+    turns: Steps | None = None
+    """The labels from tick to tick, where they change; `labels` are those of the last look."""
     marks: Marks = msgspec.field(default_factory=Marks)
     alerts: dict[str, AlertRecord] = {}
     checkpoints: list[Checkpoint] = []

@@ -37,7 +37,9 @@ class Inputs:
             await write_blobs(database, place.name, sorted(states.items()), connection=connection)
         else:
             try:
-                prepared = await place.prepare([Draft(path, content, {}) for path, content in states.items()])
+                before = await place.look(states)
+                drafts = [Draft(path, content, {}, before=before[path]) for path, content in states.items()]
+                prepared = await place.prepare(drafts)
                 missing = set(states) - set(await place.publish(prepared))
             except StoreTrouble as error:
                 raise OSError(str(error)) from error  # Somebody will mend it: worth waiting for.

@@ -165,7 +165,7 @@ class PipelineRunner:
         driver = Driver(self._database, pipeline, dispatch=dispatch, on_news=wishes.event.set, clock=self._clock)
         self.drivers[pipeline.name] = driver
         wishes.take()
-        watching = asyncio.create_task(watch_files(driver.lookout, wishes, self._stop))
+        watching = asyncio.create_task(watch_files(driver.lookout, wishes))
         try:
             await self._find_flights(driver)
             await driver.act(await driver.begin())
@@ -216,10 +216,11 @@ class PipelineRunner:
                 await self._keep_house(driver)
                 house_at = now + HOUSEKEEPING
             changed += await lookout.settle()
+            retries = lookout.due_retries()
             if everything or heard.reload or len(changed) > MANY:
                 await driver.act(lookout.plan())
-            elif changed or (due := lookout.due_retries()):
-                await driver.act(lookout.plan(changed, lookout.due_retries() if changed else due))
+            elif changed or retries:
+                await driver.act(lookout.plan(changed, retries))
             if driver.idle.is_set() and driver.manifests.due_in() == 0.0:
                 await driver.manifests.flush()
 

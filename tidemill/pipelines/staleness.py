@@ -77,8 +77,6 @@ def staleness(
         return None
     if failure is None or failure.code != rules.code or failure.inputs != input_key(inputs):
         return reason
-    if isinstance(reason, reasons.Invalidated):
-        return reason
     if failure.retry_at is None:
         return reasons.Parked(failure.attempts, failure.error)
     if failure.retry_at > now:

@@ -19,17 +19,18 @@ logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It would tell of ev
 TOGETHER_MS, LOOK_EVERY_MS = 60, 20
 
 
-async def watch_files(lookout: Lookout, wishes: Wishes, stop: asyncio.Event) -> None:
-    """Hear of changes until told to stop; where that cannot be, scans are all there is."""
+async def watch_files(lookout: Lookout, wishes: Wishes) -> None:
+    """Hear of changes until cancelled; where that cannot be, scans are all there is."""
     states = lookout.states
     if not lookout.pipeline.watch or not isinstance(states, FileStates):
         return
     root = states.root
-    while not stop.is_set():
+    while True:
         folders = watched_folders(lookout, root)
+        ended = asyncio.Event()  # is set by the watch itself when it is cancelled
         try:
             async for changes in watchfiles.awatch(
-                *folders, watch_filter=_is_shown, debounce=TOGETHER_MS, step=LOOK_EVERY_MS, stop_event=stop
+                *folders, watch_filter=_is_shown, debounce=TOGETHER_MS, step=LOOK_EVERY_MS, stop_event=ended
             ):
                 for _, path in changes:
                     _hear(lookout, wishes, str(Path(path).relative_to(root)))

@@ -10,6 +10,7 @@ import asyncpg
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
+from tidemill.store.wishes import FORGET_WISHES
 
 WEEK = 604_800
 LOCK_PATIENCE_MS = 200
@@ -70,6 +71,7 @@ async def drop_old(database: Database, now: float) -> list[str]:
             dropped.append(each["name"])
     await database.fetch(FORGET_STRAYS, oldest)
     await database.fetch(FORGET_TICKS, now)
+    await database.fetch(FORGET_WISHES)
     return dropped
 
 

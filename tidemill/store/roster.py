@@ -7,12 +7,13 @@ from typing import Any
 
 import asyncpg
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import decode, encode
 from tidemill.core.errors import NotFoundError
 from tidemill.store.alerts import RESOLVE_TRIGGER
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.monitors import read_monitor
+from tidemill.store.wishes import hold_monitor, write_wish
 
 _NEWS = "SELECT pg_notify('tidemill_monitors', $1)"
 
@@ -63,22 +64,24 @@ FORGET_PROBLEMS = """
 DELETE FROM tidemill.monitor_problem WHERE monitor = $1 AND ($2::text[] IS NULL OR entity = ANY ($2))
 """
 
+#: At once, and sooner than it was to be: so a look that is under way notices that another is wanted.
+_SOONER = "least(coalesce(e.due_at, m.tick_at), m.tick_at) - 0.00001"
+
 SET_PAUSED = "UPDATE tidemill.monitor SET paused = $2 WHERE name = $1"
 SWITCH_OFF = "UPDATE tidemill.monitor SET off = array_append(array_remove(off, $2), $2) WHERE name = $1"
 SWITCH_ON = "UPDATE tidemill.monitor SET off = array_remove(off, $2) WHERE name = $1"
-LOOK_AT_ALL = """
-UPDATE tidemill.monitor_entity SET due_at = (SELECT tick_at FROM tidemill.monitor WHERE name = $1)
-WHERE monitor = $1 AND active
+LOOK_AT_ALL = f"""
+UPDATE tidemill.monitor_entity AS e SET due_at = {_SOONER} FROM tidemill.monitor AS m
+WHERE m.name = $1 AND e.monitor = $1 AND e.active
 """
 
-#: Labels of an entity, unless one that it has is not as expected; it is looked at again at once.
-LABEL_ENTITY = """
-UPDATE tidemill.monitor_entity SET labels = (coalesce(labels, '{}')::jsonb || $3::text::jsonb)::json,
-    due_at = (SELECT tick_at FROM tidemill.monitor WHERE name = $1)
-WHERE monitor = $1 AND entity = $2
-  AND ($4::text IS NULL OR coalesce(labels::jsonb -> $4::text, 'null') = $5::text::jsonb) RETURNING entity
+#: Labels of an entity; it is looked at again at once.
+LABEL_ENTITY = f"""
+UPDATE tidemill.monitor_entity AS e
+SET labels = (coalesce(e.labels, '{{}}')::jsonb || $3::text::jsonb)::json, due_at = {_SOONER} FROM tidemill.monitor AS m
+WHERE m.name = $1 AND e.monitor = $1 AND e.entity = $2 RETURNING e.labels
 """
-HAS_ENTITY = "SELECT FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = $2"
+READ_LABELS = "SELECT coalesce(labels, '{}') AS labels FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = $2"
 
 #: An entity as it stands.
 SHOW_ENTITY = """
@@ -156,10 +159,10 @@ async def reset_monitor(database: Database, monitor: str, entities: Sequence[str
     async with database.transaction(patience=30.0) as connection:
         await read_monitor(database, monitor)
         wanted = None if entities is None else list(entities)
+        await connection.execute(database.sql(RESET_MONITOR), monitor)
         rows = await connection.fetch(database.sql(RESET_STATES), monitor, wanted)
         await connection.execute(database.sql(FORGET_CHECKPOINTS), monitor, wanted)
         await connection.execute(database.sql(FORGET_PROBLEMS), monitor, wanted)
-        await connection.execute(database.sql(RESET_MONITOR), monitor)
         await _tell(database, connection, monitor, "reset", by, after={"entities": wanted or "all"})
     return sorted(row["entity"] for row in rows)
 
@@ -175,7 +178,11 @@ async def set_paused(database: Database, monitor: str, paused: bool, *, by: str)
 async def switch_trigger(database: Database, monitor: str, trigger: str, on: bool, *, by: str) -> None:
     """Switch a trigger off, which resolves its open alerts, or on again, which looks at everybody anew."""
     async with database.transaction(patience=30.0) as connection:
-        await read_monitor(database, monitor)
+        held = await hold_monitor(database, connection, monitor)
+        others = [name for name in held["off"] if name != trigger]
+        await write_wish(
+            database, connection, monitor, held["tick"], None, held["off"], others if on else [*others, trigger]
+        )
         await connection.execute(database.sql(SWITCH_ON if on else SWITCH_OFF), monitor, trigger)
         if on:
             await connection.execute(database.sql(LOOK_AT_ALL), monitor)
@@ -199,13 +206,16 @@ async def label_entity(
 
     Returns whether it was done. A label that is not there is None.
     """
-    name, value = (None, None) if expecting is None else expecting
     async with database.transaction(patience=30.0) as connection:
-        texts = encode(labels).decode(), name, encode(value).decode()
-        if not await connection.fetch(database.sql(LABEL_ENTITY), monitor, entity, *texts):
-            if await connection.fetch(database.sql(HAS_ENTITY), monitor, entity):
-                return False
+        held = await hold_monitor(database, connection, monitor)
+        found: Any = await connection.fetchval(database.sql(READ_LABELS), monitor, entity)
+        if found is None:
             raise NotFoundError(f"monitor {monitor} knows nothing of {entity!r}")
+        before: dict[str, Any] = decode(found)
+        if expecting is not None and before.get(expecting[0]) != expecting[1]:
+            return False
+        after: Any = await connection.fetchval(database.sql(LABEL_ENTITY), monitor, entity, encode(labels).decode())
+        await write_wish(database, connection, monitor, held["tick"], entity, before, decode(after))
         await _tell(database, connection, monitor, "label", by, after={"entity": entity, **labels})
     return True
 

@@ -193,10 +193,21 @@ SELECT entity, code, inputs, attempts, error, failed_at, retry_at FROM failed
 
 NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1)"
 
-#: Build these again, whatever they look like; builds under way do not count.
+#: Build these again, whatever they look like; builds under way do not count, and failures so far are forgotten.
 INVALIDATE = """
-UPDATE tidemill.state SET invalid_by = $4, version = version + 1
-WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) RETURNING entity
+WITH marked AS (
+    UPDATE tidemill.state SET invalid_by = $4, version = version + 1
+    WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) RETURNING entity),
+mended AS (
+    DELETE FROM tidemill.state_failure AS f USING marked
+    WHERE f.pipeline = $1 AND f.stage = $2 AND f.entity = marked.entity)
+SELECT entity FROM marked
+"""
+#: How many states are still to be built again for one who asked, and how many of them have failed since.
+COUNT_MARKED = """
+SELECT count(*) AS left, count(f.entity) AS failed
+FROM tidemill.state AS s LEFT JOIN tidemill.state_failure AS f USING (pipeline, stage, entity)
+WHERE s.pipeline = $1 AND s.invalid_by = $2
 """
 RETRY_FAILURES = """
 DELETE FROM tidemill.state_failure
@@ -418,6 +429,12 @@ async def invalidate_states(database: Database, pipeline: str, stage: str, entit
         )  # fmt: skip
         await notify_states(database, connection, News(pipeline))
     return len(rows)
+
+
+async def count_marked(database: Database, pipeline: str, by: str) -> tuple[int, int]:
+    """How many of the states that somebody had invalidated are not built yet, and how many of those have failed."""
+    (row,) = await database.fetch(COUNT_MARKED, pipeline, by)
+    return row["left"], row["failed"]
 
 
 async def retry_failures(

@@ -87,6 +87,8 @@ class RunTurn(msgspec.Struct):
     settled: list[str] = []
     """Nodes that ask no longer."""
     new: NewRun | None = None
+    reaches_out: bool = True
+    """Whether the run may have jobs, or have asked people something: that ends with it."""
     state: str | None = None
     result: bytes | None = None
     error: bytes | None = None
@@ -330,19 +332,23 @@ born AS (
             self.news.append(_STOPPED.format("stops"))
 
     def _add_ends(self) -> None:
-        over = [turn.run_id for turn in self.turns if turn.state is not None and turn.state != "parked"]
-        given = self._arrays([[number] for number in over], "bigint")
+        over = [turn for turn in self.turns if turn.state is not None and turn.state != "parked"]
+        given = self._arrays([[turn.run_id] for turn in over], "bigint")
         self.parts.append(f"""
 over AS MATERIALIZED (SELECT id FROM mine WHERE id = ANY ({given})),
 ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
+{relatives_sql("changed")}""")
+        self.news += [TOLD, ORPHANED]
+        if any(turn.reaches_out for turn in over):
+            self.parts.append(_CLEAR_AWAY)
+            self.news.append(_STOPPED.format("left_over"))
+
+
+_CLEAR_AWAY = f"""
 unasked AS (DELETE FROM tidemill.run_input WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
 left_over AS (
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
-    WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),
-{relatives_sql("changed")}""")
-        self.news += [_STOPPED.format("left_over"), TOLD, ORPHANED]
-
-
+    WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id)"""
 _NEW_JOBS = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM jobs) AS queues)"
 _STOPPED = "(SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM {0} LIMIT 1) AS s_{0})"
 

@@ -36,7 +36,6 @@ class Batched:
         concurrency: int = 1,
         name: str = "",
     ) -> None:
-        self.sizes = [0, 0]  # calls, items
         self._function = function
         self._threaded = not inspect.iscoroutinefunction(function)
         self._max_size = max_size
@@ -88,8 +87,6 @@ class Batched:
             call.add_done_callback(self._calls.discard)
 
     async def _call(self, entries: list[Entry]) -> None:
-        self.sizes[0] += 1
-        self.sizes[1] += len(entries)
         items = [entry[0] for entry in entries]
         try:
             if self._threaded:

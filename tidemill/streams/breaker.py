@@ -91,7 +91,7 @@ class Breaker:
             self._probing -= 1
 
     def _record_probe(self, ok: bool, now: float) -> None:
-        if now < self._opened_at + self._rest if self._opened_at is not None else False:
+        if self.state(now) == "open":
             return  # It began before the breaker opened.
         self._probing = max(0, self._probing - 1)
         if not ok:

@@ -41,7 +41,6 @@ class Handle:
         self.ready = False
         self.tickets: set[int] = set()
         self.figures: dict[str, Any] = {}
-        self.pid: int | None = None
         self.silent_for = 0
         """How often we looked since it was last heard; we may have slept ourselves, so time alone tells nothing."""
         self.send: Callable[[ToEngine], None] = lambda _: None
@@ -156,7 +155,7 @@ class Engines:
         verdict: str | None = None
         try:
             link = await connect(ours, ToDispatcher, lambda frame: self._heard(handle, frame), gone.set)
-            handle.send, handle.pid = link.send, process.pid
+            handle.send = link.send
             verdict = await self._watch(handle, process)
             status = await process.wait()
             with contextlib.suppress(TimeoutError):
@@ -208,7 +207,6 @@ class Engines:
 
     def _mourn(self, handle: Handle, why: str) -> None:
         self._not_ready(handle)
-        handle.pid = None
         handle.silent_for = 0
         handle.send = lambda _: None
         self._ended = add(self._ended, handle.figures)
@@ -230,7 +228,7 @@ class Engines:
             else:
                 engine.submit(frame.work, frame.live)
 
-        handle.send, handle.pid = take, os.getpid()
+        handle.send = take
         self._heard(handle, ToDispatcher(ready=True))
         try:
             while not ended.is_set():

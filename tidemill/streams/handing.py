@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Protocol
 
 import msgspec
@@ -45,10 +47,11 @@ async def store_handed(
         await insert_jobs(database, connection, jobs, notify=True)
     entries = [eventlog.Entry(each.name, each.body, each.key) for each in handed if each.kind == "log"]
     await eventlog.append(connection, database.schema, entries)
+    statements = [each for each in handed if each.kind == "sql"]
+    for statement, some in groupby(statements, key=attrgetter("name")):
+        await connection.executemany(statement, [msgspec.json.decode(each.body) for each in some])
     for each in handed:
-        if each.kind == "sql":
-            await connection.execute(each.name, *msgspec.json.decode(each.body))
-        elif each.kind == "event":
+        if each.kind == "event":
             await _send(database, connection, each)
     # Last, for a file cannot be taken back: whatever refuses has refused by now.
     written: dict[str, dict[str, bytes]] = {}

@@ -39,7 +39,3 @@ class Offsets:
     def ahead(self) -> list[int]:
         """Those that are done beyond the committable position."""
         return sorted(self._done)
-
-    @property
-    def unfinished(self) -> int:
-        return len(self._open) - len(self._done)

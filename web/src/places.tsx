@@ -1,11 +1,12 @@
 /** The screens: their addresses, their places in the navigation, and what is shown there. */
 import { type ComponentType, lazy } from "react";
+import { fresh } from "./parts/fresh";
 import { Home } from "./screens/home";
 import { Jobs } from "./screens/jobs";
 import { Runs } from "./screens/runs";
 
 const lazily = <K extends string>(load: () => Promise<Record<K, ComponentType<{ id: string }>>>, name: K) =>
-  lazy(async () => ({ default: (await load())[name] }));
+  lazy(async () => ({ default: (await fresh(load))[name] }));
 
 export interface Place {
   path: string;

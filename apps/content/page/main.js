@@ -2,6 +2,7 @@
 import { count, line, make, meter, rate, show, stripes, took } from "./parts.js";
 
 const EVERY = 1000;
+const AFTER_TROUBLE = 4000;
 const SHOWN = matchMedia("(max-width: 860px)").matches ? 20 : 40;
 const WHY = { undecodable: "cannot be read", failed: "failed at every attempt", expired: "came too late", lost: "ended its engine" };
 
@@ -42,9 +43,11 @@ async function look() {
     if (results && !paused) showResults(results.items);
     complain(null);
     say(now.engines > 0 ? "ok" : "wait", now.engines > 0 ? "live" : "nobody runs the stream");
+    return EVERY;
   } catch (error) {
     complain(error);
     say("bad", error.stranger ? "logged out" : "reconnecting");
+    return AFTER_TROUBLE;
   }
 }
 
@@ -75,7 +78,7 @@ function showTiles(now) {
     tile("Filtered out", count(filtered), topReason(now.plans)),
     tile("Under way", count(now.in_flight), `${count(behind)} behind · ${now.engines} engines`),
     tile("Wait for another try", count(now.retries), "after a failure", now.retries ? "wait" : ""),
-    tile("Dead letters", count(dead), now.dead.length === 1 ? "one reason" : `${now.dead.length} reasons`, dead ? "bad" : "ok"),
+    tile("Dead letters", count(dead), dead ? `for ${now.dead.length === 1 ? "one reason" : `${now.dead.length} reasons`}` : "nothing was given up", dead ? "bad" : "ok"),
   ]);
 }
 
@@ -222,6 +225,6 @@ at("pause").addEventListener("click", togglePause);
 at("flagged").setAttribute("aria-pressed", String(Boolean(wanted.flagged)));
 
 for (;;) {
-  if (document.visibilityState === "visible") await look();
-  await new Promise((go) => setTimeout(go, EVERY));
+  const pause = document.visibilityState === "visible" ? await look() : EVERY;
+  await new Promise((go) => setTimeout(go, pause));
 }

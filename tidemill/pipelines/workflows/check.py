@@ -30,7 +30,6 @@ _EXITS = ("true", "false")
 _PLACE = re.compile(r"^((?:nodes|stages|connections)\[\d+\](?:\.\w+)*|retryPolicy(?:\.\w+)*): ")
 _NAMED = re.compile(r"node '([^']*)'(?:, field '([^']*)')?")
 _HEAD = re.compile(r"^node '[^']*'(?:, field '[^']*')?: ")
-_STATES_ABOVE = "before it in the picture"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -350,7 +349,7 @@ def _wrong_with(text: str, roots: set[str]) -> str | None:
     except RecursionError:
         return "this expression is nested too deeply"
     for root in sorted(read - roots):
-        return f"$.{root}: nothing of this name is {_STATES_ABOVE}{_hint(root, roots - {'items'})}"
+        return f"$.{root}: no node of this name leads here{_hint(root, roots - {'items'})}"
     return None
 
 

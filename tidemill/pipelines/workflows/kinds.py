@@ -48,14 +48,16 @@ def _other_name(of: str) -> dict[str, Any]:
 _SCAN: Fields = {
     "pattern": _text("Which states there are: daily/{date}/ or input/{id}.txt. What stands in braces is the entity."),
     "filter": _text("Which entities count, in CEL: files > 2. hasFiles is one that always holds."),
-    "stateType": _text("In place of a pattern: the name of the node whose states these are."),
-    "state_root": _text("The folder of all states, where the file itself names none."),
-    "scan_interval": _number("Seconds between two looks at all states, where the file itself says none.", minimum=1),
+    "stateType": _text("In place of a pattern: the name of the node whose states these are.", rare=True),
+    "state_root": _text("The folder of all states, where the file itself names none.", rare=True),
+    "scan_interval": _number(
+        "Seconds between two looks at all states, where the file itself says none.", minimum=1, rare=True
+    ),
 }
 _READ: Fields = {
     "pattern": _text("The state to read: {{$.dates.path}}, or input/{id}.txt together with entity_id."),
     "entity_id": _text("Whose state it is, for a pattern with a variable of its own: {{$.trigger.entity_id}}."),
-    "stateType": _text("In place of a pattern: the name of a kind of states."),
+    "stateType": _text("In place of a pattern: the name of a kind of states.", rare=True),
     "path": _other_name("pattern"),
     "input": _other_name("pattern"),
 }
@@ -66,7 +68,7 @@ _WRITE: Fields = {
         "What is written: {{$.answer.content}}. Without it, what the node before it gives.", format="textarea"
     ),
     "min_size": _number("A smaller content, in bytes, is a failure."),
-    "stateType": _text("In place of a pattern: the name of a kind of states."),
+    "stateType": _text("In place of a pattern: the name of a kind of states.", rare=True),
     "minSize": _other_name("min_size"),
     "output": _other_name("pattern"),
     "path": _other_name("pattern"),
@@ -85,7 +87,7 @@ _LLM: Fields = {
     "maxTokens": _number("The longest answer, in tokens.", default=2000, minimum=1),
 }
 
-#: The fields of the types that have any, and which of them must be there: one name, or one of several.
+#: The fields of the types that have any; editors show those that are rare when they are asked for.
 FIELDS: dict[str, Fields] = {
     "state_scan": _SCAN,
     "state_trigger": _SCAN,
@@ -138,6 +140,7 @@ FIELDS: dict[str, Fields] = {
     "claude": _LLM,
     "prompt": _LLM,
 }
+#: Which of them must be there: one name, or one of several.
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "state_scan": (("pattern", "stateType"),),
     "state_trigger": (("pattern", "stateType"),),
@@ -162,8 +165,8 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 #: Fields that any node that runs may have.
 PINNED: Fields = {
-    "pinned": {"type": "boolean", "description": "Give the output below in place of doing the work."},
-    "pinnedOutput": {"description": "What a pinned node gives."},
+    "pinned": {"type": "boolean", "description": "Give the output below in place of doing the work.", "rare": True},
+    "pinnedOutput": {"description": "What a pinned node gives.", "rare": True},
 }
 
 _STATES = {

@@ -221,8 +221,8 @@ class Wiring:
 
         async def run(entity: Entity, **given: Any) -> Any:
             seeds = {name: self.seed(name, entity, value) for name, value in given.items()}
-            for each in graph.above(id):
-                if each.type in _SCANS:
+            for each in graph.above(id)[:-1]:
+                if each.name in self.patterns:  # States that it does not read are there all the same.
                     seeds.setdefault(each.name, self.seed(each.name, entity, None))
             about = {**entity.variables, "id": entity.id, "path": entity.path}
             items = await graph.run(id, seeds, {"entity": about})

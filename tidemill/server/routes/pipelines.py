@@ -55,6 +55,7 @@ class Approval(msgspec.Struct, frozen=True):
 
     states: int
     above: int
+    reason: str
     because: str
 
 
@@ -436,7 +437,8 @@ def approval_of(look: Look, stage: Stage) -> Approval | None:
     """What of a stage waits for somebody to agree."""
     for step in look.amiss[stage.name].values():
         if step is not None and isinstance(step.reason, NeedsApproval):
-            return Approval(step.reason.states, step.reason.above, str(step.reason.because))
+            because = step.reason.because
+            return Approval(step.reason.states, step.reason.above, kind_of_reason(because), str(because))
     return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -26,7 +27,7 @@ from tidemill.pipelines.workflows.rehearsal import Rehearsed, rehearse_trigger
 from tidemill.server.access import Caller
 from tidemill.server.desk import Desk, caller_of
 from tidemill.server.problems import Problem, Refused
-from tidemill.server.workfolder import MOST_TEXT, Held, WorkFolder, check_version
+from tidemill.server.workfolder import MOST_FILES, MOST_TEXT, Found, Held, WorkFolder, check_version
 from tidemill.server.worktexts import Checked, check, form_of, parse
 from tidemill.store.audit import write_audit
 
@@ -34,7 +35,10 @@ LOOK_WITHIN = 30.0
 SHOWN = 4000
 AUDITED = 64 * 1024
 
+LISTED_FOR = 30.0  # seconds; a file of a dag within it may change and say nothing here
+
 _one_dry_run = asyncio.Lock()
+_listed_lately: dict[tuple[str, Found], tuple[float, Listed]] = {}
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -283,17 +287,27 @@ def _name(path: str) -> str:
 
 
 def _list(desk: Desk, folder: WorkFolder) -> list[Listed]:
-    found: list[Listed] = []
-    for each in folder.list():
-        at = datetime.fromtimestamp(each.changed_at, UTC)
-        try:
-            known = check(folder.read(each.path).text, each.path, app=desk.app, root=folder.root)
-        except ConfigError as error:
-            found.append(Listed(each.path, each.size, at, None, None, None, 0, 0, str(error)))
-            continue
-        errors = len(known.errors)
-        found.append(Listed(each.path, each.size, at, known.form, known.mode, known.name, known.nodes, errors, None))
-    return found
+    return [_listed(desk, folder, each) for each in folder.list()]
+
+
+def _listed(desk: Desk, folder: WorkFolder, file: Found) -> Listed:
+    """A file of the list; one that has not changed since a moment ago is not looked into again."""
+    key, now = (str(folder.root), file), time.monotonic()
+    known = _listed_lately.get(key)
+    if known is not None and known[0] > now:
+        return known[1]
+    at = datetime.fromtimestamp(file.changed_at, UTC)
+    try:
+        found = check(folder.read(file.path).text, file.path, app=desk.app, root=folder.root)
+        listed = Listed(
+            file.path, file.size, at, found.form, found.mode, found.name, found.nodes, len(found.errors), None
+        )
+    except ConfigError as error:
+        listed = Listed(file.path, file.size, at, None, None, None, 0, 0, str(error))
+    if len(_listed_lately) > 2 * MOST_FILES:
+        _listed_lately.clear()
+    _listed_lately[key] = (now + LISTED_FOR, listed)
+    return listed
 
 
 def _base(over: str | None, new: str | None) -> str | None:

@@ -15,4 +15,4 @@ BEGIN
 END $$;
 DROP INDEX tidemill.state_invalid;
 DROP TABLE tidemill.state_backfill;
-DROP FUNCTION tidemill.note_plainly;
+DROP FUNCTION tidemill.note_monitors, tidemill.note_plainly;

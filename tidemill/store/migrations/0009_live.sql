@@ -28,10 +28,23 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- For monitors: that one looked at its source again and told how it went is no change.
+CREATE FUNCTION tidemill.note_monitors() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF tidemill.is_followed() AND EXISTS (
+        SELECT FROM changed JOIN before USING (name)
+        WHERE (changed.paused, changed.off, changed.status ->> 'health', changed.status ->> 'failures')
+              IS DISTINCT FROM (before.paused, before.off, before.status ->> 'health', before.status ->> 'failures'))
+    THEN
+        PERFORM tidemill.note_change('monitors', '{}');
+    END IF;
+    RETURN NULL;
+END $$;
+
 CREATE TRIGGER change_wish AFTER UPDATE OF invalid_by, code ON tidemill.state
     FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_plainly('pipelines');
-CREATE TRIGGER change_wish AFTER UPDATE OF paused, off ON tidemill.monitor
-    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_plainly('monitors');
+CREATE TRIGGER change_update AFTER UPDATE ON tidemill.monitor REFERENCING OLD TABLE AS before NEW TABLE AS changed
+    FOR EACH STATEMENT EXECUTE FUNCTION tidemill.note_monitors();
 DO $$
 DECLARE
     one record;

@@ -1,5 +1,5 @@
 /** A workflow file's text: what it says, and how a part of it is changed so that the rest stays as it was written. */
-import { type Document, isAlias, isCollection, isMap, isScalar, isSeq, Lexer, parseDocument } from "yaml";
+import { type Document, isAlias, isCollection, isMap, isNode, isScalar, isSeq, Lexer, parseDocument } from "yaml";
 import { editJson } from "./json";
 import type { Edit, Step } from "./types";
 
@@ -33,7 +33,7 @@ function readJson(text: string): Read {
 function readYaml(text: string): Read {
   const doc = parsed(text);
   const error = doc.errors[0];
-  if (error) return { data: null, wrong: `This is not YAML: ${error.message.split("\n")[0]}`, line: error.linePos?.[0].line };
+  if (error) return { data: null, wrong: `This is not YAML: ${error.message.split("\n")[0]?.replace(/ at line \d+, column \d+:?$/, "")}.`, line: error.linePos?.[0].line };
   try {
     return objectOf(doc.toJS({ maxAliasCount: 1000 }));
   } catch (problem) {
@@ -73,11 +73,7 @@ function editYaml(doc: Document, change: Edit): void {
   const parent = steps.length > 1 ? doc.getIn(steps.slice(0, -1), true) : doc.contents;
   if (isCollection(parent) && parent.items.length === 0) parent.flow = false;
   const before = doc.getIn(steps, true);
-  if (isScalar(before) && (change.value === null || typeof change.value !== "object")) {
-    before.value = change.value;
-    return;
-  }
-  doc.setIn(steps, madeNode(doc, change.value, steps));
+  doc.setIn(steps, before === undefined || before === null ? madeNode(doc, change.value, steps) : merged(doc, before, change.value));
 }
 
 /** A new part: its own fields one to a line if it is a node, everything inside on one line. */
@@ -88,6 +84,46 @@ function madeNode(doc: Document, value: unknown, steps: Step[]): unknown {
   if (isEntry && isMap(node)) for (const pair of node.items) if (isCollection(pair.value)) pair.value.flow = true;
   return node;
 }
+
+/** A part with another value: what of it is the same stays as it is written, with its comments. */
+function merged(doc: Document, before: unknown, value: unknown): unknown {
+  if (isScalar(before) && (value === null || typeof value !== "object")) {
+    before.value = value;
+    return before;
+  }
+  if (isSeq(before) && Array.isArray(value)) {
+    const left = [...before.items];
+    before.items = value.map((each: unknown) => {
+      const at = left.findIndex((item) => same(plain(doc, item), each));
+      return at < 0 ? doc.createNode(each) : left.splice(at, 1)[0];
+    });
+    return before;
+  }
+  if (isMap(before) && value !== null && typeof value === "object" && !Array.isArray(value)) {
+    const next = new Map(Object.entries(value).filter(([, each]) => each !== undefined));
+    for (const pair of [...before.items]) {
+      const key = isScalar(pair.key) ? String(pair.key.value) : "";
+      if (next.has(key)) pair.value = same(plain(doc, pair.value), next.get(key)) ? pair.value : merged(doc, pair.value, next.get(key));
+      else before.delete(pair.key);
+      next.delete(key);
+    }
+    for (const [key, each] of next) before.set(key, inside(doc, each));
+    return before;
+  }
+  const node = inside(doc, value);
+  if (isNode(before) && isNode(node)) Object.assign(node, { comment: before.comment, commentBefore: before.commentBefore, spaceBefore: before.spaceBefore });
+  return node;
+}
+
+function inside(doc: Document, value: unknown): unknown {
+  const node = doc.createNode(value);
+  if (isCollection(node)) node.flow = true;
+  return node;
+}
+
+const plain = (doc: Document, node: unknown): unknown => (isNode(node) ? node.toJS(doc) : node);
+
+const same = (a: unknown, b: unknown) => JSON.stringify(a) === JSON.stringify(b);
 
 const told = (steps: Step[]) => steps.map((step) => (typeof step === "number" ? `[${step}]` : `.${step}`)).join("").replace(/^\./, "");
 

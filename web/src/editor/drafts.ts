@@ -18,6 +18,12 @@ export function keptDraft(path: string): Draft | null {
   }
 }
 
+/** The files that have something unsaved in this browser. */
+export function drafted(): string[] {
+  const head = key("");
+  return Object.keys(window.localStorage).flatMap((name) => (name.startsWith(head) ? [name.slice(head.length)] : []));
+}
+
 export function keepDraft(path: string, draft: Draft | null): void {
   try {
     if (draft) window.localStorage.setItem(key(path), JSON.stringify(draft));

@@ -101,7 +101,7 @@ function Stage({ stage }: { stage: TriedStage }) {
       </header>
       <dl className="facts">
         {stage.inputs.map((input) => (
-          <FromTo key={input.name} name="from" paths={input.paths} pattern={input.pattern} missing={input.missing} />
+          <FromTo key={input.name} name={input.name ? `from ${input.name}` : "from"} paths={input.paths} pattern={input.pattern} missing={input.missing} />
         ))}
         {stage.output && <FromTo name="to" paths={[stage.output]} pattern="" missing={[]} />}
       </dl>

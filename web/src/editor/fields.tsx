@@ -50,7 +50,7 @@ export function Field(props: FieldProps) {
   }
   const isCheck = kinds[0] === "boolean" && isPlain(value);
   return (
-    <div className={isCheck ? "entry check" : "entry"}>
+    <div className={isCheck ? "entry tick" : "entry"}>
       <label htmlFor={id}>
         {label ?? name}
         {required && <em aria-hidden="true"> *</em>}

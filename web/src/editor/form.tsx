@@ -38,15 +38,24 @@ function Fields({ section, props }: { section: Section; props: FormProps }) {
   const isNeeded = (name: string) => (schema.required?.includes(name) ?? false) || groups.some((group) => group[0] === name && !group.some((each) => each !== name && each in value));
   const tell = (name: string, next: unknown) => props.onEdit([{ path: [...place, name], value: next }], [...place, name].join("."));
   const wrongAt = (name: string) => props.problems.filter((each) => starts(each.place, [...place, name]));
+  const one = ([name, each]: [string, FieldSchema]) => (
+    <Field key={name} name={name} schema={each} value={value[name]} required={isNeeded(name)} disabled={props.locked} suggestions={each.suggest ? lists[each.suggest] : undefined} problems={wrongAt(name)} onChange={(next) => tell(name, next)} />
+  );
+  // Decided when the form is opened: a field does not move away from under whoever types into it.
+  const [there] = useState(() => new Set(Object.keys(value)));
+  const isRare = ([name, each]: [string, FieldSchema]) => each.rare === true && !there.has(name);
+  const rare = known.filter(isRare);
   return (
     <>
       {section.title && <h3>{section.title}</h3>}
-      {known.map(([name, each]) => (
-        <Field key={name} name={name} schema={each} value={value[name]} required={isNeeded(name)} disabled={props.locked} suggestions={each.suggest ? lists[each.suggest] : undefined} problems={wrongAt(name)} onChange={(next) => tell(name, next)} />
-      ))}
-      {others.map((name) => (
-        <Field key={name} name={name} schema={schema.additionalProperties ? { description: "A field of its own." } : ANY} value={value[name]} required={false} disabled={props.locked} problems={wrongAt(name)} onChange={(next) => tell(name, next)} />
-      ))}
+      {known.filter((each) => !isRare(each)).map(one)}
+      {others.map((name) => one([name, schema.additionalProperties ? { description: "A field of its own." } : ANY]))}
+      {rare.length > 0 && (
+        <details className="rare">
+          <summary>{rare.map(([name]) => name).join(", ")}</summary>
+          {rare.map(one)}
+        </details>
+      )}
     </>
   );
 }

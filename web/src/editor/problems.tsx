@@ -26,8 +26,7 @@ export function Problems({ problems, names, isChecking, failed, onGo }: { proble
               <b>{each.node === null ? "the file" : (names[each.node] ?? `node ${each.node + 1}`)}</b>
               <span>{each.message}</span>
               <small>
-                {each.where}
-                {each.line !== null && ` · line ${each.line}`}
+                {[each.where, each.line !== null && `line ${each.line}`].filter(Boolean).join(" · ")}
               </small>
             </button>
           </li>

@@ -8,6 +8,8 @@ export interface FieldSchema extends Schema {
   /** Which names to suggest. */
   suggest?: "tasks" | "queues" | "transforms" | "files";
   deprecated?: boolean;
+  /** Shown only when it is asked for, or is there. */
+  rare?: boolean;
 }
 
 export interface DataSchema {

@@ -81,14 +81,10 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
 
   const places = useMemo(() => {
     const automatic = arranged(picture);
-    const isPlaced = picture.boxes.some((each) => each.position);
-    return new Map(picture.boxes.map((each, index) => [each.id, (shape.keepsPlaces ? (each.position ?? (isPlaced ? below(picture, index) : null)) : moved[each.id]) ?? automatic.get(each.id) ?? { x: 0, y: 0 }]));
+    return new Map(picture.boxes.map((each) => [each.id, (shape.keepsPlaces ? each.position : moved[each.id]) ?? automatic.get(each.id) ?? { x: 0, y: 0 }]));
   }, [picture, moved, shape]);
 
-  useEffect(() => {
-    const timer = window.setTimeout(() => keepDraft(path, isChanged ? { version: base.version, base: base.text, text } : null), 300);
-    return () => window.clearTimeout(timer);
-  }, [path, text, base, isChanged]);
+  useEffect(() => keepDraft(path, isChanged && text !== first ? { version: base.version, base: base.text, text } : null), [path, text, first, base, isChanged]);
   useEffect(() => keepPlaces(path, moved), [path, moved]);
   useEffect(() => {
     const ask = (event: BeforeUnloadEvent) => event.preventDefault();
@@ -274,13 +270,6 @@ function placeEdits(box: Box, to: Point | undefined): Edit[] {
   if (!to || (box.position && box.position.x === to.x && box.position.y === to.y)) return [];
   const path = ["nodes", box.at, "position"];
   return box.position ? [{ path: [...path, "x"], value: to.x }, { path: [...path, "y"], value: to.y }] : [{ path, value: to }];
-}
-
-/** Where a box goes that has no place while others have one: under them, side by side. */
-function below(picture: Picture, index: number): Point {
-  const lowest = Math.max(...picture.boxes.flatMap((box) => (box.position ? [box.position.y] : [])));
-  const order = picture.boxes.slice(0, index).filter((box) => !box.position).length;
-  return { x: order * 220, y: lowest + 90 };
 }
 
 /** A place for a new box where none is yet: after the last one. */

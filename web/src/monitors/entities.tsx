@@ -11,7 +11,7 @@ import { type Alert, type Entity, pathOf } from "./model";
 import "./monitors.css";
 
 export function Entities({ monitor, alerts, may }: { monitor: string; alerts: Alert[]; may: boolean }) {
-  const found = useQuery({ queryKey: ["entities", monitor], queryFn: () => get<List<Entity>>(`${pathOf(monitor)}/entities`), refetchInterval: 5000 });
+  const found = useQuery({ queryKey: ["entities", monitor], queryFn: () => get<List<Entity>>(`${pathOf(monitor)}/entities`), refetchInterval: 15_000 });
   const [open, setOpen] = useState<string | null>(null);
   const [adding, setAdding] = useState(false);
   const change = useAction<{ add?: string[]; remove?: string[] }, { added: string[]; removed: string[] }>({

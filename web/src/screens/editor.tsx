@@ -2,6 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useCallback, useState } from "react";
 import { get, Problem } from "../api";
+import { drafted, keptDraft } from "../editor/drafts";
 import { begin, isBeginning, NewFile } from "../editor/newfile";
 import type { Files, Kinds, WorkFile } from "../editor/types";
 import { fileUrl, Workbench } from "../editor/workbench";
@@ -10,7 +11,7 @@ import { Link, useLocation } from "../router";
 import { useMay } from "../session";
 import { Ago } from "../times";
 
-const SHAPES: Record<string, string> = { graph: "graph", stages: "stages", dag: "dag" };
+const page = (path: string) => `/editor/${path.split("/").map(encodeURIComponent).join("/")}`;
 
 const useFiles = () => useQuery({ queryKey: ["workflow-files"], queryFn: () => get<Files>("/workflow-files") });
 
@@ -19,6 +20,8 @@ export function Editor() {
   const may = useMay("admin");
   const [isNew, setNew] = useState(false);
   const folder = files.data?.folder ?? null;
+  const [open] = useState(drafted);
+  const begun = open.filter((path) => files.data && !files.data.items.some((file) => file.path === path));
   return (
     <>
       <Head title="Editor" under={folder === null ? "Workflow files, drawn and written." : <>Workflow files in <code>{folder}</code>, drawn and written.</>}>
@@ -36,6 +39,16 @@ export function Editor() {
             Name one, and start the server again: <code>App(&quot;shop&quot;, workflow_folder=&quot;workflows&quot;)</code>, or set <code>TIDEMILL_WORKFLOW_FOLDER</code>.
           </Empty>
         </Panel>
+      )}
+      {folder !== null && begun.length > 0 && (
+        <p className="row">
+          Begun in this browser, and never saved:
+          {begun.map((path) => (
+            <Link key={path} to={page(path)}>
+              {path}
+            </Link>
+          ))}
+        </p>
       )}
       {files.data && folder !== null && (
         <Panel>
@@ -58,9 +71,9 @@ export function Editor() {
                 <tbody>
                   {files.data.items.map((file) => (
                     <tr key={file.path}>
-                      <td>{file.trouble ? file.path : <Link to={`/editor/${file.path.split("/").map(encodeURIComponent).join("/")}`}>{file.path}</Link>}</td>
+                      <td>{file.trouble ? file.path : <Link to={page(file.path)}>{file.path}</Link>} {open.includes(file.path) && <Tag tone="wait">not saved</Tag>}</td>
                       <td className="nowrap">
-                        <Tag>{file.form ? SHAPES[file.form] : "no workflow"}</Tag> {file.mode && <span className="soft">{file.mode}</span>}
+                        <Tag>{file.form ?? "no workflow"}</Tag> {file.mode && <span className="soft">{file.mode}</span>}
                       </td>
                       <td className="wide-only">{file.name}</td>
                       <td className="num">{file.nodes}</td>
@@ -92,7 +105,7 @@ export function EditorPage({ id }: { id: string }) {
   const reload = useCallback(() => void refetch(), [refetch]);
   const isNone = file.error instanceof Problem && file.error.status === 404;
   if (kinds.error) return <Trouble error={kinds.error} retry={() => void kinds.refetch()} />;
-  if (file.error && !file.data && !(isNone && isBeginning(wanted))) {
+  if (file.error && !file.data && !(isNone && (isBeginning(wanted) || keptDraft(id)))) {
     return (
       <>
         <Head title={id} />

@@ -2,13 +2,14 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { lazy, type ReactNode, Suspense, useEffect, useMemo, useState } from "react";
 import { get } from "../api";
+import { fresh } from "../parts/fresh";
 import { bytes, Chips, count, Empty, Head, Loading, Meter, Panel, State, Tag, Trouble } from "../parts/ui";
 import { Link } from "../router";
 import { useSession } from "../session";
 import { Ago, duration } from "../times";
 import type { Host, JobLine, List, Overview, Queue, RunLine } from "../types";
 
-const Chart = lazy(() => import("../parts/chart"));
+const Chart = lazy(() => fresh(() => import("../parts/chart")));
 
 interface Reading {
   at: number;

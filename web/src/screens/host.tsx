@@ -2,11 +2,12 @@
 import { useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useMemo, useState } from "react";
 import { get } from "../api";
+import { fresh } from "../parts/fresh";
 import { bytes, Chips, Empty, Fact, Head, Loading, Panel, Trouble } from "../parts/ui";
 import type { HostSample, List, Worker } from "../types";
 import { WorkerTable } from "./workers";
 
-const Chart = lazy(() => import("../parts/chart"));
+const Chart = lazy(() => fresh(() => import("../parts/chart")));
 
 interface Sample {
   at: string;

@@ -25,8 +25,8 @@ export function Monitors() {
   const everything = query.get("alerts") === "all";
   const [story, setStory] = useState<number | null>(null);
   const [trying, setTrying] = useState<Monitor | null>(null);
-  const monitors = useQuery({ queryKey: ["monitors"], queryFn: () => get<List<Monitor>>("/monitors"), refetchInterval: 3000 });
-  const alerts = useQuery({ queryKey: ["alerts", monitor, everything], queryFn: () => get<List<Alert>>("/alerts", { monitor, current: !everything }), refetchInterval: 3000 });
+  const monitors = useQuery({ queryKey: ["monitors"], queryFn: () => get<List<Monitor>>("/monitors"), refetchInterval: 15_000 });
+  const alerts = useQuery({ queryKey: ["alerts", monitor, everything], queryFn: () => get<List<Alert>>("/alerts", { monitor, current: !everything }), refetchInterval: 15_000 });
   const ack = useAction<Alert, { ids: number[] }>({ act: (alert) => post<{ ids: number[] }>("/alerts/ack", { ids: [alert.id] }), told: (result, alert) => (result.ids.length ? `You have taken note of ${alert.trigger} of ${alert.entity}.` : "Somebody had acknowledged it before.") });
   const silence = useAction<Alert>({ act: (alert) => post(`${pathOf(alert.monitor)}/silences`, { matchers: { trigger: alert.trigger, entity: alert.entity }, lasts: "1h", comment: "from the console" }), told: (_, alert) => `Nobody is told of ${alert.trigger} of ${alert.entity} for an hour.` });
   const hold = useAction<Monitor>({ act: (each) => post(`${pathOf(each.name)}/${each.paused ? "resume" : "pause"}`), told: (_, each) => `${each.name} ${each.paused ? "goes on" : "is paused"}.` });

@@ -2,6 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useMemo, useState } from "react";
 import { get } from "../api";
+import { fresh } from "../parts/fresh";
 import { JsonView } from "../parts/json";
 import { Button, Empty, Fact, Head, Loading, Panel, State, Tag, Trouble, Why } from "../parts/ui";
 import { Link, useFilters } from "../router";
@@ -15,7 +16,7 @@ import { useMay } from "../session";
 import { absolute, Ago, duration, Took } from "../times";
 import type { Declared, Job, JobLine, List, Page, Run, StateAt, Tick, Ticks, Tree } from "../types";
 
-const Graph = lazy(() => import("../run/graph"));
+const Graph = lazy(() => fresh(() => import("../run/graph")));
 
 const MOST_TICKS = 5000;
 const LIVE = ["running", "parked"];

@@ -156,9 +156,9 @@ function GridPanel({ pipeline, chosen, onChoose }: { pipeline: Pipeline; chosen:
       <div className="filters pad">
         <Legend counts={pipeline.counts} value={filter.standing} onChange={(standing) => narrow({ standing })} />
         <Search label="Entity" value={filter.text} onChange={(text) => narrow({ text })} />
-        <Chips label="Order" options={[{ value: "desc", label: "last first" }, { value: "asc", label: "first first" }]} value={[filter.order]} onChange={(next) => narrow({ order: next.at(-1) === "asc" ? "asc" : null })} />
+        <Chips label="Order" options={[{ value: "desc", label: "descending" }, { value: "asc", label: "ascending" }]} value={[filter.order]} onChange={(next) => narrow({ order: next.at(-1) === "asc" ? "asc" : null })} />
         {grid && grid.groups.length > 1 && (
-          <Chips label="Grids" options={grid.groups.map((each) => ({ value: each.by, label: `by ${each.by || "nothing"} (${count(each.entities)})` }))} value={[grid.by]} onChange={(next) => narrow({ by: next.find((each) => each !== grid.by) ?? grid.by, s: null, e: null })} />
+          <Chips label="Grids" options={grid.groups.map((each) => ({ value: each.by, label: `${each.by ? `by ${each.by}` : each.stages.join(", ")} (${count(each.entities)})` }))} value={[grid.by]} onChange={(next) => narrow({ by: next.find((each) => each !== grid.by) ?? grid.by, s: null, e: null })} />
         )}
       </div>
       {found.error && <Trouble error={found.error} retry={() => void found.refetch()} />}
@@ -227,8 +227,8 @@ function Stages({ pipeline, may, onPause, onRebuild }: { pipeline: Pipeline; may
                     <Button className="small" aria-label={`${stage.paused_by === null ? "Pause" : "Resume"} ${stage.name}`} onClick={() => onPause(stage)}>
                       {stage.paused_by === null ? "Pause" : "Resume"}
                     </Button>{" "}
-                    <Button className="small" aria-label={`Build all of ${stage.name} again`} onClick={() => onRebuild(stage)}>
-                      Build all again …
+                    <Button className="small" aria-label={`Build all again: ${stage.name}`} onClick={() => onRebuild(stage)}>
+                      Build all again
                     </Button>
                   </td>
                 )}
@@ -253,9 +253,11 @@ function ApprovalBanner({ pipeline, stage, may }: { pipeline: string; stage: Sta
       </span>
       {may && (
         <span className="row">
-          <Button title="The change of code gives the same results: build nothing" busy={accept.isPending} onClick={() => accept.mutate()}>
-            Same results: build nothing
-          </Button>
+          {stage.approval.reason === "code_changed" && (
+            <Button title="The change of code gives the same results: build nothing" busy={accept.isPending} onClick={() => accept.mutate()}>
+              Same results: build nothing
+            </Button>
+          )}
           <Button kind="main" busy={approve.isPending} onClick={() => approve.mutate()}>
             Approve
           </Button>

@@ -65,7 +65,7 @@ interface Wish {
 
 export function Streams() {
   const may = useMay("operate");
-  const found = useQuery({ queryKey: ["streams"], queryFn: () => get<List<Stream>>("/streams"), refetchInterval: 2000 });
+  const found = useQuery({ queryKey: ["streams"], queryFn: () => get<List<Stream>>("/streams"), refetchInterval: 15_000 });
   const change = useAction<Wish>({
     act: ({ stream, ...wish }) => post(`/streams/${encodeURIComponent(stream)}/control`, wish),
     told: (_, wish) => `${wish.stream}${wish.source ? `/${wish.source}` : ""}: ${Object.entries(wish).filter(([name]) => name !== "stream" && name !== "source").map(([name, value]) => `${name} ${String(value)}`).join(", ")}.`,
@@ -290,7 +290,7 @@ function Weight({ source, may, onChange }: { source: Source; may: boolean; onCha
 }
 
 function DeadLetters({ may }: { may: boolean }) {
-  const found = useQuery({ queryKey: ["dead"], queryFn: () => get<{ items: DeadLetter[]; total: number }>("/dead-letters"), refetchInterval: 5000 });
+  const found = useQuery({ queryKey: ["dead"], queryFn: () => get<{ items: DeadLetter[]; total: number }>("/dead-letters"), refetchInterval: 15_000 });
   const replay = useAction<{ stream: string; ids?: number[] }, { count: number }>({
     act: (which) => post<{ count: number }>("/dead-letters/replay", which),
     told: (result) => `${plural(result.count, "dead letter")} became ${result.count === 1 ? "a message" : "messages"} again.`,

@@ -3,6 +3,7 @@
 export interface Approval {
   states: number;
   above: number;
+  reason: string;
   because: string;
 }
 

@@ -1,0 +1,199 @@
+"""The screen of states in a real Chromium, while a real pipeline is kept up to date."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+from tests.e2e.console_support import Site, Watched, launch, require_browser, wait_until
+
+pytestmark = pytest.mark.timeout(240)
+
+APP = Path(__file__).with_name("states_app.py")
+DAYS = [f"2026-03-{number:02}" for number in range(1, 8)]
+LOOKS = {
+    "dark": ({"width": 1360, "height": 860}, "dark"),
+    "light": ({"width": 1360, "height": 860}, "light"),
+    "phone": ({"width": 390, "height": 844}, "light"),
+}
+
+
+class Ship(Site):
+    """A ship with a log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "book/watch").mkdir(parents=True)
+        for day in DAYS:
+            self.write(day, "calm sea, light wind\n")
+        super().__init__(APP, folder)
+
+    def write(self, day: str, text: str) -> None:
+        (self.folder / f"book/watch/{day}.txt").write_text(text)
+
+    def is_so(self, **counts: int) -> None:
+        """Wait until so many states stand so."""
+        wait_until(lambda: self.api("/pipelines/logbook")["counts"] == counts, f"states are {counts}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    require_browser()
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def ship(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ship]:
+    ship = Ship(tmp_path_factory.mktemp("ship"))
+    with ship:
+        ship.is_so(fresh=15)
+        yield ship
+
+
+@pytest.fixture
+def console(browser: Browser, ship: Ship) -> Iterator[Watched]:
+    """A page that must do nothing wrong."""
+    context = browser.new_context(viewport={"width": 1360, "height": 860})
+    context.set_default_timeout(20_000)
+    watched = Watched(context, ship.url)
+    yield watched
+    wrong, watched.wrong = watched.wrong, []
+    context.close()
+    assert wrong == []
+
+
+def cell(page: Page, stage: str, day: str, standing: str = "") -> Locator:
+    """The cell of a state, if it stands so."""
+    return page.get_by_role("button", name=re.compile(f"^{stage} of {day}: {standing}"))
+
+
+def test_a_failed_state_is_found_explained_and_retried_where_it_is_seen(ship: Ship, console: Watched) -> None:
+    page = console.open("/states", "States")
+    page.get_by_role("link", name="logbook", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="logbook")).to_be_visible()
+    expect(page.get_by_text("kept up to date")).to_be_visible()
+    expect(cell(page, "tidy", DAYS[0], "fresh")).to_be_visible()
+    ship.write("2026-03-08", "illegible")
+    failed = cell(page, "tidy", "2026-03-08", "failed")
+    expect(failed).to_be_visible()
+    expect(cell(page, "page", "2026-03-08", "blocked")).to_be_visible()
+    page.get_by_role("group", name="Standing").get_by_role("button", name=re.compile("^failed")).click()
+    expect(page).to_have_url(re.compile("standing=failed"))
+    expect(cell(page, "tidy", DAYS[0])).to_have_count(0)
+    failed.click()
+    panel = page.get_by_role("complementary", name="tidy of 2026-03-08")
+    expect(panel.get_by_text("the entry of 2026-03-08 cannot be read").first).to_be_visible()
+    expect(panel.get_by_label("What went wrong")).to_contain_text("ValueError")
+    expect(panel.get_by_role("link", name="page / 2026-03-08")).to_be_visible()
+    console.keep("states-failed")
+    ship.write("2026-03-08", "gale from the west")
+    expect(panel.get_by_text("It is as it should be", exact=False)).to_be_visible()
+    expect(panel.get_by_label("Content of clean/2026-03-08.txt")).to_have_text("Gale from the west")
+    expect(page.get_by_text("No entity matches")).to_be_visible()
+    page.get_by_role("button", name="Show all entities").click()
+    panel.get_by_role("link", name="page / 2026-03-08").click()
+    html = page.get_by_label("Content of page/2026-03-08.html")
+    expect(html).to_contain_text("<script>document.title = 'stolen'</script>")
+    assert "stolen" not in page.title()
+    panel = page.get_by_role("complementary", name="page of 2026-03-08")
+    panel.get_by_role("button", name="Build again").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text("1 state", exact=True)).to_be_visible()
+    dialog.get_by_label("Also everything that is made from it").check()
+    expect(dialog.get_by_text("2 states", exact=True)).to_be_visible()
+    console.keep("states-rebuild")
+    dialog.get_by_role("button", name="Build 2 states again").click()
+    expect(page.get_by_text("2 states will be built again.")).to_be_visible()
+    expect(panel.get_by_text("it was invalidated by local")).to_have_count(1)
+    expect(panel.get_by_text("2 builds")).to_be_visible()
+    ship.is_so(fresh=17)
+
+
+def test_a_backfill_waits_for_approval_shows_its_progress_and_ends(ship: Ship, console: Watched) -> None:
+    (ship.folder / "fog").touch()
+    page = console.open("/states/logbook?order=asc", "logbook")
+    page.get_by_role("button", name="Backfill …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Stage").select_option("page")
+    dialog.get_by_label("First entity").fill(DAYS[0])
+    dialog.get_by_label("Last entity").fill(DAYS[5])
+    dialog.get_by_label("Also everything that is made from them").uncheck()
+    expect(dialog.get_by_text("6 states", exact=True)).to_be_visible()
+    expect(dialog.get_by_text("wait until somebody approves")).to_be_visible()
+    console.keep("states-backfill")
+    dialog.get_by_role("button", name="Build 6 states again").click()
+    meter = page.get_by_role("meter", name=re.compile("^Backfill"))
+    expect(meter).to_have_attribute("aria-valuenow", "0")
+    banner = page.get_by_role("status").filter(has_text="6 states of page would be built again")
+    expect(banner).to_be_visible()
+    console.keep("states-approval")
+    banner.get_by_role("button", name="Approve").click()
+    expect(banner).to_have_count(0)
+    expect(cell(page, "page", DAYS[0], "building")).to_be_visible()
+    console.keep("states-progress")
+    (ship.folder / "fog").unlink()
+    expect(meter).to_have_attribute("aria-valuenow", "100")
+    expect(page.get_by_text("6 of 6 built")).to_be_visible()
+    ship.is_so(fresh=17)
+    page.get_by_role("button", name="Pause", exact=True).first.click()
+    expect(page.get_by_text("paused by local").first).to_be_visible()
+    page.get_by_role("button", name="Resume", exact=True).first.click()
+    expect(page.get_by_text("kept up to date")).to_be_visible()
+
+
+def test_the_grid_is_walked_with_the_keyboard_and_orphans_are_cleaned_up(ship: Ship, console: Watched) -> None:
+    page = console.open("/states/logbook?order=asc", "logbook")
+    cell(page, "tidy", DAYS[0]).focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    expect(cell(page, "page", DAYS[1])).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"s=page&e={DAYS[1]}"))
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("complementary", name=f"page of {DAYS[1]}")).to_have_count(0)
+    (ship.folder / f"book/watch/{DAYS[6]}.txt").unlink()
+    page.get_by_role("button", name="Clean up 1 orphan").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text(f"clean/{DAYS[6]}.txt")).to_be_visible()
+    dialog.get_by_role("button", name="Archive 1 state").click()
+    expect(page.get_by_text("1 archived.")).to_be_visible()
+    page.get_by_role("button", name="Clean up 1 orphan").click()  # What was made from it has lost its input, too.
+    dialog.get_by_role("button", name="Archive 1 state").click()
+    expect(cell(page, "page", DAYS[6])).to_have_count(0)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_everybody_can_read_the_states(look: str, browser: Browser, ship: Ship) -> None:
+    ship.write("2026-03-09", "illegible")
+    wait_until(lambda: ship.api("/pipelines/logbook")["counts"].get("failed") == 1, "one has failed")
+    size, theme = LOOKS[look]
+    context = browser.new_context(viewport=size, color_scheme=theme)  # pyright: ignore[reportArgumentType]
+    watched = Watched(context, ship.url)
+    problems: dict[str, list[str]] = {}
+    for name, path in {
+        "list": "/states",
+        "grid": "/states/logbook",
+        "state": "/states/logbook?s=tidy&e=2026-03-09",
+        "page": f"/states/logbook?s=page&e={DAYS[2]}",
+        "none": "/states/logbook?text=no-such-day",
+    }.items():
+        page = watched.open(path)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.locator(".loading")).to_have_count(0)
+        watched.keep(f"states-{name}-{look}")
+        found = watched.serious_problems()
+        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+            found.append("the page is wider than the window")
+        if found:
+            problems[name] = found
+    wrong = watched.wrong
+    context.close()
+    assert problems == {}
+    assert wrong == []
