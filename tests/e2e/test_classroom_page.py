@@ -198,6 +198,8 @@ def test_a_researcher_moves_a_threshold_compares_profiles_and_plays_the_day_agai
     page.get_by_label("Time of day").fill("1000")
     expect(page.locator(".heads li")).to_have_count(STUDENTS)
     expect(page.locator(".heads li.bad").first).to_be_visible()
+    page.locator(".replay").scroll_into_view_if_needed()
+    eve.keep("classroom-replay-light")
 
     with page.expect_download() as downloading:
         page.get_by_role("link", name="ProgSnap2").click()

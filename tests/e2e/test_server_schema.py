@@ -16,7 +16,7 @@ from tests.support.web import API, WebServer
 from tests.support.web_app import make_app, make_notes
 from tidemill.store.blobs import write_blobs
 
-EXAMPLES = 12
+EXAMPLES = 8
 STREAMS = ("/changes", "/stream")
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from litestar.exceptions import LitestarException
 
 from tests.support import value
 from tests.support.web_app import make_app
@@ -63,8 +64,9 @@ async def enqueue(site: Gate, key: str, *, broken: bool = False) -> tuple[int, d
 async def test_a_job_is_enqueued_once_though_its_answer_was_lost_and_the_next_one_gets_it(
     site: Gate, database: Database
 ) -> None:
-    with pytest.raises(Lost):
+    with pytest.raises(LitestarException) as broke:
         await enqueue(site, "k", broken=True)
+    assert isinstance(broke.value.__cause__, Lost)
     status, told, headers = await enqueue(site, "k")
     assert (status, told["created"], headers[b"idempotency-replayed"]) == (201, True, b"true")
     assert told["id"] == await value(database, "SELECT max(id) FROM tidemill.job")

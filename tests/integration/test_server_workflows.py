@@ -301,6 +301,11 @@ def test_a_dry_run_tells_what_would_be_built_and_builds_nothing(place: Place, tm
     assert "ask" in told["nodes"][-1]["fields"][0]["waits"]
     none = place.dry_run("try.json", pipeline(tmp_path), entity="1999-01-01")
     assert [each["verdict"] for each in none["stages"]] == ["none", "none"]
+    assert place.dry_run("try.json", pipeline(tmp_path / "nowhere"))["entities"] == []
+    odd = place.ask(
+        "POST", "/workflow-files/dry-run", {"path": "try.json", "text": pipeline(tmp_path), "entity": "../x"}
+    )
+    assert odd.status_code in (200, 422)
     assert sorted(tmp_path.rglob("*")) == before
 
 

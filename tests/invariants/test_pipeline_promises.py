@@ -10,10 +10,11 @@ import pytest
 from tests.support.pipelines import held, load_source, look, put, tree, update, wanted
 from tidemill.pipelines import SKIP, File, Pipeline, reasons
 from tidemill.pipelines.driver import Driver, run_once
-from tidemill.pipelines.glance import count_fresh, is_plain, remembered
+from tidemill.pipelines.glance import count_fresh, is_plain
 from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.operate import clean, consumers, explain, invalidate
 from tidemill.store.database import Database
+from tidemill.store.stateglance import glance
 from tidemill.store.states import accept_code, invalidate_states, retry_failures, set_approved, set_paused
 
 MODULE = """
@@ -591,7 +592,7 @@ async def test_a_glance_never_calls_fresh_what_a_closer_look_does_not(
     lookout = Lookout(database, pipeline)
     assert is_plain(lookout.order)
     survey = await lookout.states.survey(lookout.patterns)
-    seen = count_fresh(lookout.order, survey, *await remembered(database, "blog"))
+    seen = count_fresh(lookout.order, survey, *await glance(database, "blog"))
     plan = await look(database, pipeline)
     if plan.steps or plan.orphans:
         assert seen is None

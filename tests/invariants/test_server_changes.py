@@ -16,6 +16,8 @@ from tests.support.web_app import make_app
 from tidemill.store.changes import follow_changes, look_at_changes
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
+from tidemill.store.states import invalidate_states, set_paused
+from tidemill.store.streams import set_control
 
 INSERT = "INSERT INTO tidemill.job (queue, task, args) VALUES ($1, 'send', '{}')"
 
@@ -186,3 +188,46 @@ async def _crash(url: str) -> None:
     with contextlib.suppress(Exception):
         await connection.fetchval("SELECT 1")
     connection.terminate()
+
+
+async def test_changes_of_streams_monitors_and_pipelines_are_told_by_the_statements_that_make_them(
+    database: Database,
+) -> None:
+    await follow_changes(database)
+    seen = (await look_at_changes(database, None)).seen
+
+    async def kinds_of(*statements: str) -> set[str]:
+        nonlocal seen
+        for statement in statements:
+            await database.fetch(statement)
+        look = await look_at_changes(database, seen)
+        seen = look.seen
+        return {change.what for change in look.changes}
+
+    await database.fetch("INSERT INTO tidemill.monitor (name, version) VALUES ('ships', '1'), ('cars', '1')")
+    assert await kinds_of("SELECT 1") == {"monitors"}
+    told = "UPDATE tidemill.monitor SET status = json_build_object('health', '{}', 'pause', random()), seen_at = now()"
+    assert await kinds_of(told.format("healthy")) == {"monitors"}
+    assert await kinds_of(told.format("healthy")) == set(), "that it is still healthy is no news"
+    assert await kinds_of(told.format("UNHEALTHY")) == {"monitors"}
+    alert = (
+        "INSERT INTO tidemill.alert (monitor, trigger, entity, kind, severity, started_at, opened_at, tick) "
+        "VALUES ('ships', 'deep', 'Ada', 'sustained', 'warning', now(), now(), 1)"
+    )
+    assert await kinds_of(alert) == {"alerts"}
+    assert await kinds_of("UPDATE tidemill.alert SET acked_by = 'me'") == {"alerts"}
+    letter = (
+        "INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, error, payload) "
+        "VALUES ('letters', 'box', '1', 'failed', 3, now(), 'no address', '')"
+    )
+    assert await kinds_of(letter) == {"dead"}
+    assert await kinds_of("DELETE FROM tidemill.dead_letter") == {"dead"}
+    await set_control(database, "letters", "box", weight=2.0, by="me")
+    assert {"streams", "audit"} <= await kinds_of("SELECT 1")
+    await set_paused(database, "blog", "", paused=True, by="me")
+    assert {"pipelines", "audit"} <= await kinds_of("SELECT 1")
+    await database.fetch("INSERT INTO tidemill.state (pipeline, stage, entity) VALUES ('blog', 'page', 'a')")
+    assert await kinds_of("SELECT 1") == set(), "an intent to build is no news"
+    assert await invalidate_states(database, "blog", "page", ["a"], by="me") == 1
+    assert {"pipelines", "audit"} <= await kinds_of("SELECT 1")
+    assert await kinds_of("UPDATE tidemill.dead_letter SET why = 'lost'") == set()

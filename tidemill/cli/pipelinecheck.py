@@ -15,11 +15,12 @@ import asyncpg
 
 from tidemill.core.errors import TidemillError
 from tidemill.pipelines.files import FileStates
-from tidemill.pipelines.glance import count_fresh, is_plain, remembered
+from tidemill.pipelines.glance import count_fresh, is_plain
 from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.model import Pipeline
 from tidemill.pipelines.target import is_workflow, load_target
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.stateglance import glance
 
 
 def check_quickly(arguments: Sequence[str]) -> int | None:
@@ -76,7 +77,7 @@ async def _glance(lookout: Lookout) -> int | None:
     """How many states there are, if it can be told at a glance that all of them are fresh."""
     if not isinstance(lookout.states, FileStates) or not is_plain(lookout.order):
         return None
-    knowing = asyncio.ensure_future(remembered(lookout.database, lookout.pipeline.name))
+    knowing = asyncio.ensure_future(glance(lookout.database, lookout.pipeline.name))
     try:
         survey = await lookout.states.survey(lookout.patterns)
     finally:

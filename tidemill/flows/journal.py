@@ -19,7 +19,7 @@ from tidemill.flows.wire import decode_event, encode_event, qualified_name
 _encoder = msgspec.json.Encoder()
 
 
-class TickRecord(msgspec.Struct, omit_defaults=True):
+class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
     """A tick as it is stored. Which fields are there depends on its kind."""
 
     kind: str

@@ -12,22 +12,14 @@ from typing import Any
 
 from tidemill.pipelines.model import Plain, Stage
 from tidemill.pipelines.states import Survey
-from tidemill.store.database import Database
-from tidemill.store.states import GLANCE_AT_FILES, GLANCE_AT_STATES
+from tidemill.store.stateglance import parted
 
-SEPARATOR = "\x1f"
 _NOT_PLAIN = Plain("", "", "", "")
 
 
 def is_plain(stages: Sequence[Stage]) -> bool:
     """Whether a glance can tell anything of these stages."""
     return all(stage.plain is not None and stage.filter is None for stage in stages)
-
-
-async def remembered(database: Database, pipeline: str) -> tuple[Any, dict[str, Any]]:
-    """What the database knows: of the files that nobody makes, and of the states of each stage."""
-    (files,) = await database.fetch(GLANCE_AT_FILES, pipeline)
-    return files, {row["stage"]: row for row in await database.fetch(GLANCE_AT_STATES, pipeline)}
 
 
 def count_fresh(
@@ -45,7 +37,7 @@ def count_fresh(
             continue
         if row["is_mixed"] or row["is_invalid"] or row["code"] != stage.code.total:
             return None
-        entities, found = _parts(row["entities"], row), _parts(row["contents"], row)
+        entities, found = parted(row["entities"], row), parted(row["contents"], row)
         if entities is None or found is None or row["least"] < stage.options.min_size:
             return None
         _, _, before, after = stage.plain or _NOT_PLAIN
@@ -55,7 +47,7 @@ def count_fresh(
         contents.update(zip(paths, found, strict=True))
         made[stage.name] = entities
     if files["count"]:
-        paths, found = _parts(files["paths"], files), _parts(files["contents"], files)
+        paths, found = parted(files["paths"], files), parted(files["contents"], files)
         if paths is None or found is None:
             return None
         known = zip(paths, found, files["signatures"], strict=True)
@@ -66,15 +58,9 @@ def count_fresh(
             return None  # One was never built, or its input is gone.
         if not entities:
             continue
-        taken = _parts(states[stage.name]["inputs"], states[stage.name])
+        taken = parted(states[stage.name]["inputs"], states[stage.name])
         before, after, _, _ = stage.plain or _NOT_PLAIN
         paths = [f"{before}{entity}{after}" for entity in entities]
         if taken is None or not dict(zip(paths, taken, strict=True)).items() <= contents.items():
             return None
     return sum(map(len, made.values()))
-
-
-def _parts(text: str, row: Mapping[str, Any]) -> list[str] | None:
-    """The texts that were joined; None if one of them has what parts them in it."""
-    found = text.split(SEPARATOR)
-    return found if len(found) == row["count"] else None

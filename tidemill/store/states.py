@@ -76,22 +76,6 @@ BUILT_AT = (
     "SELECT entity, built_at FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
 )
 
-#: All states of a pipeline as one row for each stage, for who looks whether anything at all has changed. Texts are
-#: joined, since that is quicker than rows: whoever takes them apart must find as many as there are.
-GLANCE_AT_STATES = """
-SELECT stage, count(*) AS count, min(code) AS code, max(code) <> min(code) AS is_mixed, min(size) AS least,
-       bool_or(invalid_by IS NOT NULL) AS is_invalid, array_agg(signature) AS signatures,
-       string_agg(entity, E'\x1f') AS entities, string_agg(content, E'\x1f') AS contents,
-       string_agg(inputs, E'\x1f') AS inputs
-FROM tidemill.state WHERE pipeline = $1 AND content <> '' GROUP BY stage
-"""
-#: The same of files that nobody here makes.
-GLANCE_AT_FILES = """
-SELECT count(*) AS count, array_agg(signature) AS signatures, string_agg(path, E'\x1f') AS paths,
-       string_agg(content, E'\x1f') AS contents
-FROM tidemill.state_file WHERE pipeline = $1
-"""
-
 #: The rows of some states only.
 LOAD_SOME = LOAD_STATES + " AND stage = $2 AND entity = ANY ($3::text[])"
 

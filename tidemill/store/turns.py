@@ -60,7 +60,7 @@ orphans AS (
     RETURNING run_id)"""
 
 
-class NewRun(msgspec.Struct):
+class NewRun(msgspec.Struct, gc=False):
     """A run that its owner has begun and that is stored with its first turn."""
 
     kind: str
@@ -70,7 +70,7 @@ class NewRun(msgspec.Struct):
     origin: bytes | None = None
 
 
-class RunTurn(msgspec.Struct):
+class RunTurn(msgspec.Struct, gc=False):
     """What one run has to write down in one turn. `before` is the last tick that it knows to be stored."""
 
     run_id: int

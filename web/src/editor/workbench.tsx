@@ -191,7 +191,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
             {file === null && <Tag tone="run">new</Tag>}
             {isChanged ? <Tag tone="wait">not saved</Tag> : <Tag tone="ok">saved</Tag>}
             {errors > 0 && <Tag tone="bad">{errors} wrong</Tag>}
-            {isLocked && <span className="soft">You may look, and try things out; saving needs the scope admin.</span>}
+            {isLocked && <span className="soft">You may look; changing files needs the scope admin.</span>}
           </span>
         }
       >
