@@ -372,6 +372,26 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
     made = json.loads(bench.file("alarm.json"))
     assert [each["typeId"] for each in made["nodes"]] == ["scheduled", "if", "http"]
     assert made["connections"][1]["sourceConnectorId"] == "true"
+
+    # Boxes are moved by keys and by mouse, and the file says where they stand.
+    node(page, "http").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    expect(page.get_by_text("not saved")).to_be_visible()
+    box = node(page, "if").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 60, box["y"] + 12)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 60, box["y"] + 112, steps=5)
+    page.mouse.up()
+    page.keyboard.press("Control+s")
+    dialog.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("not saved")).to_have_count(0)
+    moved = json.loads(bench.file("alarm.json"))
+    places = [[each["position"] for each in file["nodes"]] for file in (made, moved)]
+    assert places[0][0] == places[1][0]
+    assert places[1][1]["y"] > places[0][1]["y"]
+    assert places[1][2]["y"] > places[0][2]["y"]
     watched.wrong = [each for each in watched.wrong if "404" not in each]  # It was asked for before it was there.
 
 

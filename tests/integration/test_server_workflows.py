@@ -9,6 +9,7 @@ import json
 import stat
 import textwrap
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +264,25 @@ def test_a_file_is_saved_over_what_was_read_and_nothing_else(place: Place) -> No
     assert (first["target"], first["before"]) == ("sub/new.yaml", None)
     assert (second["who"].split()[0], second["action"], second["target"]) == ("admin", "workflow.save", "save.yaml")
     assert (second["before"]["text"], second["after"]["text"]) == (DAG, changed)
+
+
+def test_of_many_who_save_over_the_same_version_one_succeeds(place: Place) -> None:
+    (place.folder / "race.yaml").write_text(DAG)
+    version, before = place.ask("GET", "/workflow-files/race.yaml").headers["etag"], len(place.audited())
+    texts = [DAG.replace("Really?", f"Really {number}?") for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(
+            pool.map(
+                lambda text: place.ask("PUT", "/workflow-files/race.yaml", {"text": text}, If_Match=version), texts
+            )
+        )
+    assert sorted(each.status_code for each in answers) == [200, 412, 412, 412, 412, 412]
+    (winner,) = [text for text, each in zip(texts, answers, strict=True) if each.status_code == 200]
+    assert (place.folder / "race.yaml").read_text() == winner
+    missing = place.ask("PUT", "/workflow-files/nowhere/new.yaml", {"text": DAG}, If_None_Match="*")
+    assert missing.status_code == 404
+    assert "no folder" in missing.json()["detail"]
+    assert len(place.audited()) == before + 1  # What was refused is not in the trail.
 
 
 def test_a_file_that_cannot_work_is_saved_only_by_somebody_who_says_so(place: Place) -> None:

@@ -80,8 +80,12 @@ def tree(
         ChildSpec("scheduler", role_command("scheduler", app, *place.options())),
         *(ChildSpec(name, role_command(name, "run", app, *place.options())) for name in alone),
         *(
-            ChildSpec(f"stream-{name}", role_command("stream", "run", app, name, "--no-supervise", *place.options()))
-            for name in known.streams.declared
+            ChildSpec(
+                f"stream-{stream.name}",
+                role_command("stream", "run", app, stream.name, "--no-supervise", *place.options()),
+                grace=max(known.settings.grace, stream.drain),
+            )
+            for stream in known.streams.declared.values()
         ),
     ]
 

@@ -4,8 +4,6 @@ Everything that happens to a run is a tick, and a tick carries its own time. A p
 to a new state and the commands that follow; a shell executes the commands, and their outcomes come back as ticks.
 The loop that drives runs knows these types and nothing of what a program does with them: the payloads (`input`,
 `event`, `outcome`, `note`) belong to the program.
-
-There are many of them, and none refers back to itself: the collector of cycles need not look at them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ from typing import Any
 import msgspec
 
 
-class Started(msgspec.Struct, frozen=True, gc=False, tag="started"):
+class Started(msgspec.Struct, frozen=True, tag="started"):
     """The run begins, with its input."""
 
     at: float
     input: Any
 
 
-class Received(msgspec.Struct, frozen=True, gc=False, tag="received"):
+class Received(msgspec.Struct, frozen=True, tag="received"):
     """Something came from outside: an event for the run, or for one part of it."""
 
     at: float
@@ -32,7 +30,7 @@ class Received(msgspec.Struct, frozen=True, gc=False, tag="received"):
     """By which its sender can tell whether it has arrived."""
 
 
-class Noted(msgspec.Struct, frozen=True, gc=False, tag="noted"):
+class Noted(msgspec.Struct, frozen=True, tag="noted"):
     """Work that is under way has done something that the run must know of."""
 
     at: float
@@ -40,7 +38,7 @@ class Noted(msgspec.Struct, frozen=True, gc=False, tag="noted"):
     note: Any
 
 
-class Completed(msgspec.Struct, frozen=True, gc=False, tag="completed"):
+class Completed(msgspec.Struct, frozen=True, tag="completed"):
     """Work has ended, well or badly."""
 
     at: float
@@ -48,21 +46,21 @@ class Completed(msgspec.Struct, frozen=True, gc=False, tag="completed"):
     outcome: Any
 
 
-class Elapsed(msgspec.Struct, frozen=True, gc=False, tag="elapsed"):
+class Elapsed(msgspec.Struct, frozen=True, tag="elapsed"):
     """The time that was set for a timer has come."""
 
     at: float
     timer: str
 
 
-class CancelAsked(msgspec.Struct, frozen=True, gc=False, tag="cancel_asked"):
+class CancelAsked(msgspec.Struct, frozen=True, tag="cancel_asked"):
     """Somebody wants the run to end."""
 
     at: float
     reason: str
 
 
-class Resumed(msgspec.Struct, frozen=True, gc=False, tag="resumed"):
+class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
     """A new owner has taken the run up: work that was under way begins again.
 
     With `queued`, work that was put on a queue is still there, and does not begin again.
@@ -75,7 +73,7 @@ class Resumed(msgspec.Struct, frozen=True, gc=False, tag="resumed"):
 Tick = Started | Received | Noted | Completed | Elapsed | CancelAsked | Resumed
 
 
-class RunWork(msgspec.Struct, frozen=True, gc=False, tag="run_work"):
+class RunWork(msgspec.Struct, frozen=True, tag="run_work"):
     """Begin a piece of work; its outcome comes back as `Completed`. With a queue it runs wherever a worker is."""
 
     work: int
@@ -92,13 +90,13 @@ class RunWork(msgspec.Struct, frozen=True, gc=False, tag="run_work"):
         return self.work, self.name if self.queue is None else f"{self.name}@{self.queue}"
 
 
-class StopWork(msgspec.Struct, frozen=True, gc=False, tag="stop_work"):
+class StopWork(msgspec.Struct, frozen=True, tag="stop_work"):
     """Work that is under way is wanted no longer."""
 
     work: int
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False, tag="answer"):
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
     """What a piece of work has been waiting for."""
 
     work: int
@@ -106,26 +104,26 @@ class Answer(msgspec.Struct, frozen=True, gc=False, tag="answer"):
     event: Any
 
 
-class SetTimer(msgspec.Struct, frozen=True, gc=False, tag="set_timer"):
+class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
     """Send `Elapsed` at this time."""
 
     timer: str
     due: float
 
 
-class DropTimer(msgspec.Struct, frozen=True, gc=False, tag="drop_timer"):
+class DropTimer(msgspec.Struct, frozen=True, tag="drop_timer"):
     """A timer is needed no longer."""
 
     timer: str
 
 
-class Publish(msgspec.Struct, frozen=True, gc=False, tag="publish"):
+class Publish(msgspec.Struct, frozen=True, tag="publish"):
     """Show an event to whoever follows the run."""
 
     event: Any
 
 
-class EndRun(msgspec.Struct, frozen=True, gc=False, tag="end_run"):
+class EndRun(msgspec.Struct, frozen=True, tag="end_run"):
     """The run is over: `succeeded`, `failed`, `cancelled` or `timed_out`."""
 
     state: str

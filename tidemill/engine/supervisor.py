@@ -56,6 +56,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
 
     name: str
     command: tuple[str, ...]
+    grace: float | None = None
+    """How long it may take to end, where that is not what all others may take."""
 
 
 class Supervisor:
@@ -86,7 +88,9 @@ class Supervisor:
         if not self.stopping:
             self.stopping = True
             self._stop_news.set()
-            asyncio.get_running_loop().call_later(self._grace + KILL_MARGIN, self._kill_all)
+            for spec in self._specs:
+                grace = self._grace if spec.grace is None else spec.grace
+                asyncio.get_running_loop().call_later(grace + KILL_MARGIN, self._kill, spec.name)
         for child in self._children.values():
             _signal(child, signal.SIGTERM)
 
@@ -174,8 +178,9 @@ class Supervisor:
         finally:
             transport.close()
 
-    def _kill_all(self) -> None:
-        for name, child in self._children.items():
+    def _kill(self, name: str) -> None:
+        child = self._children.get(name)
+        if child is not None:
             log.error("did not stop in time: killing it", role=name, pid=child.pid)
             _kill_group(child.pid)
 

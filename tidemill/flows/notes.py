@@ -74,7 +74,7 @@ class Narrated(msgspec.Struct, frozen=True, gc=False):
     output: type | None
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False, tag="ended"):
+class Ended(msgspec.Struct, frozen=True, tag="ended"):
     """How an attempt at a step ended. For a failed one, `retry_in` is what its retry policy decided then."""
 
     events: tuple[Any, ...] = ()

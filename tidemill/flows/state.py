@@ -11,7 +11,7 @@ Lineage = tuple[int, ...]
 Recovered = tuple[tuple[str, int], ...]
 
 
-class Parcel(msgspec.Struct, frozen=True, gc=False):
+class Parcel(msgspec.Struct, frozen=True):
     """An event on its way: the batches it is in, and how often each error handler has rescued it."""
 
     event: Any

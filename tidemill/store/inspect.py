@@ -85,6 +85,7 @@ SELECT queue, coalesce(ready, 0) AS ready, coalesce(delayed, 0) AS delayed, coal
        coalesce(unsuccessful, 0) AS unsuccessful, coalesce(workers, 0) AS workers, q.rate
 FROM live FULL JOIN past USING (queue) FULL JOIN served USING (queue)
 LEFT JOIN tidemill.queue AS q ON q.name = queue
+WHERE NOT starts_with(queue, 'monitor:')
 ORDER BY queue
 """
 

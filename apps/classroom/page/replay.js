@@ -29,10 +29,11 @@ export function replayPanel(span) {
   const play = h("button.button.main", { type: "button" }, "Play");
   const speed = h("select.select", { "aria-label": "Speed" }, SPEEDS.map((each) => h("option", { value: each, selected: each === 10 }, `${each}×`)));
   const bar = h("input.grow", { type: "range", min: 0, max: 1000, value: 0, "aria-label": "Time of day", disabled: true });
-  const tiles = h("ul.heads");
+  const tiles = h("ul.heads", { "aria-label": "Everybody, coloured by state" });
+  const legend = h("p.legend", {}, ["iterator", "explorer", "stuck"].map((state) => h("span", {}, h(`i.${state}`), STATES[state].name)));
   const list = h("ul.feed");
   const said = h("p.soft", { role: "status" });
-  const made = h("div.replay.stack.pad", {}, h("div.row", {}, play, speed, time, bar), said, h("div.columns", {}, tiles, list));
+  const made = h("div.replay.stack.pad", {}, h("div.row", {}, play, speed, time, bar), said, h("div.columns", {}, h("div.stack", {}, tiles, legend), list));
 
   const stop = () => {
     clearInterval(timer);
@@ -47,7 +48,7 @@ export function replayPanel(span) {
     bar.setAttribute("aria-valuetext", dayAndTime(at));
     said.textContent = `${runs} of ${day.runs.length} runs so far, ${states.filter((state) => state === "stuck").length} stuck, ${open.length} alerts open`;
     states.forEach((state, who) => { tiles.children[who].className = STATES[state]?.tone ?? "off"; });
-    list.replaceChildren(...open.slice(-30).reverse().map(([opened, who, trigger, started]) =>
+    list.replaceChildren(...open.slice(-12).reverse().map(([opened, who, trigger, started]) =>
       h("li.alert", {}, h("div.row", {}, triggerTag(trigger), h("b", {}, day.students[who]), h("span.faint", {}, `${clock(opened)}, since ${howLong(at - started)}`)))));
   }
 
@@ -60,7 +61,7 @@ export function replayPanel(span) {
     }
     at = Math.max(day.since, day.runs[0][0] - 5);
     bar.disabled = false;
-    tiles.replaceChildren(...day.students.map((name) => h("li.off", { title: name })));
+    tiles.replaceChildren(...day.students.map((name) => h("li.off", { title: name }, h("span.hidden", {}, name))));
     draw();
     return true;
   }

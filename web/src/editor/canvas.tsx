@@ -127,12 +127,14 @@ function Inner({ picture, places, problems, chosen, locked, onChoose, onMove, on
       nodeTypes={KINDS}
       onNodesChange={(changes) => {
         setNodes((before) => applyNodeChanges(changes.filter((each) => each.type !== "remove"), before));
+        // Dragged by mouse and let go, or moved by the arrow keys.
+        const moved = changes.flatMap((each) => (each.type === "position" && each.dragging === false && each.position ? [[each.id, { x: Math.round(each.position.x), y: Math.round(each.position.y) }] as const] : []));
+        if (moved.length) onMove(new Map(moved));
         const picked = changes.filter((each) => each.type === "select");
         const on = picked.findLast((each) => each.selected);
         if (on) onChoose(on.id);
         else if (picked.some((each) => each.id === chosen)) onChoose(null);
       }}
-      onNodeDragStop={(_, __, moved) => onMove(new Map(moved.map((node) => [node.id, { x: Math.round(node.position.x), y: Math.round(node.position.y) }])))}
       onConnect={connect}
       onBeforeDelete={async (gone) => {
         const boxes = gone.nodes.flatMap((node) => byId.get(node.id) ?? []);

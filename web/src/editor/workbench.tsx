@@ -120,7 +120,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
       setMoved((before) => ({ ...before, ...Object.fromEntries(next) }));
       return;
     }
-    change(picture.boxes.flatMap((each) => placeEdits(each, next.get(each.id))));
+    change(picture.boxes.flatMap((each) => placeEdits(each, next.get(each.id))), `move ${[...next.keys()].join(" ")}`);
   };
   const arrange = () => {
     if (shape.keepsPlaces) move(arranged(picture));
