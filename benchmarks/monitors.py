@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from apps.classroom.monitor import classroom
 from apps.classroom.blocks import read_program, tree_of
+from apps.classroom.monitor import classroom
 from apps.classroom.score import bucket_of, change_score
 from apps.classroom.simulator import Block, Lesson, to_xml
 from apps.classroom.student import MODEL, Student

@@ -375,6 +375,8 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
 
     # Boxes are moved by keys and by mouse, and the file says where they stand.
     node(page, "http").focus()
+    page.keyboard.press("Enter")
+    expect(field(page, "url")).to_be_visible()
     for _ in range(3):
         page.keyboard.press("ArrowDown")
     expect(page.get_by_text("not saved")).to_be_visible()

@@ -66,6 +66,7 @@ def screens(shop: Harbour) -> dict[str, str]:
         "job": f"/jobs/{job}",
         "queues": "/queues",
         "schedules": "/schedules",
+        "editor": "/editor",
         "streams": "/streams",
         "monitors": "/monitors?monitor=ships",
         "workers": "/workers",
@@ -177,7 +178,7 @@ def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Brows
         context = browser.new_context(viewport={"width": 390, "height": 844})
         watched = Watched(context, site.url)
         said: dict[str, str] = {}
-        for screen in ("inputs", "runs", "jobs", "schedules", "streams", "monitors"):
+        for screen in ("inputs", "runs", "jobs", "states", "schedules", "streams", "monitors"):
             page = watched.open(f"/{screen}")
             empty = page.locator("main .empty").first
             expect(empty).to_be_visible()

@@ -233,6 +233,13 @@ def test_who_may_only_read_changes_nothing(lesson: Given) -> None:
     lesson.post("/give-back", body, operate).raise_for_status()
     with lesson.client(read) as client:
         assert client.get("/board").status_code == 200
+    with httpx.Client(base_url=lesson.server.url) as browser:  # logged in with a cookie, as the page is
+        session = browser.post("/api/v1/session", json={"token": operate}).json()
+        going = {"student": lesson.names[0], "who": "Ms Lee"}
+        assert browser.post("/pages/classroom/api/claim", json=going).status_code == 403
+        headers = {"X-CSRF-Token": session["csrf"]}
+        assert browser.post("/pages/classroom/api/claim", json=going, headers=headers).status_code == 200
+        browser.post("/pages/classroom/api/give-back", json=going, headers=headers).raise_for_status()
     stranger = httpx.get(f"{lesson.server.url}/pages/classroom/")
     assert stranger.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in stranger.headers["content-security-policy"]

@@ -201,7 +201,7 @@ class PipelineRunner:
                 changed += await self._learn(driver, stage, entities)
             everything = heard.everything or len(heard.paths) > MANY
             if everything or now >= scan_at:
-                changed += await self._scan(driver, everything=everything)
+                changed += await self._scan(driver, everything=everything or not wishes.is_told)
                 scan_at = now + pipeline.scan_interval
             else:
                 if heard.folders:
@@ -227,13 +227,12 @@ class PipelineRunner:
     async def _scan(self, driver: Driver, *, everything: bool) -> list[str]:
         """Look for what nobody has announced; returns the paths that are news.
 
-        While the system tells of changes, each scan looks for files that came and went, and at a share of the others.
+        Not `everything`: at files that came and went, and at a share of all others, while the system tells of changes.
         """
-        pipeline = driver.pipeline
-        share = max(1, round(pipeline.full_scan / pipeline.scan_interval)) if pipeline.watch else 1
-        if everything or share == 1:
+        if everything:
             return await driver.lookout.survey()
-        return await driver.lookout.quick_survey(share)
+        pipeline = driver.pipeline
+        return await driver.lookout.quick_survey(max(1, round(pipeline.full_scan / pipeline.scan_interval)))
 
     async def _wait(self, driver: Driver, wishes: Wishes, scan_at: float, flights_at: float) -> None:
         """Until something is heard, or something is due."""

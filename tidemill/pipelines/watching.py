@@ -28,6 +28,7 @@ async def watch_files(lookout: Lookout, wishes: Wishes) -> None:
     while True:
         folders = watched_folders(lookout, root)
         ended = asyncio.Event()  # is set by the watch itself when it is cancelled
+        wishes.is_told = True
         try:
             async for changes in watchfiles.awatch(
                 *folders, watch_filter=_is_shown, debounce=TOGETHER_MS, step=LOOK_EVERY_MS, stop_event=ended
@@ -38,6 +39,7 @@ async def watch_files(lookout: Lookout, wishes: Wishes) -> None:
                 if watched_folders(lookout, root) != folders:
                     break
         except (OSError, RuntimeError, ValueError) as error:
+            wishes.is_told = False
             log.warning("changes by others are found by scans only", pipeline=lookout.pipeline.name, error=str(error))
             return
         wishes.heard.everything = True  # Something may have changed while nobody watched.

@@ -21,6 +21,7 @@ class Wishes:
     """An ear: `event` is set while there is something to be taken."""
 
     def __init__(self) -> None:
+        self.is_told = False  # whether the system tells of changes: if not, scans are all there is
         self.heard = Heard()
         self.event = asyncio.Event()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
 
 import msgspec
 
@@ -80,6 +81,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
         return self
 
 
+@lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Whether an address is this machine's own."""
     if host in ("localhost", ""):

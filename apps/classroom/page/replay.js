@@ -49,7 +49,7 @@ export function replayPanel(span) {
     said.textContent = `${runs} of ${day.runs.length} runs so far, ${states.filter((state) => state === "stuck").length} stuck, ${open.length} alerts open`;
     states.forEach((state, who) => { tiles.children[who].className = STATES[state]?.tone ?? "off"; });
     list.replaceChildren(...open.slice(-12).reverse().map(([opened, who, trigger, started]) =>
-      h("li.alert", {}, h("div.row", {}, triggerTag(trigger), h("b", {}, day.students[who]), h("span.faint", {}, `${clock(opened)}, since ${howLong(at - started)}`)))));
+      h("li.alert", {}, h("div.row", {}, triggerTag(trigger), h("b", {}, day.students[who]), h("span.faint", {}, `${clock(opened)}, for ${howLong(at - started)}`)))));
   }
 
   async function load() {

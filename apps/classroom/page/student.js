@@ -4,22 +4,28 @@ import { alertItem } from "./alerts.js";
 import { get } from "./api.js";
 import { episodeStrip, runChart } from "./charts.js";
 import { h, toast } from "./dom.js";
-import { clock, howLong, since } from "./times.js";
+import { clock, howLong, now, since } from "./times.js";
 
 const SIGNS = { "+": "added", "-": "removed", "~": "set anew" };
 const CONTEXT = 2;
+const SPANS = { "3 hours": 3 * 3600, "24 hours": 86400, "7 days": 7 * 86400 };
 
 export function open(main, { detail: student, refresh }) {
   const head = h("div.head", {}, h("div", {}, h("p", {}, h("a", { href: "#/class" }, "← The class")), h("h1", {}, student)));
   const body = h("div.stack");
-  main.append(head, body);
+  const span = h("select.select", { "aria-label": "How far back" }, Object.keys(SPANS).map((name) => h("option", { value: SPANS[name] }, `The last ${name}`)));
+  span.onchange = () => {
+    opened = null;
+    load();
+  };
+  main.append(head, h("div.filters", {}, span), body);
   let seen = "";
   let opened = null;
   let closed = false;
 
   async function load() {
     try {
-      const story = await get("/student", { name: student });
+      const story = await get("/student", { name: student, since: Math.round(now() - Number(span.value)) });
       if (!closed) draw(story);
     } catch (error) {
       body.replaceChildren(h("p.trouble", { role: "alert" }, error.message));
