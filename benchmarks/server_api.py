@@ -110,6 +110,7 @@ def run(server: Server, plan: Plan) -> list[report.Row]:
         report.compare("list_rate", "requests/s", figures["rate"], "", None),
         report.compare("deep_page", "ms", figures["deep"], "first_page", figures["first"], less_is_better=True),
         report.compare("sse_p99_ms", "ms", figures["sse_p99"], "wanted", SSE_P99_MS, less_is_better=True),
+        report.compare("sse_changes", "changes/s", figures["changes"], "wanted", float(plan.changes_per_s)),
         report.compare("sse_1000_p99_ms", "ms", figures.get("crowd_p99"), "", None),
         report.compare("bundle_kb", "kB", figures.get("bundle_kb"), "wanted", BUNDLE_KB, less_is_better=True),
         report.compare(

@@ -18,6 +18,7 @@ import uvloop
 
 IN_FLIGHT = 50
 WARM_UP = 3.0
+WRITERS = 4
 
 
 def cursor(number: int) -> str:
@@ -92,51 +93,80 @@ async def measure_lists(wish: dict[str, Any]) -> dict[str, float]:
     }
 
 
+class Page(asyncio.Protocol):
+    """One open page: notes when each event arrived, and nothing more, for it shares the machine with the server."""
+
+    def __init__(self, heard: dict[bytes, list[float]], host: str) -> None:
+        self.ready = asyncio.Event()
+        self._heard = heard
+        self._host = host
+        self._rest = b""
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(f"GET /api/v1/changes HTTP/1.1\r\nHost: {self._host}\r\n\r\n".encode())
+
+    def data_received(self, data: bytes) -> None:
+        now = time.perf_counter()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: "):
+                self._heard.setdefault(line, []).append(now)
+            elif line.startswith(b"event: hello"):
+                self.ready.set()
+
+
 async def measure_changes(wish: dict[str, Any]) -> dict[str, float]:
     """How long after its commit a change has been heard, by each of many pages."""
+    import numpy
+
     address = urlsplit(wish["url"])
     host, port = str(address.hostname), int(address.port or 0)
     committed: dict[str, float] = {}
-    delays: list[float] = []
-    ready = [asyncio.Event() for _ in range(wish["clients"])]
-
-    async def listen(number: int) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(f"GET /api/v1/changes HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-        while line := await reader.readline():
-            if line.startswith(b"event: hello"):
-                ready[number].set()
-            elif line.startswith(b"data: ") and (queues := json.loads(line[6:]).get("queues")):
-                now = time.perf_counter()
-                delays.extend((now - committed[queue]) * 1000 for queue in queues if queue in committed)
-
-    listeners = [asyncio.create_task(listen(number)) for number in range(wish["clients"])]
-    await asyncio.gather(*(each.wait() for each in ready))
-    connection = await asyncpg.connect(wish["dsn"])
+    heard: dict[bytes, list[float]] = {}
+    loop = asyncio.get_running_loop()
+    pages = [
+        await loop.create_connection(lambda: Page(heard, f"{host}:{port}"), host, port) for _ in range(wish["clients"])
+    ]
+    await asyncio.gather(*(page.ready.wait() for _, page in pages))
+    heard.clear()
     insert = "INSERT INTO tidemill.job (queue, task, args) VALUES ($1, 'task_1', '{}')"
-    end, number = time.perf_counter() + wish["seconds"], 0
     began = time.perf_counter()
-    while time.perf_counter() < end:
-        # A change of a queue of its own, so that each is heard by itself; a transaction each, as fast as is wanted.
-        name = f"q{number}"
-        committed[name] = float("inf")
-        await connection.execute(insert, name)
-        committed[name] = time.perf_counter()
-        number += 1
-        early = began + number / wish["changes_per_s"] - time.perf_counter()
-        if early > 0.002:
-            await asyncio.sleep(early)
-    expected = number * wish["clients"]
-    give_up = time.perf_counter() + 20
-    while len(delays) < expected and time.perf_counter() < give_up:
-        await asyncio.sleep(0.05)
-    for each in listeners:
-        each.cancel()
-    await connection.close()
-    if len(delays) < expected:
-        raise RuntimeError(f"only {len(delays):,} of {expected:,} changes were heard")
-    delays.sort()
-    return {"sse_p99": delays[int(len(delays) * 0.99)], "sse_p50": delays[len(delays) // 2], "changes": number}
+    end = began + wish["seconds"]
+
+    async def write(part: int) -> int:
+        """Every so many-th change; a queue of its own for each, so that each is heard by itself, and a transaction."""
+        connection, done = await asyncpg.connect(wish["dsn"]), 0
+        while time.perf_counter() < end:
+            name = f"q{part}-{done}"
+            await connection.execute(insert, name)
+            committed[name] = time.perf_counter()
+            done += 1
+            early = began + done * WRITERS / wish["changes_per_s"] - time.perf_counter()
+            if early > 0.002:
+                await asyncio.sleep(early)
+        await connection.close()
+        return done
+
+    number = sum(await asyncio.gather(*(write(part) for part in range(WRITERS))))
+    took = time.perf_counter() - began
+    give_up, before = time.perf_counter() + 20, -1
+    while time.perf_counter() < give_up and (now := sum(map(len, heard.values()))) != before:
+        before = now  # Until nothing has come for a second.
+        await asyncio.sleep(1.0)
+    for transport, _ in pages:
+        transport.close()
+    delays = numpy.zeros(60_000, dtype=numpy.int64)  # how many took so many milliseconds
+    for line, arrived in heard.items():
+        commits = [committed[queue] for queue in json.loads(line[6:]).get("queues", ()) if queue in committed]
+        if commits:
+            apart = (numpy.array(arrived)[:, None] - numpy.array(commits)[None, :]) * 1000
+            delays += numpy.bincount(numpy.clip(apart, 0, len(delays) - 1).astype(int).ravel(), minlength=len(delays))
+    counted, expected = int(delays.sum()), number * wish["clients"]
+    if counted < expected:
+        raise RuntimeError(f"only {counted:,} of {expected:,} changes were heard")
+    upto = numpy.cumsum(delays)
+    p50, p99 = (float(numpy.searchsorted(upto, counted * part) + 1) for part in (0.5, 0.99))
+    return {"sse_p99": p99, "sse_p50": p50, "changes": number / took}
 
 
 if __name__ == "__main__":

@@ -101,6 +101,8 @@ async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_fr
     ]
     assert graph["mermaid"].startswith("flowchart")
     assert graph["svg"].startswith("<svg")
+    (hit,) = (await get(api, "/search", q="press"))["items"]
+    assert (hit["kind"], hit["id"]) == ("pipeline", "press")
 
     story = await get(api, "/pipelines/press/state", stage="page", entity=DAYS[0])
     assert story["why"] == ["It is as it should be: made by the code of now, from what its inputs are now."]
@@ -155,6 +157,7 @@ async def test_a_failed_state_tells_its_story_and_is_retried(
     assert row == {"entity": "2026-01-09", "cells": ["failed", "blocked"]}
     story = await get(api, "/pipelines/press/state", stage="tidy", entity="2026-01-09")
     assert (story["standing"], story["reason"], story["built_at"]) == ("failed", "backing_off", None)
+    assert story["why"][0].startswith("It failed once")
     assert "cannot be read" in story["why"][0]
     assert story["failure"]["attempts"] == 1
     assert "ValueError" in story["failure"]["log"]

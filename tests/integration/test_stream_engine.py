@@ -67,6 +67,12 @@ async def bench(*plans: type[Plan], sources: list[JsonlSource] | None = None, **
         await made.engine.stop()
 
 
+async def turns(count: int) -> None:
+    """Let everything that can go on go on, so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def test_every_message_is_answered_once_and_in_few_frames() -> None:
     class Nothing(Plan, eligibility="x"):
         @task
@@ -100,6 +106,7 @@ async def test_messages_that_wait_do_not_keep_others_from_starting() -> None:
 
 async def test_tasks_run_in_dependency_order_and_see_earlier_results() -> None:
     order: list[str] = []
+    gone_right = asyncio.Event()
 
     class Graph(Plan, eligibility="x"):
         @task
@@ -109,13 +116,14 @@ async def test_tasks_run_in_dependency_order_and_see_earlier_results() -> None:
 
         @task(after="load")
         async def left(self, ctx: Any) -> int:
-            await asyncio.sleep(0.02)
+            await gone_right.wait()
             order.append("left")
             return ctx.results["load"] * 10
 
         @task(after="load")
         async def right(self, ctx: Any) -> int:
             order.append("right")
+            gone_right.set()
             return ctx.results["load"] * 100
 
         @task(after=("left", "right"))
@@ -130,21 +138,22 @@ async def test_tasks_run_in_dependency_order_and_see_earlier_results() -> None:
 
 
 async def test_a_failure_is_told_when_its_siblings_have_ended_too() -> None:
-    ended: list[str] = []
+    begun, ended = asyncio.Event(), []
 
     class Siblings(Plan, eligibility="x"):
         @task
         async def slow(self, ctx: Any) -> None:
+            begun.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             except asyncio.CancelledError:
-                await asyncio.sleep(0.02)
+                await turns(3)
                 ended.append("slow")
                 raise
 
         @task
         async def bad(self, ctx: Any) -> None:
-            await asyncio.sleep(0.01)
+            await begun.wait()
             raise ValueError("bad news")
 
     async with bench(Siblings) as made:
@@ -319,7 +328,7 @@ async def test_a_batch_of_one_is_not_kept_waiting_for_long() -> None:
     async with bench(Together) as made:
         began = time.monotonic()
         await made.answer(made.give(b"1")[0])
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 20.0, "it does not wait until the batch is full"
 
 
 async def test_a_batch_that_returns_the_wrong_number_fails_all_of_it_in_words() -> None:
@@ -361,33 +370,31 @@ async def test_one_model_can_be_batched_over_several_plans() -> None:
 
 async def test_plain_functions_run_in_threads() -> None:
     where: list[str] = []
+    together = threading.Barrier(4, timeout=20)
 
     class Blocking(Plan, eligibility="x"):
         @task
         def block(self, ctx: Any) -> None:
             where.append(threading.current_thread().name)
-            time.sleep(0.05)
+            together.wait()  # breaks if not all four get here
 
     async with bench(Blocking, threads=4) as made:
-        began = time.monotonic()
         tickets = made.give(*[b"1"] * 4)
-        for ticket in tickets:
-            await made.answer(ticket)
-        assert time.monotonic() - began < 0.19
+        assert [(await made.answer(ticket)).status for ticket in tickets] == ["ok"] * 4
     assert all(name.startswith("stream-bench") for name in where)
 
 
 async def test_concurrency_and_timeouts_are_held() -> None:
     running = most = 0
 
-    class Limited(Plan, eligibility="x", timeout="100ms"):
+    class Limited(Plan, eligibility="x", timeout="1s"):
         @task(concurrency=3)
         async def do(self, ctx: Any) -> None:
             nonlocal running, most
             running += 1
             most = max(most, running)
             try:
-                await asyncio.sleep(60 if ctx.value == "hang" else 0.002)
+                await (asyncio.Event().wait() if ctx.value == "hang" else turns(2))
             finally:
                 running -= 1
 
@@ -397,7 +404,7 @@ async def test_concurrency_and_timeouts_are_held() -> None:
         assert [(await made.answer(ticket)).status for ticket in tickets] == ["ok"] * 30
         assert most == 3
         failure = (await made.answer(hanging)).failures[0]
-        assert (failure.kind, failure.error) == ("TimeoutError", "plan Limited took longer than 0.1 s")
+        assert (failure.kind, failure.error) == ("TimeoutError", "plan Limited took longer than 1 s")
         assert running == 0
 
 
@@ -433,7 +440,7 @@ async def test_a_plans_rate_is_held_smoothly() -> None:
 
     async with bench(Slow) as made:
         await made.answer(made.give(*[b"1"] * 30)[-1])
-    assert 0.25 <= begun[-1] - begun[0] <= 0.6
+    assert begun[-1] - begun[0] >= 0.25, "thirty at a hundred a second, two of which may go at once"
 
 
 async def test_a_dependency_that_fails_is_left_alone_for_a_while() -> None:
@@ -468,16 +475,16 @@ async def test_a_live_request_passes_those_that_wait_already() -> None:
 
     async with bench(Narrow) as made:
         made.give(b'"first"', *[b'"backlog"'] * 50)
-        await asyncio.sleep(0)
+        await turns(100)
         live = made.ask(b'"live"', "x")
-        await asyncio.sleep(0.01)
+        await turns(100)
         gate.set()
         assert (await made.answer(live)).result == b'{"Narrow":{"do":"live"}}'
         assert order[:2] == ["first", "live"]
 
 
 async def test_stopping_ends_what_runs_and_waits_for_its_end() -> None:
-    ended: list[str] = []
+    begun, ended = asyncio.Event(), []
 
     class Hanging(Plan, eligibility="x"):
         async def stop(self) -> None:
@@ -485,13 +492,14 @@ async def test_stopping_ends_what_runs_and_waits_for_its_end() -> None:
 
         @task
         async def hang(self, ctx: Any) -> None:
+            begun.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             finally:
-                await asyncio.sleep(0.01)
+                await turns(3)
                 ended.append("message")
 
     async with bench(Hanging) as made:
         made.give(b"1")
-        await asyncio.sleep(0.01)
+        await begun.wait()
     assert ended == ["message", "plan"]

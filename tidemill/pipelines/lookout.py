@@ -206,8 +206,8 @@ class Lookout:
             if path in self.world.files:
                 found.signatures[path] = self.world.files[path].signature
         changed = self.take_survey(found)
-        if len(self.world.files) > MANY:
-            give_back_memory()
+        del found
+        give_back_memory(self)
         return changed
 
     def take_survey(self, survey: Survey) -> list[str]:
@@ -410,8 +410,10 @@ def _keep_unseen(survey: Survey, before: Mapping[str, FileFact]) -> None:
                     paths[path] = None
 
 
-def give_back_memory() -> None:
+def give_back_memory(lookout: Lookout) -> None:
     """A look at everything needs more for a moment than what is known afterwards: the rest goes back to the system."""
+    if len(lookout.world.files) < MANY:
+        return
     gc.collect()
     if sys.platform == "linux":
         import ctypes  # slow to load

@@ -5,6 +5,7 @@ They are written when the pipeline has come to rest: after a second, or after ha
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from tidemill.store.states import BUILT_AT
 
 SOON, LATER = 1.0, 30.0  # seconds of rest before manifests are written: small ones, large ones
 LARGE = 20_000  # states of a stage
+AT_ONCE = 2000  # states that are looked at in one go
 
 
 class Manifests:
@@ -62,7 +64,9 @@ class Manifests:
         known = _Known(self._states)
         for stage in self._pipeline.stages.values():
             missing: list[str] = []
-            for entity, record in self._world.records[stage.name].items():
+            for at, (entity, record) in enumerate(list(self._world.records[stage.name].items())):
+                if at % AT_ONCE == 0:
+                    await asyncio.sleep(0)  # There may be many, and others have work to do.
                 if not record.content or record.is_nothing or stage.scatter:
                     continue
                 path = stage.quick_path(entity)

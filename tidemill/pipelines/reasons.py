@@ -87,7 +87,7 @@ class RetryDue(msgspec.Struct, frozen=True, tag="retry_due"):
     error: str
 
     def __str__(self) -> str:
-        return f"it failed {self.attempts} times and is due to be tried again (last: {self.error})"
+        return f"it failed {_times(self.attempts)} and is due to be tried again (last: {self.error})"
 
 
 Build = Missing | Deleted | Edited | TooSmall | CodeChanged | InputChanged | Invalidated | RetryDue
@@ -112,7 +112,7 @@ class BackingOff(msgspec.Struct, frozen=True, tag="backing_off"):
 
     def __str__(self) -> str:
         moment = datetime.fromtimestamp(self.retry_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"it failed {self.attempts} times and is tried again at {moment} (last: {self.error})"
+        return f"it failed {_times(self.attempts)} and is tried again at {moment} (last: {self.error})"
 
 
 class Parked(msgspec.Struct, frozen=True, tag="parked"):
@@ -122,7 +122,7 @@ class Parked(msgspec.Struct, frozen=True, tag="parked"):
     error: str
 
     def __str__(self) -> str:
-        return f"it failed {self.attempts} times and is parked until it is retried by hand (last: {self.error})"
+        return f"it failed {_times(self.attempts)} and is parked until it is retried by hand (last: {self.error})"
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
@@ -147,6 +147,10 @@ class NeedsApproval(msgspec.Struct, frozen=True, tag="needs_approval"):
 
 Hold = Blocked | BackingOff | Parked | Paused | NeedsApproval
 Reason = Build | Hold
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def kind_of_reason(reason: Reason) -> str:

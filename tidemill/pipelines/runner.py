@@ -169,7 +169,7 @@ class PipelineRunner:
         try:
             await self._find_flights(driver)
             await driver.act(await driver.begin())
-            give_back_memory()
+            give_back_memory(driver.lookout)
             log.info("drives the pipeline", pipeline=pipeline.name, files=len(driver.world.files))
             for problem in driver.lookout.problems:
                 log.error("cannot look at everything", pipeline=pipeline.name, problem=problem)
@@ -223,6 +223,7 @@ class PipelineRunner:
                 await driver.act(lookout.plan(changed, retries))
             if driver.idle.is_set() and driver.manifests.due_in() == 0.0:
                 await driver.manifests.flush()
+                give_back_memory(lookout)
 
     async def _scan(self, driver: Driver, *, everything: bool) -> list[str]:
         """Look for what nobody has announced; returns the paths that are news.
@@ -296,3 +297,4 @@ class PipelineRunner:
         await driver.lookout.forget_gone()
         await driver.lookout.states.sweep(driver.lookout.folders)
         await driver.manifests.catch_up(self._database)
+        give_back_memory(driver.lookout)

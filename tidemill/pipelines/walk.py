@@ -147,7 +147,7 @@ class Walk:
                 survey.problems.append(f"{self._root}/{folder} is a link that leads back to where it is: left alone")
                 return
             survey.folders[folder] = own.st_mtime_ns
-            if wanted.is_plain and self._known is None:
+            if wanted.is_plain:
                 self._take_plain(folder, opened, *wanted.targets[0])
                 return
             with os.scandir(opened) as entries:
@@ -190,7 +190,10 @@ class Walk:
     def _take_plain(self, folder: str, opened: int, fits: Fits, matched: dict[str, None]) -> None:
         """The same for the common case, a folder of files of one pattern: as quick as can be."""
         survey, limit, look, paths, found = self._survey, self._limit, os.stat, [], []
-        for name in fits.among(os.listdir(opened)):
+        names = fits.among(os.listdir(opened))
+        if self._known is not None:
+            names = self._take_known(folder, names, self._known, matched)
+        for name in names:
             try:
                 there = look(name, dir_fd=opened)
             except FileNotFoundError:
@@ -209,6 +212,19 @@ class Walk:
             found.append(hash((there.st_mtime_ns, there.st_size, there.st_ino, changed)) or 1)
         survey.signatures.update(zip(paths, found, strict=True))
         matched.update(dict.fromkeys(paths))
+
+    def _take_known(self, folder: str, names: list[str], known: Known, matched: dict[str, None]) -> list[str]:
+        """Note files whose signatures are known; returns the names of the others."""
+        paths = [folder + name for name in names]
+        found = [known.get(path) for path in paths]
+        pairs = {path: there for path, there in zip(paths, found, strict=True) if there}
+        if len(pairs) < len(names):
+            names = [name for name, there in zip(names, found, strict=True) if not there]
+        else:
+            names = []
+        self._survey.signatures.update(pairs)
+        matched.update(dict.fromkeys(pairs))
+        return names
 
     def _is_text(self, folder: str, name: str) -> bool:
         """Whether a name can be told; one that is not UTF-8 is noted."""

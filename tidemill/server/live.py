@@ -35,6 +35,7 @@ from tidemill.store.wake import Callback, Listener
 log = structlog.get_logger("tidemill.server")
 
 PAUSE = 0.08  # between two looks while there is something to see
+PAUSE_EACH = 0.0002  # and so much longer for each who watches, so that telling them never takes all the time
 SAFETY = 1.0  # a look without a bell, while somebody watches
 KEEP_EVERY = 60.0
 HEARTBEAT = 15.0
@@ -138,6 +139,7 @@ class Hub:
             group.create_task(self._keep(), name="tidemill-changes-keep")
             group.create_task(self._look(), name="tidemill-changes-look")
             group.create_task(self._note_pace(), name="tidemill-pace")
+            group.create_task(self._beat(), name="tidemill-changes-beat")
 
     def close(self) -> None:
         """Let everybody go."""
@@ -148,7 +150,7 @@ class Hub:
         while True:
             self._bell.clear()
             if await self._look_once():
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(max(PAUSE, self.watching * PAUSE_EACH))
                 continue
             # While nobody watches, the log in the database remembers.
             waking, most = (self._bell, SAFETY) if self.watching else (self._somebody, KEEP_EVERY)
@@ -223,9 +225,19 @@ class Hub:
         return f"{self._epoch}.{self._seen.text}" if self._seen is not None else ""
 
     def _send(self, news: News | None, id: str) -> None:
-        self._frames.append(_frame(news, id))
+        self._add(_frame(news, id))
+
+    def _add(self, frame: Frame) -> None:
+        self._frames.append(frame)
         self._count += 1
         self._wake()
+
+    async def _beat(self) -> None:
+        """Tell everybody now and then that nothing is wrong: one clock for all of them."""
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            if self._ready.is_set() and self.watching:
+                self._add(self._quiet())
 
     def _wake(self) -> None:
         turn, self._turn = self._turn, None
@@ -278,8 +290,8 @@ class Hub:
             yield self._catch_up(topics, last)
             until = asyncio.get_running_loop().time() + LONGEST
             while not self._closed and asyncio.get_running_loop().time() < until:
-                if place == self._count and not await self._news_within(HEARTBEAT):
-                    yield self._quiet()
+                if place == self._count:
+                    await asyncio.shield(self._next_turn())
                     continue
                 frames, place = self._since(place), self._count
                 if frames is None:
@@ -376,7 +388,7 @@ def _frame(news: News | None, id: str) -> Frame:
 
 
 def _for(topics: Topics, frame: Frame) -> Frame | None:
-    if frame.news is None:
+    if frame.news is None or frame.kind == "quiet":
         return frame
     wanted = topics.of(frame.news)
     if wanted is None:

@@ -24,10 +24,10 @@ async def find(
     q: Annotated[str, Parameter(min_length=1, max_length=200, description="An id (12, r12), a name, a key, a tag.")],
     limit: Annotated[int, Parameter(ge=1, le=50)] = 8,
 ) -> Hits:
-    """Jobs and runs by id, key or tag; queues, tasks, workflows, schedules, streams, monitors and hosts by name."""
+    """Jobs and runs by id, key or tag; queues, tasks, flows, dags, schedules, streams, pipelines, monitors and hosts by name."""
     names = dict.fromkeys(desk.app.tasks, "task") | dict.fromkeys(desk.app.runs.flows, "flow")
     names |= dict.fromkeys(desk.app.runs.dags, "dag") | dict.fromkeys(desk.app.streams.declared, "stream")
-    names |= dict.fromkeys(desk.app.monitors, "monitor")
+    names |= dict.fromkeys(desk.app.monitors, "monitor") | dict.fromkeys(desk.overlook.names, "pipeline")
     found = await search(desk.database, q, limit=limit)
     known = {(hit.kind, hit.id) for hit in found}
     declared = [

@@ -25,6 +25,7 @@ const WHERE: Record<string, (id: string) => string> = {
   schedule: (id) => `/schedules?name=${encodeURIComponent(id)}`,
   host: (id) => `/workers/${encodeURIComponent(id)}`,
   stream: () => "/streams",
+  pipeline: (id) => `/states/${encodeURIComponent(id)}`,
   monitor: (id) => `/monitors?monitor=${encodeURIComponent(id)}`,
 };
 
