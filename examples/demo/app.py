@@ -15,6 +15,7 @@ you: answer them in the console under Inputs, or in a second terminal, in which 
 import asyncio
 import random
 import time
+from pathlib import Path
 
 import world
 from catalogue import catalogue
@@ -26,7 +27,7 @@ from stock import stock
 from tidemill import App, Discard, RetryAfter, Snooze, current_job
 from tidemill.flows import HumanResponseEvent
 
-app = App("demo")
+app = App("demo", workflow_folder=str(Path(__file__).parent / "workflows"))
 app.queue("partners", rate="5/s")
 app.dag(stock)
 app.workflow(Refund, timeout=None)

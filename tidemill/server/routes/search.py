@@ -24,7 +24,7 @@ async def find(
     q: Annotated[str, Parameter(min_length=1, max_length=200, description="An id (12, r12), a name, a key, a tag.")],
     limit: Annotated[int, Parameter(ge=1, le=50)] = 8,
 ) -> Hits:
-    """Jobs and runs by id, key or tag; queues, tasks, flows, dags, schedules, streams, pipelines, monitors and hosts by name."""
+    """Jobs and runs by id, key or tag; queues, tasks, flows, dags and all else that has a name by its name."""
     names = dict.fromkeys(desk.app.tasks, "task") | dict.fromkeys(desk.app.runs.flows, "flow")
     names |= dict.fromkeys(desk.app.runs.dags, "dag") | dict.fromkeys(desk.app.streams.declared, "stream")
     names |= dict.fromkeys(desk.app.monitors, "monitor") | dict.fromkeys(desk.overlook.names, "pipeline")
