@@ -288,6 +288,13 @@ async def test_orphans_are_listed_and_then_cleaned_up(
     assert f"clean/{DAYS[0]}.txt" in tree(tmp_path), "what has inputs again is left alone"
     (entry,) = await audited(api, "pipeline.clean")
     assert (entry["before"]["orphans"], entry["after"]["archive"]) == (2, 2)
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    refused = await post(api, "/pipelines/press/clean", {"how": "delete"}, 503)
+    assert "there is no folder" in refused["detail"], "what cannot be seen from here is not gone"
+    (view,) = (await get(api, "/pipelines"))["items"]
+    assert "there is no folder" in view["problems"][0]
+    moved.rename(tmp_path)
+    assert (await get(api, "/pipelines/press"))["counts"]["fresh"] > 0
 
 
 async def test_a_webhook_stores_an_event_once_and_what_makes_no_sense_is_refused(

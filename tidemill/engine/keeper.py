@@ -195,8 +195,7 @@ class RunKeeper:
             await self._writes.wait()
             await asyncio.sleep(0)  # What the runs do at once goes into the same turn.
             self._writes.clear()
-            if runs := self._take_dirty():
-                await self._write_turn(runs)
+            await self._write_turn(self._take_dirty())
 
     def _take_dirty(self) -> list[StoredRun]:
         """The runs whose turns are to be written now: never one whose last turn is not written yet."""
@@ -209,6 +208,8 @@ class RunKeeper:
         return runs
 
     async def _write_turn(self, runs: list[StoredRun]) -> None:
+        if not runs:
+            return
         self._writing.update(runs)
         taken = [(run, *run.take_turn()) for run in runs if not run.let_go]
         together = [turn for _, turn, _ in taken if turn.within is None]

@@ -218,13 +218,11 @@ class Walk:
         paths = [folder + name for name in names]
         found = [known.get(path) for path in paths]
         pairs = {path: there for path, there in zip(paths, found, strict=True) if there}
-        if len(pairs) < len(names):
-            names = [name for name, there in zip(names, found, strict=True) if not there]
-        else:
-            names = []
         self._survey.signatures.update(pairs)
         matched.update(dict.fromkeys(pairs))
-        return names
+        if len(pairs) == len(names):
+            return []
+        return [name for name, there in zip(names, found, strict=True) if not there]
 
     def _is_text(self, folder: str, name: str) -> bool:
         """Whether a name can be told; one that is not UTF-8 is noted."""

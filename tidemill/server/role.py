@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import socket
 from collections.abc import Callable, Iterator
 
@@ -129,6 +130,9 @@ class Server:
                 limit_concurrency=None,
             )
         )
+        # What is there now stays: the collector need not look at all of it again while requests wait.
+        gc.collect()
+        gc.freeze()
         following = asyncio.create_task(self.desk.hub.run(), name="tidemill-changes")
         serving = asyncio.create_task(http.serve(sockets=[listening]), name="tidemill-http")
         try:

@@ -243,7 +243,7 @@ async def note_done(
 
 async def renew_ranges(database: Database, owner: UUID, lease: float) -> set[int]:
     """Keep our ranges for another while; returns those that are still ours."""
-    return {row["number"] for row in await database.fetch(RENEW, owner, lease)}
+    return {row["number"] for row in await database.fetch(RENEW, owner, lease, patience=None)}
 
 
 async def release_ranges(database: Database, owner: UUID) -> None:

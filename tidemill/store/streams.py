@@ -199,13 +199,13 @@ async def current_transaction(connection: Executor) -> str:
 
 async def outcome_of(database: Database, transaction: str) -> str | None:
     """What became of a transaction: committed, aborted or in progress; None if it is too long ago to know."""
-    row = await database.fetchrow(OUTCOME_OF, transaction)
+    row = await database.fetchrow(OUTCOME_OF, transaction, patience=None)
     return None if row is None else row["outcome"]
 
 
 async def own_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> Cursor:
     """Take over a partition's cursor."""
-    row = (await database.fetch(OWN_CURSOR, stream, source, part, owner))[0]
+    row = (await database.fetch(OWN_CURSOR, stream, source, part, owner, patience=None))[0]
     return Cursor(row["position"], row["note"], tuple(row["done"]))
 
 
@@ -244,12 +244,12 @@ async def claim_parked(
     database: Database, stream: str, owner: UUID, *, most: int, lease: float
 ) -> list[asyncpg.Record]:
     """Messages that are due for another attempt."""
-    return await database.fetch(CLAIM_PARKED, stream, owner, most, lease)
+    return await database.fetch(CLAIM_PARKED, stream, owner, most, lease, patience=None)
 
 
 async def next_parked(database: Database, stream: str) -> float | None:
     """Seconds until a kept message is due; None if none is kept."""
-    row = await database.fetchrow(NEXT_PARKED, stream)
+    row = await database.fetchrow(NEXT_PARKED, stream, patience=None)
     return None if row is None else row["wait"]
 
 

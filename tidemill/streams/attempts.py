@@ -3,18 +3,11 @@ so that a restart neither forgets how often a message was tried nor when its nex
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-
-import structlog
 
 from tidemill.store import streams as store
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.streams.message import Delivery
-
-log = structlog.get_logger("tidemill.streams")
-
-_PAUSE = 0.5
 
 
 class Attempts:
@@ -31,15 +24,7 @@ class Attempts:
 
     async def recall(self, index: int, deliveries: Sequence[Delivery]) -> None:
         """Tell fresh deliveries of a source what is noted of them; patiently, for they are in our hands only."""
-        while True:
-            try:
-                rows = await self._database.fetch(store.RECALL_ATTEMPTS, self._stream, self._sources[index])
-                break
-            except Exception as error:
-                if not (is_away(error) or is_full(error)):
-                    raise
-                log.warning("attempts cannot be looked up now: messages wait", error=str(error))
-                await asyncio.sleep(_PAUSE)
+        rows = await self._database.fetch(store.RECALL_ATTEMPTS, self._stream, self._sources[index], patience=None)
         if not rows:
             return
         noted = {row["place"]: row for row in rows}

@@ -46,7 +46,8 @@ class Control:
         """Look what is wanted, and do it."""
         dispatcher, now = self._dispatcher, time.monotonic()
         stream, policy = dispatcher.stream, dispatcher.policy
-        wanted = {row["source"]: row for row in await self._database.fetch(store.READ_CONTROL, stream.name)}
+        rows = await self._database.fetch(store.READ_CONTROL, stream.name, patience=None)
+        wanted = {row["source"]: row for row in rows}
         for index, source in enumerate(stream.sources):
             said = {name: value for name, value in dict(wanted.get(source.name) or {}).items() if value is not None}
             policy.set_source(

@@ -84,7 +84,7 @@ class RetryFeeder:
                 now = asyncio.get_running_loop().time()
                 if self._held and now - renewed > LEASE / 3:
                     renewed = now
-                    await self._database.fetch(store.RENEW_PARKED, self._dispatcher.id, LEASE)
+                    await self._database.fetch(store.RENEW_PARKED, self._dispatcher.id, LEASE, patience=None)
             except Exception as error:
                 if not (is_away(error) or is_full(error)):
                     raise

@@ -88,9 +88,13 @@ class KafkaTap:
     # -- in the event loop ------------------------------------------------------------------------
 
     async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begin()
+
+    def _begin(self) -> None:
+        """A new client, in a thread of its own."""
         from confluent_kafka import Consumer, KafkaException
 
-        self._loop = asyncio.get_running_loop()
         told = self._source.config
         by_broker = told.get("group.protocol") == "consumer"
         self._incremental = by_broker or "cooperative" in str(told.get("partition.assignment.strategy"))
@@ -120,7 +124,12 @@ class KafkaTap:
                 async with asyncio.timeout(1.0):
                     await self._arrival.wait()
         if self._failure is not None:
-            raise SourceError(f"source {self._source.name}: {self._failure}") from self._failure
+            failure, self._failure = self._failure, None
+            self._forget(set(self._offsets), list(self._offsets.values()))
+            self._offsets.clear()
+            self._committed.clear()
+            self._begin()
+            raise SourceError(f"source {self._source.name} begins anew: {failure}") from failure
         taken = [self._buffer.popleft() for _ in range(min(most, len(self._buffer)))]
         if len(self._buffer) < LOW:
             self._room.set()
