@@ -123,14 +123,3 @@ async def test_partitions_move_one_by_one_between_two_dispatchers(
             assert first.policy.counts[0].done > 40
         await cluster.send(name, [b"%d" % number for number in range(sent, sent + 40)])
         await eventually(lambda: numbers() == set(range(sent + 40)), timeout=60)
-
-
-async def test_a_client_that_fails_is_replaced_and_reads_on(cluster: Cluster, database_url: str) -> None:
-    name = topic()
-    await cluster.send(name, [b"1"])
-    async with running_stream(stream_of(cluster, name), database_url) as dispatcher:
-        await eventually(lambda: [ctx.value for ctx in Recording.seen] == [1], timeout=60)
-        client = dispatcher.taps[0]._consumer  # pyright: ignore[reportAttributeAccessIssue]
-        await asyncio.to_thread(client.close)
-        await cluster.send(name, [b"2"])
-        await eventually(lambda: 2 in [ctx.value for ctx in Recording.seen], timeout=60)

@@ -203,9 +203,9 @@ class PipelineRunner:
             if everything or now >= scan_at:
                 changed += await self._scan(driver, everything=everything or not wishes.is_told)
                 scan_at = now + pipeline.scan_interval
-            else:
-                if heard.folders:
-                    changed += await lookout.survey_folders()
+            elif heard.folders:
+                changed += await lookout.survey_folders()
+            if not everything:
                 changed += await lookout.look(heard.paths)
             if now >= flights_at:
                 changed += await self._check_flights(driver)
