@@ -28,7 +28,7 @@ CHECK = (sys.executable, "-m", "tidemill.cli.start", "pipeline", "check")
 RUN = (sys.executable, "-m", "tidemill.cli.main", "pipeline", "run")
 PIPELINE = Path(__file__).with_name("pipelines_ours.py")
 PATIENCE = 600.0
-SETTLES = 35.0  # seconds until a large pipeline has written its manifests
+SETTLES = 70.0  # seconds until a large pipeline has written its manifests, and has scanned once since
 QUIET = 60.0
 
 

@@ -54,13 +54,11 @@ rule all:
 rule first:
     input: "in/{n}.txt"
     output: "mid/{n}.txt"
-    run:
-        open(output[0], "w").write(open(input[0]).read().upper())
+    shell: "tr a-z A-Z < {input} > {output}"
 rule second:
     input: "mid/{n}.txt"
     output: "out/{n}.txt"
-    run:
-        open(output[0], "w").write(open(input[0]).read() + "!")
+    shell: "(cat {input}; printf !) > {output}"
 """
 
 REDUN = """
@@ -186,7 +184,7 @@ def prepare_dvc(root: Path, count: int, programs: Path) -> None:
         ("second", "(cat mid/${item}.txt; printf !) > out/${item}.txt", "mid", "out"),
     ):
         stages += f"  {name}:\n    foreach: {every}\n    do:\n      cmd: {command}\n"
-        stages += f"      deps: [{source}/${{item}}.txt]\n      outs: [{target}/${{item}}.txt]\n"
+        stages += f'      deps: ["{source}/${{item}}.txt"]\n      outs: ["{target}/${{item}}.txt"]\n'
     (root / "dvc.yaml").write_text("stages:\n" + stages)
     subprocess.run([str(programs / "dvc"), "init", "-q", "--no-scm"], cwd=root, check=True, timeout=120)
 

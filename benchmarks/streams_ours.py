@@ -129,7 +129,7 @@ async def kafka(dsn: str, messages: int, bootstrap: str, topic: str, group: str)
         "type": "kafka", "topic": topic, "bootstrap": bootstrap, "group": group, "config": config,
         "eligibilities": ["nothing"],
     }  # fmt: skip
-    async with running(dsn, sources=[source], max_in_flight=2048) as dispatcher:
+    async with running(dsn, sources=[source], max_in_flight=4096) as dispatcher:
         counts = dispatcher.policy.counts[0]
         async with asyncio.timeout(TIMEOUT):
             while not counts.done:

@@ -40,7 +40,7 @@ def is_present(labels: Mapping[str, Any]) -> bool:
 
 
 async def claim(
-    database: Database, student: str, who: str, monitor: str = "classroom", *, by: str, now: float | None = None
+    database: Database, student: str, who: str, monitor: str = "classroom", *, by: str, said: str = "", now: float | None = None
 ) -> Claim:
     """Claim a student for everybody to see. Of two who do so at once one is told that the other is going."""
     moment = time.time() if now is None else now
@@ -51,16 +51,18 @@ async def claim(
         if standing is not None and standing.who != who:
             raise TakenError(f"{standing.who} is on the way to {student} already")
         change, before = {CLAIMED: msgspec.to_builtins(wanted)}, (CLAIMED, labels.get(CLAIMED))
-        if await label_entity(database, monitor, student, change, by=by, expecting=before):
+        if await label_entity(database, monitor, student, change, by=by, expecting=before, said=said):
             return wanted
     raise TakenError(f"several people are on the way to {student}: look again")
 
 
-async def give_back(database: Database, student: str, monitor: str = "classroom", *, by: str) -> None:
+async def give_back(database: Database, student: str, monitor: str = "classroom", *, by: str, said: str = "") -> None:
     """Nobody is on the way any more."""
-    await label_entity(database, monitor, student, {CLAIMED: None}, by=by)
+    await label_entity(database, monitor, student, {CLAIMED: None}, by=by, said=said)
 
 
-async def mark_present(database: Database, student: str, present: bool, monitor: str = "classroom", *, by: str) -> None:
+async def mark_present(
+    database: Database, student: str, present: bool, monitor: str = "classroom", *, by: str, said: str = ""
+) -> None:
     """Whether a student is in the room: who is not cannot be inactive, and nobody is sent to them."""
-    await label_entity(database, monitor, student, {PRESENT: present}, by=by)
+    await label_entity(database, monitor, student, {PRESENT: present}, by=by, said=said)

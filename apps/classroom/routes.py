@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 from litestar import MediaType, Request, Response, Router, get, post
@@ -41,6 +41,13 @@ STORY = 3 * 3600.0
 Asked = Request[Any, Any, Any]
 Name = Annotated[str, Parameter(min_length=1, max_length=400)]
 Moment = Annotated[float | None, Parameter(ge=0, le=1e11)]
+
+
+class Names(TypedDict):
+    """Who does something."""
+
+    by: str
+    said: str
 
 
 class Lesson(msgspec.Struct, frozen=True):
@@ -140,7 +147,7 @@ async def post_claim(desk: Desk, lesson: Lesson, request: Asked, data: Going) ->
     """ "I'm going": everybody sees who is."""
     who = _who(data.who, request)
     try:
-        claim = await claims.claim(desk.database, data.student, who, lesson.watch.name, by=_by(data.who, request))
+        claim = await claims.claim(desk.database, data.student, who, lesson.watch.name, **_by(data.who, request))
     except claims.TakenError as error:
         raise Refused(409, str(error)) from error
     return Claimed(data.student, claim)
@@ -149,7 +156,7 @@ async def post_claim(desk: Desk, lesson: Lesson, request: Asked, data: Going) ->
 @post("/give-back", opt={"scope": "operate"}, status_code=200)
 async def post_give_back(desk: Desk, lesson: Lesson, request: Asked, data: Going) -> Claimed:
     """Nobody is on the way any more."""
-    await claims.give_back(desk.database, data.student, lesson.watch.name, by=_by(data.who, request))
+    await claims.give_back(desk.database, data.student, lesson.watch.name, **_by(data.who, request))
     return Claimed(data.student, None)
 
 
@@ -157,7 +164,7 @@ async def post_give_back(desk: Desk, lesson: Lesson, request: Asked, data: Going
 async def post_presence(desk: Desk, lesson: Lesson, request: Asked, data: Presence) -> Presence:
     """Whether a student is in the room."""
     by = _by(data.who, request)
-    await claims.mark_present(desk.database, data.student, data.present, lesson.watch.name, by=by)
+    await claims.mark_present(desk.database, data.student, data.present, lesson.watch.name, **by)
     return data
 
 
@@ -169,7 +176,7 @@ async def post_ack(desk: Desk, lesson: Lesson, request: Asked, data: Seen) -> Do
     for id in data.ids:
         await _ours(desk, lesson, id)
     note = _text(data.note) or None
-    done = await ack_alerts(desk.database, data.ids, by=_by(data.who, request), at=time.time(), note=note)
+    done = await ack_alerts(desk.database, data.ids, **_by(data.who, request), at=time.time(), note=note)
     return Done(sorted(done))
 
 
@@ -180,7 +187,7 @@ async def post_note(desk: Desk, lesson: Lesson, request: Asked, alert_id: int, d
     text = row["note"] if data.note is None else _text(data.note)
     if data.right is not None:
         text = labelled(text, data.right)
-    await note_alert(desk.database, alert_id, by=_by(data.who, request), note=text or "")
+    await note_alert(desk.database, alert_id, **_by(data.who, request), note=text or "")
     return line_of(await show_alert(desk.database, alert_id))
 
 
@@ -227,7 +234,7 @@ async def post_trigger(desk: Desk, lesson: Lesson, request: Asked, name: str, da
     known = [trigger.name for trigger in lesson.watch.triggers]
     if name not in known:
         raise NotFoundError(f"there is no trigger {name!r}; there are {', '.join(known)}")
-    await switch_trigger(desk.database, lesson.watch.name, name, data.on, by=_by(data.who, request))
+    await switch_trigger(desk.database, lesson.watch.name, name, data.on, **_by(data.who, request))
     return Switched(name, data.on)
 
 
@@ -323,10 +330,9 @@ def _who(said: str, request: Asked) -> str:
     return _text(said, most=80) or caller_of(request).name
 
 
-def _by(said: str, request: Asked) -> str:
-    """Whom the audit names: a name that was given, and whose token it was in any case."""
-    name, caller = _text(said, most=80), caller_of(request).name
-    return f"{name}, {caller}" if name and name != caller else caller
+def _by(said: str, request: Asked) -> Names:
+    """Whom the audit names: whose token it was, and beside it the name that was given."""
+    return Names(by=caller_of(request).name, said=_text(said, most=80))
 
 
 def _text(said: str | None, *, most: int = MOST_TEXT) -> str:

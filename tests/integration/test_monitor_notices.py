@@ -18,10 +18,10 @@ from tests.support.receiver import Request, receiver
 from tests.support.watched import Pages, event, heat_monitor, watching
 from tidemill import App
 from tidemill.core.clock import VirtualClock
-from tidemill.core.errors import NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.monitors import Command, Email, Slack, Webhook
-from tidemill.monitors.channels import Channel
-from tidemill.monitors.notify import TASK
+from tidemill.monitors.channels import Channel, Message, Told
+from tidemill.monitors.notify import TASK, NotSentError, deliver
 from tidemill.store.alerts import ack_alerts, add_silence, end_silence, list_alerts
 from tidemill.store.database import Database
 
@@ -135,11 +135,11 @@ async def test_when_a_silence_is_ended_early_people_are_told_at_once(app: App, d
             await watcher.one_tick()
         async with running_worker(app):
             assert await value(database, "SELECT due_at > now() FROM tidemill.job")
-            await end_silence(database, silence)
+            await end_silence(database, silence, by="me")
             await eventually(lambda: _none(database))
     assert [alert["entity"] for r in server.requests for alert in json.loads(r.body)["alerts"]] == ["a"]
     with pytest.raises(NotFoundError, match="that has not ended"):
-        await end_silence(database, silence)
+        await end_silence(database, silence, by="me")
 
 
 async def test_a_command_gets_the_message_on_its_standard_input(app: App, database: Database, tmp_path: Path) -> None:
@@ -201,3 +201,21 @@ async def _smtp(reader: Any, writer: Any, mails: list[str]) -> None:
         if word == "QUIT":
             break
     writer.close()
+
+
+async def test_where_a_message_could_not_be_sent_to_is_told_without_the_secret_in_it() -> None:
+    alert = Told(1, "opened", "heat", "hot", "a", "lasting", "warning", 1000.0, 1000.0)
+    message = Message("m", "heat", "c", (alert,))
+    with receiver(lambda request: (404, b"no such hook")) as server:
+        url = f"{server.url}/services/s3cret?key=s3cret"
+        with pytest.raises(NotSentError, match=r"http://127.0.0.1 answered 404: no such hook") as refused:
+            await deliver(Slack(url=url), message)
+    with pytest.raises(NotSentError, match=r"http://127.0.0.1 does not answer") as absent:
+        await deliver(Webhook(url=url), message)
+    with pytest.raises(NotSentError, match=r"http://127.0.0.1 cannot be asked: InvalidURL") as broken:
+        await deliver(Webhook(url="http://127.0.0.1/s3 cret"), message)
+    with pytest.raises(ConfigError, match="is not an HTTP address") as other:
+        await deliver(Slack(url="ftp://u:s3cret@127.0.0.1/s3cret"), message)
+    for each in (refused, absent, broken, other):
+        assert "cret" not in str(each.value)
+        assert each.value.__cause__ is None  # Its words would be in the job's traceback.

@@ -112,6 +112,21 @@ async def test_a_server_that_is_not_there_is_an_error_that_says_so() -> None:
         await all_of(HttpCursorSource(url).pages(None, None, 1000.0))
 
 
+async def test_what_is_secret_in_an_address_is_in_no_error() -> None:
+    with receiver(lambda request: (500, b"no")) as server:
+        url = f"{server.url}/k3y/?key=k3y"
+        with pytest.raises(SourceError, match=r"http://127.0.0.1 answered 500: no") as answered:
+            await all_of(HttpCursorSource(url).pages(None, None, 1000.0))
+        source = HttpCursorSource(server.url, token_url=url, username="u", password="p")
+        with pytest.raises(SourceError, match=r"http://127.0.0.1 gave no token") as refused:
+            await all_of(source.pages(None, None, 1000.0))
+    with pytest.raises(SourceError, match=r"http://127.0.0.1 does not answer") as absent:
+        await all_of(HttpCursorSource(url).pages(None, None, 1000.0))
+    with pytest.raises(ConfigError, match="no user name into the address") as named:
+        HttpCursorSource("http://u:k3y@127.0.0.1/")
+    assert not any("k3y" in str(each.value) for each in (answered, refused, absent, named))
+
+
 async def test_one_unreadable_event_does_not_cost_its_page(database: Database) -> None:
     rows = [{"id": 1, "at": 990.0, "who": "a", "heat": 1}, {"at": 991.0}, {"id": 3, "at": "yesterday"}, 7]
     with receiver(lambda request: (200, json.dumps({"results": rows}).encode())) as server:

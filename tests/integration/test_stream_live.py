@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -24,7 +25,7 @@ from tests.support.processes import ROOT
 from tests.support.streams import publish, running_stream
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
-from tidemill.streams import Plan, PostgresSource, Stream, task
+from tidemill.streams import Plan, PostgresSource, Stream, serving, task
 from tidemill.streams.dispatcher import Dispatcher
 from tidemill.streams.livewire import SERVICE, RunRequest, RunResponse, describe_file
 
@@ -77,10 +78,13 @@ async def ask(live: Dispatcher, value: Any, *, timeout: float = 10.0, eligibilit
         return await run(RunRequest(eligibilities=[eligibility], payload=payload), timeout=timeout)
 
 
-async def post(live: Dispatcher, body: Any, path: str = "/v1/run") -> tuple[int, Any]:
+async def post(
+    live: Dispatcher, body: Any, path: str = "/v1/run", said: dict[str, str] | None = None
+) -> tuple[int, Any]:
     def send() -> tuple[int, Any]:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://{live.stream.http}{path}", data=data)
+        headers = {"Content-Type": "application/json", **(said or {})}
+        request = urllib.request.Request(f"http://{live.stream.http}{path}", data, headers)
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 return answer.status, json.loads(answer.read())
@@ -115,6 +119,46 @@ async def test_each_kind_of_trouble_has_its_status(live: Dispatcher) -> None:
     assert (await post(live, {"eligibilities": ["answer"], "payload": "wait", "timeout": 0.1}))[0] == 504
     assert (await post(live, None))[0] == 405
     assert (await post(live, None, "/other"))[0] == 404
+
+
+async def test_no_page_of_another_site_can_ask(live: Dispatcher) -> None:
+    own = str(live.stream.http)
+    asked = {"eligibilities": ["answer"], "payload": 1}
+    for status, said in (
+        (403, {"Origin": "https://evil.example"}),
+        (403, {"Origin": "null"}),
+        (403, {"Origin": f"http://{own}", "Sec-Fetch-Site": "cross-site"}),
+        (421, {"Host": "evil.example"}),
+        (421, {"Host": "["}),
+        (415, {"Content-Type": "text/plain"}),
+        (415, {"Content-Type": "application/x-www-form-urlencoded"}),
+        (200, {"Origin": f"http://{own}", "Sec-Fetch-Site": "same-origin"}),
+        (200, {"Host": "localhost:1", "Content-Type": "application/json; charset=utf-8"}),
+    ):
+        assert (await post(live, asked, said=said))[0] == status, said
+    assert Answering.begun == [1, 1]
+    assert (await post(live, None, "/healthz", {"Host": "evil.example"}))[0] == 421
+
+
+async def test_a_body_that_never_comes_is_not_waited_for(live: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "BODY_WITHIN", 0.2)
+    host, _, port = str(live.stream.http).partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/run HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
+    writer.write(b"content-length: 100\r\n\r\n{")
+    assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 408")
+    writer.close()
+
+
+async def test_addresses_of_ipv6_are_served(database_url: str) -> None:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    six = Stream("six", plans=[Answering], sources=[], engines=0, grpc=f"[::1]:{free_port()}")
+    async with running_stream(six, database_url) as dispatcher:
+        assert json.loads((await ask(dispatcher, 6)).result)["Answering"]["answer"]["value"] == 6
 
 
 async def test_more_than_it_can_take_is_turned_away(live: Dispatcher) -> None:

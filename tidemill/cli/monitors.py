@@ -295,7 +295,7 @@ def silence(
     """
     if end is not None:
         number = end
-        with_database(place, lambda database: alert_store.end_silence(database, number))
+        with_database(place, lambda database: alert_store.end_silence(database, number, by=operator()))
         return out().print(f"silence {end} has ended")
     if not matchers:
         for each in with_database(place, lambda database: alert_store.read_silences(database, monitor, time.time())):

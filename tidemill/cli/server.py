@@ -15,7 +15,7 @@ from tidemill.cli.render import ago, out, plain, print_json, table
 from tidemill.cli.roles import Part, application, play
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names
+from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
 from tidemill.store.tokens import create_token, list_tokens, revoke_token
 
 token = Commands(name="token", help="Make, list and revoke API tokens.")
@@ -33,6 +33,7 @@ def server(
     tls_cert: str | None = None,
     tls_key: str | None = None,
     behind_proxy: bool = False,
+    proxy: list[str] | None = None,
     plain_http: bool = False,
     name: list[str] | None = None,
     grpc: str | None = None,
@@ -60,6 +61,8 @@ def server(
         A file with its key.
     behind_proxy
         A proxy in front ends TLS.
+    proxy
+        The address of that proxy, which is believed when it says who asks; say it again for more.
     plain_http
         Serve other machines without TLS: whoever is on the way can read tokens.
     name
@@ -76,6 +79,7 @@ def server(
         tls_cert=tls_cert,
         tls_key=tls_key,
         behind_proxy=behind_proxy,
+        proxies=check_proxies(proxy or ()),
         plain_http=plain_http,
         names=check_names(name or ()),
         grpc=grpc,

@@ -11,6 +11,7 @@ from json.decoder import scanstring  # pyright: ignore[reportAttributeAccessIssu
 from typing import Any, ClassVar
 
 import yaml
+from yaml.constructor import ConstructorError
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
@@ -20,12 +21,22 @@ from tidemill.dags.errors import DagError
 Lines = dict[Path, int]
 
 MOST_PARTS = 1_000_000
+MOST_MERGED = 100_000
+
+_MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
     """The safe loader, with the few kinds of plain values that JSON has too."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {}
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
+            tag = node.tag.rpartition(":")[2]
+            raise ConstructorError(None, None, f"this cannot be read as {tag!r}", node.start_mark) from error
 
 
 def _resolve(tag: str, pattern: str, first: str) -> None:
@@ -50,6 +61,8 @@ def read_yaml(text: str, file: str) -> tuple[Any, Lines]:
             raise DagError((), "the file is empty", file=file)
         lines: Lines = {}
         _mark_yaml(root, (), lines, file)
+        if _Merging(file).parts(root) > MOST_PARTS:
+            raise _too_many(file)
         return decode(encode(loader.construct_document(root))), lines
     except (PayloadError, RecursionError) as error:
         raise DagError((), f"this is more than plain data: {error}", file=file) from error
@@ -57,19 +70,52 @@ def read_yaml(text: str, file: str) -> tuple[Any, Lines]:
         mark = error.problem_mark or error.context_mark
         told = " ".join(part for part in (error.context, error.problem) if part)
         raise DagError((), f"this is not YAML: {told}", file=file, line=mark.line + 1 if mark else None) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise DagError((), f"this is not YAML: {error}", file=file) from error
+
+
+def _too_many(file: str) -> DagError:
+    told = "the file unfolds into millions of parts; its aliases (*name) may repeat each other"
+    return DagError((), told, file=file)
+
+
+class _Merging:
+    """Counts what merge keys (`<<`) will copy, before anything is copied."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._known: dict[int, int] = {}
+        self._merged = 0
+
+    def parts(self, node: yaml.Node) -> int:
+        """How many parts a node has once everything in it is merged and unfolded."""
+        if id(node) not in self._known:
+            self._known[id(node)] = 0  # For a node that is inside of itself.
+            self._known[id(node)] = 1 + self._inside(node)
+        return self._known[id(node)]
+
+    def _inside(self, node: yaml.Node) -> int:
+        if isinstance(node, yaml.SequenceNode):
+            return sum(map(self.parts, node.value))
+        if not isinstance(node, yaml.MappingNode):
+            return 0
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise DagError((), "a key is not a text", file=self._file, line=key.start_mark.line + 1)
+        merged = sum(self.parts(value) for key, value in node.value if key.tag == _MERGE)
+        self._merged += merged
+        if self._merged > MOST_MERGED:
+            raise _too_many(self._file)
+        return merged + sum(self.parts(value) for key, value in node.value if key.tag != _MERGE)
 
 
 def _mark_yaml(node: yaml.Node, path: Path, lines: Lines, file: str) -> None:
     if len(lines) > MOST_PARTS:
-        raise DagError(
-            (), "the file unfolds into millions of parts; its aliases (*name) may repeat each other", file=file
-        )
+        raise _too_many(file)
     lines[path] = node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
+            if key.tag == _MERGE:
                 continue
             at = (*path, str(key.value))
             if not isinstance(key, yaml.ScalarNode):

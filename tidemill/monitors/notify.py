@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import http.client
 import os
 import smtplib
 import ssl
@@ -27,6 +28,7 @@ from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.job import NewJob, Origin
 from tidemill.core.retry import retry
+from tidemill.core.web import site_of
 from tidemill.engine.task import Task, TaskOptions
 from tidemill.monitors.channels import Channel, Command, Email, Message, Slack, Told, Webhook, named
 from tidemill.monitors.model import Monitor
@@ -132,16 +134,19 @@ def signature(secret: str | None, body: bytes, *, now: float | None = None) -> d
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], id: str, timeout: Any) -> None:
     if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{url!r} is not an HTTP address")
+        raise ConfigError(f"{site_of(url)} is not an HTTP address")
     sent = {"Content-Type": "application/json", "User-Agent": "tidemill", "Idempotency-Key": id, **headers}
     request = urllib.request.Request(url, body, sent, method="POST")  # noqa: S310 - http and https only, see above
     try:
         with urllib.request.urlopen(request, timeout=parse_duration(timeout, what="timeout")) as answer:  # noqa: S310
             answer.read()
     except urllib.error.HTTPError as error:
-        raise NotSentError(f"{url} answered {error.code}: {error.read()[:200].decode(errors='replace')}") from error
+        answer = error.read()[:200].decode(errors="replace")
+        raise NotSentError(f"{site_of(url)} answered {error.code}: {answer}") from None
     except OSError as error:
-        raise NotSentError(f"{url} does not answer: {error}") from error
+        raise NotSentError(f"{site_of(url)} does not answer: {error}") from None
+    except (http.client.HTTPException, ValueError) as error:  # Its words may hold the whole address.
+        raise NotSentError(f"{site_of(url)} cannot be asked: {type(error).__name__}") from None
 
 
 def _mail(channel: Email, message: Message) -> None:

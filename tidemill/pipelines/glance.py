@@ -42,7 +42,7 @@ def count_fresh(
             return None
         _, _, before, after = stage.plain or _NOT_PLAIN
         paths = [f"{before}{entity}{after}" for entity in entities]
-        if not dict(zip(paths, row["signatures"], strict=True)).items() <= there.items():
+        if list(map(there.get, paths)) != row["signatures"]:
             return None
         contents.update(zip(paths, found, strict=True))
         made[stage.name] = entities
@@ -61,6 +61,6 @@ def count_fresh(
         taken = parted(states[stage.name]["inputs"], states[stage.name])
         before, after, _, _ = stage.plain or _NOT_PLAIN
         paths = [f"{before}{entity}{after}" for entity in entities]
-        if taken is None or not dict(zip(paths, taken, strict=True)).items() <= contents.items():
+        if list(map(contents.get, paths)) != taken:
             return None
     return sum(map(len, made.values()))

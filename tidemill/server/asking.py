@@ -7,10 +7,9 @@ import socket
 import msgspec
 
 from tidemill.core.errors import NotFoundError
-from tidemill.engine.telemetry.address import read_address
+from tidemill.engine.telemetry.address import is_loopback, joined, read_address
 from tidemill.server.desk import Desk
 from tidemill.server.problems import Refused
-from tidemill.server.settings import is_loopback
 from tidemill.store.streams import read_status
 
 LONGEST = 60.0
@@ -63,5 +62,5 @@ async def _dispatcher(desk: Desk, name: str) -> str:
         here = row["host"] == socket.gethostname()
         if here or not is_loopback(host):
             reached = ("127.0.0.1" if here else row["host"]) if host in ANYWHERE else host
-            return f"[{reached}]:{port}" if ":" in reached else f"{reached}:{port}"
+            return joined(reached, port)
     raise Refused(503, f"no dispatcher of stream {name} is alive where this server can reach it: `tidemill stream run`")

@@ -48,8 +48,11 @@ def file_of(name: str, folder: Path = FOLDER) -> Path | None:
     """A file in a folder by its name; never one outside of it."""
     if not name or not name.isprintable():
         return None
-    found = (folder / name).resolve()
-    return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
+    try:
+        found = (folder / name).resolve()
+        return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
+    except OSError:  # A name that no file can have.
+        return None
 
 
 def kind_of(file: Path) -> str:

@@ -19,10 +19,11 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from tidemill.engine.telemetry.address import is_loopback
 from tidemill.server.access import CALLER, Caller, Doorman, csrf_token
 from tidemill.server.idempotency import Repeats
 from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
-from tidemill.server.settings import ServerSettings, is_loopback
+from tidemill.server.settings import ServerSettings
 
 log = structlog.get_logger("tidemill.server")
 
@@ -55,6 +56,7 @@ class Gate:
         self._doorman = doorman
         self._settings = settings
         self._repeats = repeats
+        self._names = {name.lower() for name in (settings.host, *settings.names)}
         self._headers = [*HEADERS, HSTS] if settings.is_tls else list(HEADERS)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -71,7 +73,8 @@ class Gate:
             caller, body = await self._let_in(scope, headers, receive)
             scope[CALLER] = caller
             if body is None:
-                await self._inner(scope, receive, reply)
+                asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+                await self._inner(asked, receive, reply)
             elif caller is not None and b"idempotency-key" in headers and scope["method"] == "POST":
                 key = _text(headers, b"idempotency-key") or ""
                 await self._repeats.once(self._inner, scope, body, reply, caller, key)
@@ -87,7 +90,7 @@ class Gate:
                 log.info(
                     "request",
                     method=scope["method"],
-                    path=scope["path"],
+                    path=scope["raw_path"].decode("latin-1"),
                     status=reply.status,
                     ms=round((time.perf_counter() - began) * 1000, 1),
                     who=getattr(scope.get(CALLER), "name", None),
@@ -96,12 +99,15 @@ class Gate:
     async def _let_in(
         self, scope: Any, headers: dict[bytes, bytes], receive: Any
     ) -> tuple[Caller | None, bytes | None]:
-        if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["raw_path"]) > MOST_HEAD:
+        address = len(scope["raw_path"]) + len(scope["query_string"])
+        if sum(len(name) + len(value) for name, value in scope["headers"]) + address > MOST_HEAD:
             raise Refused(431, f"the request's address and headers have more than {MOST_HEAD:,} bytes")
         host = _text(headers, b"host") or ""
         if not self._is_ours(host):
             raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")
         caller = await self._doorman.find(_bearer(headers), _cookie(headers, cookie_name(self._settings)))
+        if b"authorization" not in headers and (scope["method"] not in SAFE or _is_api(scope["path"])):
+            _check_site(headers)
         if scope["method"] in SAFE:
             return caller, None
         if b"authorization" not in headers:
@@ -114,7 +120,7 @@ class Gate:
         except ValueError:
             return False
         known = self._settings
-        if name in known.names or name == known.host:
+        if name in self._names:  # A host's name is in small letters here.
             return True
         if known.is_local:
             return is_loopback(name)
@@ -122,11 +128,9 @@ class Gate:
 
     def _check_page(self, host: str, headers: dict[bytes, bytes], caller: Caller | None) -> None:
         """A change that a browser asks for must come from a page of ours."""
-        origin, site = _text(headers, b"origin"), _text(headers, b"sec-fetch-site")
-        if origin is not None and urlsplit(origin).netloc != host:
+        origin = _text(headers, b"origin")
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Refused(403, "this request comes from a page of another origin")
-        if site not in (None, "same-origin", "none"):
-            raise Refused(403, "this request comes from a page of another site")
         if caller is not None and caller.session is not None:
             said = _text(headers, b"x-csrf-token") or ""
             if not hmac.compare_digest(said.encode("utf-8", "replace"), csrf_token(caller.session).encode()):
@@ -173,6 +177,8 @@ class Reply:
             message["headers"] = [*message.get("headers", ()), *self._more]
             kind = next((value for name, value in message["headers"] if name.lower() == b"content-type"), b"")
             self._streaming = kind.startswith(b"text/event-stream")
+            if self._streaming and self._method == "HEAD":
+                raise Refused(405, "a stream is only there to be read: use GET")
             if self._streaming:
                 message["headers"] += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
                 self.started = True
@@ -221,6 +227,17 @@ class Reply:
         start["headers"] = headers
         await self._send(start)
         await self._send({"type": "http.response.body", "body": b"" if self._method == "HEAD" else body})
+
+
+def _is_api(path: str) -> bool:
+    """Whether an address tells what somebody has to be let in for: ours, or that of an application's page."""
+    parts = [part for part in path.split("/") if part]
+    return parts[:1] == ["api"] or (parts[:1] == ["pages"] and parts[2:3] == ["api"])
+
+
+def _check_site(headers: dict[bytes, bytes]) -> None:
+    if _text(headers, b"sec-fetch-site") not in (None, "same-origin", "none"):
+        raise Refused(403, "this request comes from a page of another site")
 
 
 def cookie_name(settings: ServerSettings) -> str:

@@ -25,6 +25,9 @@ KEY = "tidemill.idempotency"
 REPLAYED = (b"idempotency-replayed", b"true")
 MOST_KEY = 200
 
+#: Their answers hold a secret, and an answer that is kept can be read in the database.
+NEVER_KEPT = ("api/v1/tokens", "api/v1/session")
+
 
 class Repeats:
     """Knows what was asked and answered before."""
@@ -36,6 +39,8 @@ class Repeats:
         """Let a request act if it is the first with its key, or repeat the answer."""
         if not key or len(key) > MOST_KEY or not key.isprintable() or not key.isascii():
             raise Refused(422, f"an Idempotency-Key has 1 to {MOST_KEY} printable characters")
+        if "/".join(part for part in scope["path"].split("/") if part) in NEVER_KEPT:
+            raise Refused(422, "this answer holds a secret and is never kept: send it without an Idempotency-Key")
         what = hashlib.sha256(
             b"\0".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
         ).digest()

@@ -83,7 +83,7 @@ class Topics(msgspec.Struct, frozen=True):
             what, colon, key = text.partition(":")
             if what == "queue" and key:
                 queues.add(key)
-            elif what == "run" and key.isascii() and key.isdigit():
+            elif what == "run" and key.isascii() and key.isdigit() and len(key) < 20:
                 runs.add(int(key))
             elif not colon and what:
                 kinds.add(what)

@@ -19,7 +19,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.server.desk import Desk
 from tidemill.server.fair import FairDatabase
 from tidemill.server.gate import MOST_HEAD
-from tidemill.server.settings import ServerSettings
+from tidemill.server.settings import LOOPBACK, ServerSettings
 from tidemill.server.site import build
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.tokens import has_tokens
@@ -32,23 +32,57 @@ BACKLOG = 2048
 
 
 class Parser(HttpToolsProtocol):
-    """Reads requests, and hangs up on one whose head has no end."""
+    """Reads requests, and hangs up on one whose head has no end, or does not come."""
+
+    head_within = 20.0
 
     _in_head = False
     _head = 0
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         self._in_head, self._head = True, 0
+        self._await_head()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._stop_waiting()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
+        if not self._is_busy():
+            self._await_head()  # From the first byte on, for it ends the patience that idle connections have.
         super().data_received(data)
         self._head += len(data) if self._in_head else 0
         if self._in_head and self._head > MOST_HEAD:
+            self.transport.close()
+
+    def _is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_head(self) -> None:
+        if self._patience is None:
+            self._patience = self.loop.call_later(self.head_within, self._hang_up)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _hang_up(self) -> None:
+        self._patience = None
+        if self._is_busy():
+            self._await_head()  # What was asked before is still to be answered.
+        else:
             self.transport.close()
 
 
@@ -123,6 +157,7 @@ class Server:
                 access_log=False,
                 server_header=False,
                 proxy_headers=settings.behind_proxy,
+                forwarded_allow_ips=list(settings.proxies) or [LOOPBACK, "::1"],
                 ssl_certfile=settings.tls_cert,
                 ssl_keyfile=settings.tls_key,
                 timeout_graceful_shutdown=GRACE,

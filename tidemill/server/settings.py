@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from functools import lru_cache
 
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.telemetry.address import read_address
+from tidemill.engine.telemetry.address import is_loopback, read_address
 
 LOOPBACK = "127.0.0.1"
 PORT = 7433
@@ -31,6 +30,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     tls_key: str | None = None
     behind_proxy: bool = False
     """A proxy in front ends TLS, and tells us who asks."""
+    proxies: tuple[str, ...] = ()
+    """The addresses or networks of the proxies that are believed; at this machine, if none is named."""
     plain_http: bool = False
     """Serve other machines without TLS: whoever is on the way can read tokens."""
     names: tuple[str, ...] = ()
@@ -78,18 +79,30 @@ class ServerSettings(msgspec.Struct, frozen=True):
                 f"{open_to_all} can be reached by other machines: give --tls-cert and --tls-key, or say --behind-proxy "
                 "if a proxy in front ends TLS, or --plain-http if tokens may be read on the way"
             )
+        if self.proxies and not self.behind_proxy:
+            raise ConfigError("--proxy names who is believed behind a proxy: say --behind-proxy as well")
+        if self.behind_proxy and not self.proxies and not is_loopback(self.host):
+            raise ConfigError(
+                f"a proxy that reaches {self.host} may be any machine: name its address with --proxy, "
+                "so that only it is believed when it says who asks"
+            )
+        if self.grpc is not None and not is_loopback(self.grpc_address[0]) and not (self.tls_cert or self.plain_http):
+            raise ConfigError(
+                f"gRPC at {self.grpc} can be reached by other machines, and no proxy ends TLS for it: "
+                "give --tls-cert and --tls-key, or --plain-http if tokens may be read on the way"
+            )
         return self
 
 
-@lru_cache(maxsize=256)
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own."""
-    if host in ("localhost", ""):
-        return host == "localhost"
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def check_proxies(proxies: Iterable[str]) -> tuple[str, ...]:
+    """Addresses and networks of proxies."""
+    found = tuple(proxies)
+    for each in found:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError as error:
+            raise ConfigError(f"--proxy {each!r} is not an address or a network, such as 10.0.0.4: {error}") from error
+    return found
 
 
 def check_names(names: Iterable[str]) -> tuple[str, ...]:

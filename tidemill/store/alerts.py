@@ -102,6 +102,11 @@ told AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
 SELECT id FROM done ORDER BY id
 """
 
+#: Alerts before somebody does something to them.
+HOLD_ALERTS = """
+SELECT id, note, owner FROM tidemill.alert WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
+"""
+
 #: A note, or whose alert it is.
 NOTE_ALERT = """
 WITH done AS (
@@ -114,7 +119,11 @@ ADD_SILENCE = """
 INSERT INTO tidemill.silence (monitor, matchers, starts_at, ends_at, by, comment)
 VALUES ($1, $2, to_timestamp($3), to_timestamp($4), $5, $6) RETURNING id
 """
-END_SILENCE = "UPDATE tidemill.silence SET ends_at = now() WHERE id = $1 AND ends_at > now() RETURNING monitor"
+HOLD_SILENCE = """
+SELECT monitor, matchers, extract(epoch FROM ends_at)::float8 AS until, comment FROM tidemill.silence
+WHERE id = $1 AND ends_at > now() FOR NO KEY UPDATE
+"""
+END_SILENCE = "UPDATE tidemill.silence SET ends_at = now() WHERE id = $1"
 LIST_SILENCES = """
 SELECT id, monitor, matchers, starts_at, ends_at, by, comment FROM tidemill.silence
 WHERE ($1::text IS NULL OR monitor = $1) AND ends_at > to_timestamp($2) ORDER BY ends_at
@@ -206,25 +215,62 @@ async def show_history(database: Database, id: int) -> list[asyncpg.Record]:
 
 
 async def ack_alerts(
-    database: Database, ids: Sequence[int], *, by: str, at: float, note: str | None = None
+    database: Database, ids: Sequence[int], *, by: str, at: float, note: str | None = None, said: str = ""
 ) -> set[int]:
-    """Acknowledge alerts; returns those that nobody had acknowledged before. One that does not exist is an error."""
+    """Acknowledge alerts; returns those that nobody had acknowledged before. One that does not exist is an error.
+
+    `said` is a name that whoever does it goes by: people see it on the alert, and the audit names `by`.
+    """
     async with database.transaction(patience=30.0) as connection:
-        known = await connection.fetch(database.sql("SELECT id FROM tidemill.alert WHERE id = ANY ($1)"), list(ids))
-        if missing := set(ids) - {row["id"] for row in known}:
+        known = {row["id"]: row for row in await connection.fetch(database.sql(HOLD_ALERTS), list(ids))}
+        if missing := set(ids) - set(known):
             raise NotFoundError(f"there is no alert {min(missing)}")
-        rows = await connection.fetch(database.sql(ACK_ALERTS), list(ids), at, by, note)
-    return {row["id"] for row in rows}
+        rows = await connection.fetch(database.sql(ACK_ALERTS), list(ids), at, _seen_as(by, said), note)
+        done = [row["id"] for row in rows]
+        if done:
+            held = {id: _held(known[id]) for id in done if note is not None or known[id]["note"] is not None}
+            await write_audit(
+                database, connection, who=by, action="alert.ack", target=_targets(done), before=held or None,
+                after=_said({"ids": done, "note": note}, said),
+            )  # fmt: skip
+    return set(done)
 
 
 async def note_alert(
-    database: Database, id: int, *, by: str, note: str | None = None, owner: str | None = None
+    database: Database, id: int, *, by: str, note: str | None = None, owner: str | None = None, said: str = ""
 ) -> None:
     """Put a note on an alert, or say whose it is."""
     if note is None and owner is None:
         raise ConfigError("say a note or an owner")
-    if not await database.fetch(NOTE_ALERT, id, note, owner, by):
-        raise NotFoundError(f"there is no alert {id}")
+    async with database.transaction(patience=30.0) as connection:
+        known = await connection.fetchrow(database.sql(HOLD_ALERTS), [id])
+        if known is None:
+            raise NotFoundError(f"there is no alert {id}")
+        await connection.fetch(database.sql(NOTE_ALERT), id, note, owner, _seen_as(by, said))
+        before = _held(known)
+        given = {"note": note, "owner": owner}
+        after = before | {name: value for name, value in given.items() if value is not None}
+        await write_audit(
+            database, connection, who=by, action="alert.note", target=str(id), before=before, after=_said(after, said)
+        )
+
+
+def _held(row: asyncpg.Record) -> dict[str, Any]:
+    return {"note": row["note"], "owner": row["owner"]}
+
+
+def _seen_as(by: str, said: str) -> str:
+    """Whom people see on an alert."""
+    return f"{said}, {by}" if said and said != by else by
+
+
+def _said(after: dict[str, Any], said: str) -> dict[str, Any]:
+    return {**after, "said": said} if said else after
+
+
+def _targets(ids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ids[:20]))
+    return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"
 
 
 async def add_silence(
@@ -253,13 +299,19 @@ async def add_silence(
     return number
 
 
-async def end_silence(database: Database, id: int) -> None:
+async def end_silence(database: Database, id: int, *, by: str) -> None:
     """End a silence now: of what is still open people are told at once."""
     async with database.transaction(patience=30.0) as connection:
-        monitor: Any = await connection.fetchval(database.sql(END_SILENCE), id)
-        if monitor is None:
+        held = await connection.fetchrow(database.sql(HOLD_SILENCE), id)
+        if held is None:
             raise NotFoundError(f"there is no silence {id} that has not ended")
-        await hurry_silenced(database, connection, monitor, id)
+        await connection.execute(database.sql(END_SILENCE), id)
+        await hurry_silenced(database, connection, held["monitor"], id)
+        before = {"matchers": decode(held["matchers"]), "until": held["until"], "comment": held["comment"]}
+        await write_audit(
+            database, connection, who=by, action="monitor.unsilence", target=held["monitor"],
+            before={"silence": id, **before}, after={"silence": id},
+        )  # fmt: skip
 
 
 async def read_silences(database: Database, monitor: str | None, now: float) -> list[Silence]:

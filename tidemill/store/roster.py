@@ -175,8 +175,13 @@ async def set_paused(database: Database, monitor: str, paused: bool, *, by: str)
         await _tell(database, connection, monitor, action, by, before=before["paused"], after=paused)
 
 
-async def switch_trigger(database: Database, monitor: str, trigger: str, on: bool, *, by: str) -> None:
-    """Switch a trigger off, which resolves its open alerts, or on again, which looks at everybody anew."""
+async def switch_trigger(
+    database: Database, monitor: str, trigger: str, on: bool, *, by: str, said: str = ""
+) -> None:
+    """Switch a trigger off, which resolves its open alerts, or on again, which looks at everybody anew.
+
+    `said` is a name that whoever does it goes by; the audit names `by`, and has that as well.
+    """
     async with database.transaction(patience=30.0) as connection:
         held = await hold_monitor(database, connection, monitor)
         others = [name for name in held["off"] if name != trigger]
@@ -190,7 +195,10 @@ async def switch_trigger(database: Database, monitor: str, trigger: str, on: boo
             await connection.fetch(
                 database.sql(RESOLVE_TRIGGER), monitor, trigger, "its trigger was switched off", None, by
             )
-        await _tell(database, connection, monitor, f"trigger.{'on' if on else 'off'}", by, after={"trigger": trigger})
+        before = {"trigger": trigger, "on": trigger not in held["off"]}
+        after = {"trigger": trigger, "on": on, **({"said": said} if said else {})}
+        action = f"trigger.{'on' if on else 'off'}"
+        await _tell(database, connection, monitor, action, by, before=before, after=after)
 
 
 async def label_entity(
@@ -201,10 +209,11 @@ async def label_entity(
     *,
     by: str,
     expecting: tuple[str, Any] | None = None,
+    said: str = "",
 ) -> bool:
     """Put labels on an entity, such as present=false; with `expecting`, only if that label has that value until then.
 
-    Returns whether it was done. A label that is not there is None.
+    Returns whether it was done. A label that is not there is None. `said` is as in `switch_trigger`.
     """
     async with database.transaction(patience=30.0) as connection:
         held = await hold_monitor(database, connection, monitor)
@@ -216,7 +225,9 @@ async def label_entity(
             return False
         after: Any = await connection.fetchval(database.sql(LABEL_ENTITY), monitor, entity, encode(labels).decode())
         await write_wish(database, connection, monitor, held["tick"], entity, before, decode(after))
-        await _tell(database, connection, monitor, "label", by, after={"entity": entity, **labels})
+        held_labels = {"entity": entity, **{name: before.get(name) for name in labels}}
+        wanted = {"entity": entity, **labels, **({"said": said} if said else {})}
+        await _tell(database, connection, monitor, "label", by, before=held_labels, after=wanted)
     return True
 
 

@@ -19,6 +19,7 @@ from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.retry import RetryPolicy, retry
+from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.streams.context import EventTick
 from tidemill.streams.handing import StateWriter
 from tidemill.streams.plans import Plan
@@ -74,6 +75,7 @@ class Stream:
         live_decoder: Any = None,
         grpc: str | None = None,
         http: str | None = None,
+        live_open: bool = False,
         plan_settings: Mapping[str, PlanSettings | Mapping[str, Any]] | None = None,
     ) -> None:
         """Declare a stream.
@@ -87,7 +89,8 @@ class Stream:
         drain          the longest that stopping may take
         threads        how many plain functions run at once in an engine
         live           how many live requests are taken at once; more are turned away
-        grpc, http     addresses for live requests, such as 127.0.0.1:50051
+        grpc, http     addresses for live requests, such as 127.0.0.1:50051; nobody there is asked for a token
+        live_open      whether other machines may reach them, too
         """
         self.name = check_name("stream", name)
         self.sources = tuple(sources)
@@ -104,7 +107,7 @@ class Stream:
         self.threads = _at_least(1, threads, f"stream {name}: threads")
         self.live = _at_least(0, live, f"stream {name}: live")
         self.live_decoder = live_decoder
-        self.grpc, self.http = grpc, http
+        self.grpc, self.http, self.live_open = grpc, http, live_open
         self.plan_settings = {
             plan: given if isinstance(given, PlanSettings) else _settings(name, plan, given)
             for plan, given in (plan_settings or {}).items()
@@ -142,6 +145,12 @@ class Stream:
         for plan in self.plan_settings:
             if plan not in {each.name for each in self.plans}:
                 raise ConfigError(f"{where}: there are settings for a plan {plan!r}, and no plan is called so")
+        for address in filter(None, (self.grpc, self.http)):
+            if not self.live_open and not is_loopback(read_address(address, what=f"{where}:")[0]):
+                raise ConfigError(
+                    f"{where}: anybody who reaches {address} could run its plans: live requests need no token there; "
+                    "take 127.0.0.1 and let `tidemill server` hand requests on, or say live_open=True"
+                )
 
     def settings_of(self, plan: type[Plan]) -> PlanSettings:
         return self.plan_settings.get(plan.name) or PlanSettings()

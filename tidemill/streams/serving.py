@@ -3,6 +3,7 @@
     POST /v1/run   {"eligibilities": ["spam_comment"], "payload": {...}, "timeout": 2.0}
     GET  /healthz  200 when requests are taken
 
+Nobody is asked for a token here, so only this machine should reach it; and no page in somebody's browser may ask.
 An answer says which kind of trouble there was: turned away because too much is open (RESOURCE_EXHAUSTED, 429), nobody
 there (UNAVAILABLE, 503), too late (DEADLINE_EXCEEDED, 504), never possible (INVALID_ARGUMENT, 400).
 """
@@ -14,12 +15,13 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import structlog
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.telemetry.address import read_address
+from tidemill.engine.telemetry.address import is_loopback, joined, read_address
 from tidemill.streams.live import Asking, LiveError, LiveResult
 from tidemill.streams.model import Stream
 
@@ -27,6 +29,8 @@ log = structlog.get_logger("tidemill.streams")
 
 MOST_BODY = 16 << 20
 LONGEST = 300.0
+BODY_WITHIN = 30.0
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a stream may be told
 
 #: For each kind of trouble: the status of gRPC, and that of HTTP.
 STATUSES = {
@@ -89,13 +93,13 @@ async def _grpc(stream: Stream, asking: Asking, address: str) -> AsyncIterator[N
     reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = read_address(address)
     try:
-        server.add_insecure_port(f"{host}:{port}")
+        server.add_insecure_port(joined(host, port))
     except RuntimeError as error:
         raise ConfigError(f"stream {stream.name}: gRPC cannot be served at {address}: {error}") from error
     for service in ("", SERVICE):
         await healthy.set(service, health_pb2.HealthCheckResponse.SERVING)
     await server.start()
-    log.info("live requests over gRPC", stream=stream.name, at=f"{host}:{port}")
+    log.info("live requests over gRPC", stream=stream.name, at=joined(host, port))
     try:
         yield
     finally:
@@ -123,7 +127,7 @@ async def _http(stream: Stream, asking: Asking, address: str) -> AsyncIterator[N
 
     host, port = read_address(address)
     config = uvicorn.Config(
-        _application(asking), host=host, port=port, log_config=None, access_log=False, lifespan="off", loop="none"
+        _application(asking, host), host=host, port=port, log_config=None, access_log=False, lifespan="off", loop="none"
     )
     server = Server(config)
     serving = asyncio.create_task(_serve(server, stream.name, address))
@@ -132,7 +136,7 @@ async def _http(stream: Stream, asking: Asking, address: str) -> AsyncIterator[N
     started.cancel()
     if serving.done():
         serving.result()
-    log.info("live requests over HTTP", stream=stream.name, at=f"http://{host}:{port}/v1/run")
+    log.info("live requests over HTTP", stream=stream.name, at=f"http://{joined(host, port)}/v1/run")
     try:
         yield
     finally:
@@ -147,11 +151,11 @@ async def _serve(server: Any, stream: str, address: str) -> None:
         raise ConfigError(f"stream {stream}: HTTP cannot be served at {address}: is another process there?") from None
 
 
-def _application(asking: Asking) -> Any:
+def _application(asking: Asking, bound: str) -> Any:
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        status, body = await _answer(asking, scope, receive)
+        status, body = await _answer(asking, bound, scope, receive)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if status == 429:
             headers.append((b"retry-after", b"1"))
@@ -161,24 +165,28 @@ def _application(asking: Asking) -> Any:
     return application
 
 
-async def _answer(asking: Asking, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
+async def _answer(asking: Asking, bound: str, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
     path, method = scope["path"], scope["method"]
+    said = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    if (refused := _refusal(bound, said)) is not None:
+        return refused
     if path == "/healthz":
         return (503, _trouble("unavailable", "stopping")) if asking.closed else (200, b'{"status":"serving"}')
     if path != "/v1/run":
         return 404, _trouble("invalid", "there is only /v1/run and /healthz here")
     if method != "POST":
         return 405, _trouble("invalid", "only POST works here")
-    body = b""
-    more = True
-    while more:
-        part = await receive()
-        if part["type"] != "http.request":
-            return 400, b""
-        body += part.get("body", b"")
-        more = part.get("more_body", False)
-        if len(body) > MOST_BODY:
-            return 413, _trouble("invalid", f"a request may have {MOST_BODY} bytes")
+    if said.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        return 415, _trouble("invalid", "send JSON, with content-type: application/json")
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            body = await _body(receive)
+    except TimeoutError:
+        return 408, _trouble("invalid", f"the request did not come within {BODY_WITHIN:g} s")
+    if body is None:
+        return 400, b""
+    if len(body) > MOST_BODY:
+        return 413, _trouble("invalid", f"a request may have {MOST_BODY} bytes")
     try:
         request = msgspec.json.decode(body, type=Request)
         timeout = LONGEST if request.timeout is None else min(request.timeout, LONGEST)
@@ -189,6 +197,39 @@ async def _answer(asking: Asking, scope: dict[str, Any], receive: Any) -> tuple[
     except LiveError as error:
         return STATUSES[error.status][1], _trouble(error.status, str(error))
     return 200, _found(found)
+
+
+def _refusal(bound: str, said: dict[str, str]) -> tuple[int, bytes] | None:
+    """Why a request is not listened to: it asks for another host, or a page of another site sent it."""
+    host = said.get("host", "")
+    name = _host_of(f"//{host}")
+    if bound not in ANYWHERE and name != bound.lower() and not is_loopback(name):
+        return 421, _trouble("invalid", f"this is not {host[:100]!r}")
+    origin = said.get("origin")
+    foreign = origin is not None and origin.partition("://")[2].lower() != host.lower()
+    if foreign or said.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return 403, _trouble("invalid", "this request comes from a page of another origin")
+    return None
+
+
+def _host_of(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+async def _body(receive: Any) -> bytes | None:
+    """What was sent, or a little more than may be; None if whoever sends has gone."""
+    body = bytearray()
+    more = True
+    while more and len(body) <= MOST_BODY:
+        part = await receive()
+        if part["type"] != "http.request":
+            return None
+        body += part.get("body", b"")
+        more = part.get("more_body", False)
+    return bytes(body)
 
 
 def _found(found: LiveResult) -> bytes:

@@ -1,8 +1,10 @@
-"""Where the metrics are served: an address as people write it."""
+"""Where something is served: an address as people write it."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
+from functools import lru_cache
 
 from tidemill.core.errors import ConfigError
 
@@ -11,11 +13,25 @@ LOOPBACK = "127.0.0.1"
 _ADDRESS = re.compile(r"(?:(?:\[(?P<six>[0-9a-fA-F:]+)\]|(?P<host>[^\s:\[\]]*)):)?(?P<port>\d{1,5})\Z")
 
 
-def read_address(text: str) -> tuple[str, int]:
+def read_address(text: str, *, what: str = "metrics") -> tuple[str, int]:
     """Host and port of `127.0.0.1:9464`, `[::1]:9464`, `:9464` or `9464`; without a host, only this machine may ask."""
     found = _ADDRESS.match(text.strip())
     if found is None or not 0 < int(found["port"]) < 65_536:
-        raise ConfigError(
-            f"metrics {text!r} is not an address: write host:port, such as 127.0.0.1:9464, or only a port"
-        )
+        raise ConfigError(f"{what} {text!r} is not an address: write host:port, such as 127.0.0.1:9464, or only a port")
     return found["six"] or found["host"] or LOOPBACK, int(found["port"])
+
+
+def joined(host: str, port: int) -> str:
+    """Host and port as one address; IPv6 needs brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own."""
+    if host in ("localhost", ""):
+        return host == "localhost"
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -21,6 +21,7 @@ import msgspec
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
+from tidemill.core.web import site_of
 from tidemill.monitors.sources.base import Incoming, Page, SourceError, read_incoming
 
 _FAILURES = (OSError, http.client.HTTPException)
@@ -63,13 +64,16 @@ class HttpCursorSource:
     ) -> None:
         for each in (url, token_url):
             if each is not None and urlsplit(each).scheme not in ("http", "https"):
-                raise ConfigError(f"{each!r} is not an HTTP address")
+                raise ConfigError(f"{site_of(each)} is not an HTTP address")
+            if each is not None and "@" in urlsplit(each).netloc:
+                raise ConfigError(f"{site_of(each)}: write no user name into the address: say token= or headers=")
         if page < 1:
             raise ConfigError(f"a page of {page} events brings nothing")
         if token_url is not None and (username is None or password is None):
             raise ConfigError("token_url= needs username= and password=")
         self.overlap = parse_duration(overlap, what="overlap")
         self.overlap_most = max(self.overlap, parse_duration(overlap_most, what="overlap_most"))
+        self._site = site_of(url)
         self._url, self._page, self._items, self._id = url, page, items, id
         self._time = (time,) if isinstance(time, str) else tuple(time)
         self._since, self._limit, self._offset, self._of = since, limit, offset, of
@@ -111,17 +115,17 @@ class HttpCursorSource:
             yield Page(events, settled=last or not self._newest_first, token=str(offset), unreadable=unreadable)
             if last:
                 return
-        raise SourceError(f"{self._url} gave more than {self._most_pages} pages at once")
+        raise SourceError(f"{self._site} gave more than {self._most_pages} pages at once")
 
     def _read(self, answer: bytes) -> tuple[list[Incoming], tuple[str, ...], int]:
         try:
             body = msgspec.json.decode(answer, type=dict[str, msgspec.Raw] if self._items else msgspec.Raw)
             listed = body.get(self._items or "") if isinstance(body, dict) else body
             if listed is None:
-                raise SourceError(f"{self._url}: the answer has no {self._items!r}")
+                raise SourceError(f"{self._site}: the answer has no {self._items!r}")
             items = msgspec.json.decode(listed, type=list[msgspec.Raw])
         except msgspec.DecodeError as error:
-            raise SourceError(f"{self._url}: the answer is not the JSON that was expected: {error}") from error
+            raise SourceError(f"{self._site}: the answer is not the JSON that was expected: {error}") from error
         events: list[Incoming] = []
         unreadable: list[str] = []
         for raw in items:
@@ -140,7 +144,7 @@ class HttpCursorSource:
                 await self._log_in(self._token_url)
                 status, body = await self._request("GET", url, headers=self._auth())
         if status != 200:
-            raise SourceError(f"{self._url} answered {status}: {body[:200].decode(errors='replace').strip()}")
+            raise SourceError(f"{self._site} answered {status}: {body[:200].decode(errors='replace').strip()}")
         return body
 
     async def _log_in(self, url: str) -> None:
@@ -152,7 +156,7 @@ class HttpCursorSource:
         except (msgspec.DecodeError, AttributeError):
             token = None
         if not isinstance(token, str):
-            raise SourceError(f"{url} gave no token (status {status}): check the user name and password")
+            raise SourceError(f"{site_of(url)} gave no token (status {status}): check the user name and password")
         self._token = token
 
     def _auth(self) -> dict[str, str]:
@@ -165,7 +169,8 @@ class HttpCursorSource:
         try:
             return await asyncio.to_thread(self._send, method, url, body, sent)
         except _FAILURES as error:
-            raise SourceError(f"{self._url} does not answer: {str(error) or type(error).__name__}") from error
+            words = str(error) if isinstance(error, OSError) else ""  # Others may tell the whole address.
+            raise SourceError(f"{self._site} does not answer: {words or type(error).__name__}") from error
 
     def _send(self, method: str, url: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         parts = urlsplit(url)

@@ -34,7 +34,10 @@ def shown(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError) as error:
+        raise ExpressionError(f"{kind_of(value)} is too large to be written as text") from error
 
 
 def kind_of(value: Any) -> str:

@@ -172,8 +172,7 @@ async def end_silence(desk: Desk, request: Request[Any, Any, Any], silence_id: i
     """Tell people again from now on."""
     if not 0 < silence_id < 2**63:
         raise NotFoundError(f"there is no silence {silence_id}")
-    await store.end_silence(desk.database, silence_id)
-    await desk.note(caller_of(request), "monitor.unsilence", str(silence_id))
+    await store.end_silence(desk.database, silence_id, by=caller_of(request).name)
 
 
 routes = [get_alerts, get_alert, ack, note, silence, get_silences, end_silence]

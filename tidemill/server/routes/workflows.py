@@ -367,5 +367,12 @@ def _short(value: Any) -> Any:
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return repr(value)[:SHOWN]
+        return _in_words(value)
     return value if len(text) <= SHOWN else _short(text)
+
+
+def _in_words(value: Any) -> str:
+    try:
+        return repr(value)[:SHOWN]
+    except (ValueError, RecursionError):  # Python writes no number of more than some thousand digits.
+        return "a value that is too large to be shown"

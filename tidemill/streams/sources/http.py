@@ -49,7 +49,7 @@ class HttpSource(Source, frozen=True, tag="http"):
 
     @property
     def default_name(self) -> str:
-        return urlsplit(self.url).path.strip("/").replace("/", "-") or urlsplit(self.url).netloc
+        return urlsplit(self.url).path.strip("/").replace("/", "-") or urlsplit(self.url).netloc.rpartition("@")[2]
 
     def tap(self, place: Place) -> HttpTap:
         return HttpTap(self, place)

@@ -193,15 +193,18 @@ class KafkaTap:
     # -- in the client's thread -------------------------------------------------------------------
 
     def _run(self) -> None:
+        consumer, failure = self._consumer, None
         try:
-            self._consumer.subscribe([self._source.topic], on_assign=self._assigned, on_revoke=self._revoked)
+            consumer.subscribe([self._source.topic], on_assign=self._assigned, on_revoke=self._revoked)
             self._consume()
             self._commit(asynchronous=False)
         except Exception as error:  # noqa: BLE001 - it is told to whoever polls
-            self._failure = error
-            self._tell(self._arrival.set)
+            failure = error
         finally:
-            self._consumer.close()
+            consumer.close()
+        if failure is not None:  # only now, for whoever hears of it begins anew
+            self._failure = failure
+            self._tell(self._arrival.set)
 
     def _consume(self) -> None:
         """The only one to touch the client, which is not safe for two."""

@@ -1,7 +1,7 @@
 /** Logging in with a token. */
 import { useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
-import { post } from "../api";
+import { look } from "../api";
 import { Button, Trouble } from "../parts/ui";
 
 export function LogIn() {
@@ -14,7 +14,7 @@ export function LogIn() {
     setBusy(true);
     setError(null);
     try {
-      await post("/session", { token: token.trim() });
+      await look("/session", { token: token.trim() });
       await client.invalidateQueries();
     } catch (refused) {
       setError(refused);
