@@ -40,7 +40,14 @@ def is_present(labels: Mapping[str, Any]) -> bool:
 
 
 async def claim(
-    database: Database, student: str, who: str, monitor: str = "classroom", *, by: str, said: str = "", now: float | None = None
+    database: Database,
+    student: str,
+    who: str,
+    monitor: str = "classroom",
+    *,
+    by: str,
+    said: str = "",
+    now: float | None = None,
 ) -> Claim:
     """Claim a student for everybody to see. Of two who do so at once one is told that the other is going."""
     moment = time.time() if now is None else now

@@ -10,11 +10,13 @@ import pytest
 from tests.support import eventually, value
 from tests.support.watched import Heat, Pages, event, heat_monitor, open_triggers, triggers, watching
 from tidemill.core.clock import VirtualClock
+from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
 from tidemill.monitors import SourceError, sustained
 from tidemill.monitors.drain import Backfill
 from tidemill.monitors.recompute import shard_of
 from tidemill.store.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history
+from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 from tidemill.store.monitors import list_monitors, list_problems, read_monitor
 from tidemill.store.roster import (
@@ -297,6 +299,18 @@ async def test_a_note_and_an_owner_stay_with_the_alert(database: Database) -> No
     await note_alert(database, alert, by="ann", note="seen it", owner="bob")
     row = await show_alert(database, alert)
     assert (row["note"], row["owner"]) == ("seen it", "bob")
+    await note_alert(database, alert, by="eve", note="gone")
+    await ack_alerts(database, [alert], by="eve", at=1001.0, note="done", said="Ms Lee")
+    with pytest.raises(NotFoundError):
+        await note_alert(database, 999, by="eve", note="nobody's")
+    audit = [(each["who"], each["action"], each["target"], decode(each["before"]), decode(each["after"]))
+             for each in reversed(await list_audit(database))]  # fmt: skip
+    assert audit == [
+        ("ann", "alert.note", str(alert), {"note": None, "owner": None}, {"note": "seen it", "owner": "bob"}),
+        ("eve", "alert.note", str(alert), {"note": "seen it", "owner": "bob"}, {"note": "gone", "owner": "bob"}),
+        ("eve", "alert.ack", str(alert), {str(alert): {"note": "gone", "owner": "bob"}},
+         {"ids": [alert], "note": "done", "said": "Ms Lee"}),
+    ]  # fmt: skip
 
 
 async def test_a_trigger_that_is_switched_off_resolves_its_alerts_and_on_looks_again(database: Database) -> None:
@@ -311,6 +325,9 @@ async def test_a_trigger_that_is_switched_off_resolves_its_alerts_and_on_looks_a
         await watcher.one_tick()
         assert await open_triggers(database) == set()
         await switch_trigger(database, "heat", "hot", True, by="me")
+        on, off = await list_audit(database, limit=2)
+        assert (on["action"], decode(on["before"])) == ("monitor.trigger.on", {"trigger": "hot", "on": False})
+        assert (off["action"], decode(off["before"])) == ("monitor.trigger.off", {"trigger": "hot", "on": True})
         clock.advance(1.0)
         await watcher.one_tick()
         assert await open_triggers(database) == {("a", "hot")}

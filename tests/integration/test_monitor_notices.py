@@ -23,6 +23,7 @@ from tidemill.monitors import Command, Email, Slack, Webhook
 from tidemill.monitors.channels import Channel, Message, Told
 from tidemill.monitors.notify import TASK, NotSentError, deliver
 from tidemill.store.alerts import ack_alerts, add_silence, end_silence, list_alerts
+from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 
 UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
@@ -138,6 +139,10 @@ async def test_when_a_silence_is_ended_early_people_are_told_at_once(app: App, d
             await end_silence(database, silence, by="me")
             await eventually(lambda: _none(database))
     assert [alert["entity"] for r in server.requests for alert in json.loads(r.body)["alerts"]] == ["a"]
+    (entry,) = await list_audit(database, limit=1)
+    before = json.loads(entry["before"])
+    assert (entry["who"], entry["action"], entry["target"]) == ("me", "monitor.unsilence", "heat")
+    assert (before["silence"], before["matchers"], before["until"]) == (silence, {"trigger": "*"}, pytest.approx(until))
     with pytest.raises(NotFoundError, match="that has not ended"):
         await end_silence(database, silence, by="me")
 

@@ -91,7 +91,7 @@ def test_other_machines_are_served_only_with_tls_or_by_an_explicit_wish() -> Non
         ServerSettings(host="0.0.0.0").validate()
     for settings in (
         ServerSettings(host="0.0.0.0", plain_http=True),
-        ServerSettings(host="0.0.0.0", behind_proxy=True),
+        ServerSettings(host="0.0.0.0", behind_proxy=True, proxies=("10.0.0.4",)),
         ServerSettings(host="0.0.0.0", tls_cert="cert.pem", tls_key="key.pem"),
     ):
         assert settings.validate().asks_login

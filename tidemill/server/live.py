@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import ConfigError, StoreError
+from tidemill.server.access import Caller
+from tidemill.server.problems import Refused
 from tidemill.store.answers import forget_answers
 from tidemill.store.changes import (
     CHANGES_CHANNEL,
@@ -43,6 +45,8 @@ LONGEST = 300.0  # then a page comes again, and is asked again who it is
 MOST_KEPT = 20_000
 MOST_RUNS = 500
 MOST_BEHIND = 256
+MOST_STREAMS = 2000
+MOST_EACH = 100  # for one token: its pages, programs and watchers together
 
 RESET = "reset"
 
@@ -110,6 +114,7 @@ class Hub:
         self.ears: dict[str, Callback] = {}
         """Who else is to be told of news on a channel; to be said before `run`."""
         self._database = database
+        self._watchers: Counter[str] = Counter()
         self._bell = asyncio.Event()
         self._somebody = asyncio.Event()
         self._looking = asyncio.Lock()
@@ -249,15 +254,26 @@ class Hub:
             self._turn = asyncio.get_running_loop().create_future()
         return self._turn
 
+    def check_room(self, caller: Caller) -> None:
+        """Refuse one more stream to whoever has too many, or to anybody if all together do."""
+        if caller.token_id is not None and self._watchers[caller.name] >= MOST_EACH:
+            raise Refused(429, f"{caller.name} has {MOST_EACH} streams open: close one of them", Retry_After="10")
+        if self.watching >= MOST_STREAMS:
+            raise Refused(503, f"{MOST_STREAMS:,} streams are open, and no more fit", Retry_After="10")
+
     @contextlib.contextmanager
-    def attended(self) -> Iterator[None]:
+    def attended(self, caller: Caller) -> Iterator[None]:
         """Somebody watches for as long as the block lasts."""
         self.watching += 1
+        self._watchers[caller.name] += 1
         self._somebody.set()
         try:
             yield
         finally:
             self.watching -= 1
+            self._watchers[caller.name] -= 1
+            if not self._watchers[caller.name]:
+                del self._watchers[caller.name]
             if not self.watching:
                 self._somebody.clear()
 
@@ -275,14 +291,14 @@ class Hub:
         """How many events there have been."""
         return self._count
 
-    async def watch(self, topics: Topics, last: str | None = None) -> AsyncIterator[bytes]:
+    async def watch(self, caller: Caller, topics: Topics, last: str | None = None) -> AsyncIterator[bytes]:
         """The stream for one page, as server-sent events."""
-        async for frame in self.frames(topics, last):
+        async for frame in self.frames(caller, topics, last):
             yield frame.data
 
-    async def frames(self, topics: Topics, last: str | None = None) -> AsyncIterator[Frame]:
+    async def frames(self, caller: Caller, topics: Topics, last: str | None = None) -> AsyncIterator[Frame]:
         """What somebody is told, from where they have been (`last`), for some minutes: they then come back."""
-        with self.attended():
+        with self.attended(caller):
             await self._ready.wait()
             if last is not None and self._is_ahead(last):
                 await self._look_once()

@@ -8,9 +8,9 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.store.audit import write_audit
+from tidemill.store.audit import targets, write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.notices import hurry_silenced
 
@@ -228,10 +228,9 @@ async def ack_alerts(
         rows = await connection.fetch(database.sql(ACK_ALERTS), list(ids), at, _seen_as(by, said), note)
         done = [row["id"] for row in rows]
         if done:
-            held = {id: _held(known[id]) for id in done if note is not None or known[id]["note"] is not None}
             await write_audit(
-                database, connection, who=by, action="alert.ack", target=_targets(done), before=held or None,
-                after=_said({"ids": done, "note": note}, said),
+                database, connection, who=by, action="alert.ack", target=targets(done),
+                before={id: _held(known[id]) for id in done}, after=_said({"ids": done, "note": note}, said),
             )  # fmt: skip
     return set(done)
 
@@ -266,11 +265,6 @@ def _seen_as(by: str, said: str) -> str:
 
 def _said(after: dict[str, Any], said: str) -> dict[str, Any]:
     return {**after, "said": said} if said else after
-
-
-def _targets(ids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ids[:20]))
-    return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"
 
 
 async def add_silence(

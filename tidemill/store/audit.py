@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import asyncpg
 
 from tidemill.core.codec import encode
@@ -25,6 +27,12 @@ async def write_audit(
 ) -> None:
     """Record who did what, in the transaction that does it."""
     await connection.execute(database.sql(WRITE_AUDIT), who, action, target, encode(before), encode(after))
+
+
+def targets(ids: Sequence[int]) -> str:
+    """Several objects as a target; what was done to each is in the rest of the entry."""
+    shown = ", ".join(map(str, ids[:20]))
+    return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"
 
 
 #: The newest entries.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.core.errors import NotFoundError
-from tidemill.store.audit import write_audit
+from tidemill.store.audit import targets, write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.history import TOLD, archive_sql
 from tidemill.store.inspect import _MATCHES, JobFilter
@@ -58,8 +58,8 @@ RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS 
 """
 
 FIND_JOBS = """
-SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[])
-UNION SELECT id FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
+SELECT id, state FROM tidemill.job WHERE id = ANY ($1::bigint[])
+UNION SELECT id, state FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 """
 
 
@@ -77,7 +77,7 @@ async def cancel_jobs(database: Database, ids: list[int], *, by: str) -> Outcome
     outcome = Outcome()
     reason = f"cancelled by {by}"
     async with database.transaction(patience=30.0) as connection:
-        await _require(database, connection, ids)
+        before = await _require(database, connection, ids)
         waiting = await connection.fetch(database.sql(CANCEL_WAITING), ids, reason)
         running = await connection.fetch(database.sql(CANCEL_RUNNING), ids, reason)
         outcome.done = [row["id"] for row in waiting]
@@ -90,7 +90,8 @@ async def cancel_jobs(database: Database, ids: list[int], *, by: str) -> Outcome
                 connection,
                 who=by,
                 action="job.cancel",
-                target=_targets(outcome.done + outcome.asked),
+                target=targets(outcome.done + outcome.asked),
+                before={id: before[id] for id in outcome.done + outcome.asked},
                 after={"cancelled": outcome.done, "asked": outcome.asked},
             )
     return outcome
@@ -100,12 +101,13 @@ async def retry_jobs(database: Database, ids: list[int], *, by: str) -> Outcome:
     """Give waiting jobs their turn now, and enqueue finished ones again as new jobs."""
     outcome = Outcome()
     async with database.transaction(patience=30.0) as connection:
-        await _require(database, connection, ids)
+        before = await _require(database, connection, ids)
         waiting = await connection.fetch(database.sql(RETRY_WAITING), ids, f"retried by {by}")
         finished = await connection.fetch(database.sql(RETRY_FINISHED), ids, by)
         outcome.done = [row["id"] for row in waiting]
         outcome.asked = [row["id"] for row in finished]
-        outcome.unchanged = sorted(set(ids) - set(outcome.done) - {row["retry_of"] for row in finished})
+        left = set(ids) - set(outcome.done) - {row["retry_of"] for row in finished}
+        outcome.unchanged = sorted(left)
         rows = [*waiting, *finished]
         await _admit(database, connection, [row["concurrency_key"] for row in rows])
         if rows:
@@ -115,7 +117,8 @@ async def retry_jobs(database: Database, ids: list[int], *, by: str) -> Outcome:
                 connection,
                 who=by,
                 action="job.retry",
-                target=_targets(ids),
+                target=targets(ids),
+                before={id: before[id] for id in ids if id not in left},
                 after={"due_now": outcome.done, "enqueued": outcome.asked},
             )
     return outcome
@@ -133,17 +136,14 @@ async def match_unsuccessful(database: Database, wanted: JobFilter, *, limit: in
     return [row["id"] for row in rows]
 
 
-async def _require(database: Database, connection: Executor, ids: list[int]) -> None:
-    found = {row["id"] for row in await connection.fetch(database.sql(FIND_JOBS), ids)}
-    if missing := sorted(set(ids) - found):
+async def _require(database: Database, connection: Executor, ids: list[int]) -> dict[int, str]:
+    """The states of jobs, all of which must be there."""
+    found = {row["id"]: row["state"] for row in await connection.fetch(database.sql(FIND_JOBS), ids)}
+    if missing := sorted(set(ids) - set(found)):
         raise NotFoundError(f"there is no job {', '.join(map(str, missing[:10]))}: `tidemill jobs` lists them")
+    return found
 
 
 async def _admit(database: Database, connection: Executor, keys: list[str | None]) -> None:
     if wanted := sorted({key for key in keys if key is not None}):
         await connection.execute(database.sql(ADMIT_GATED), wanted)
-
-
-def _targets(ids: list[int]) -> str:
-    shown = ", ".join(map(str, ids[:20]))
-    return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"

@@ -175,9 +175,7 @@ async def set_paused(database: Database, monitor: str, paused: bool, *, by: str)
         await _tell(database, connection, monitor, action, by, before=before["paused"], after=paused)
 
 
-async def switch_trigger(
-    database: Database, monitor: str, trigger: str, on: bool, *, by: str, said: str = ""
-) -> None:
+async def switch_trigger(database: Database, monitor: str, trigger: str, on: bool, *, by: str, said: str = "") -> None:
     """Switch a trigger off, which resolves its open alerts, or on again, which looks at everybody anew.
 
     `said` is a name that whoever does it goes by; the audit names `by`, and has that as well.

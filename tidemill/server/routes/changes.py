@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from litestar import get
+from litestar import Request, get
 from litestar.params import Parameter
 from litestar.response import Stream
 
-from tidemill.server.desk import Desk
+from tidemill.server.desk import Desk, caller_of
 from tidemill.server.live import Topics
 
 
 @get("/changes", opt={"scope": "read"}, summary="What changes, live", media_type="text/event-stream")
 async def get_changes(
     desk: Desk,
+    request: Request[Any, Any, Any],
     topic: Annotated[
         list[str] | None,
         Parameter(description="Only these: queue:NAME, run:ID, queues, runs, workers, schedules, inputs, hosts, ..."),
@@ -25,7 +26,9 @@ async def get_changes(
 
     A page that reconnects with `Last-Event-ID` gets what it has missed, also from another server or after a restart.
     """
-    return Stream(desk.hub.watch(Topics.read(topic or ()), last_event_id), media_type="text/event-stream")
+    caller, topics = caller_of(request), Topics.read(topic or ())
+    desk.hub.check_room(caller)
+    return Stream(desk.hub.watch(caller, topics, last_event_id), media_type="text/event-stream")
 
 
 routes = [get_changes]

@@ -19,7 +19,9 @@ from tidemill.dags.state import encode_state as encode_dag_state
 from tidemill.flows.fork import fork, relive
 from tidemill.flows.journal import decode_tick
 from tidemill.flows.snapshot import encode_state as encode_flow_state
+from tidemill.server.access import Caller
 from tidemill.server.desk import Desk, caller_of
+from tidemill.server.live import LONGEST
 from tidemill.server.paging import Cursor, Limit, Number
 from tidemill.server.routes.jobs import Preview, States, Word
 from tidemill.server.runs import (
@@ -241,16 +243,22 @@ async def cancel_many(desk: Desk, request: Request[Any, Any, Any], data: RunSele
 )
 async def stream(
     desk: Desk,
+    request: Request[Any, Any, Any],
     run_id: int,
     last_event_id: Annotated[str | None, Parameter(header="Last-Event-ID", max_length=30)] = None,
     after: Annotated[int, Parameter(ge=0, le=2**62)] = 0,
 ) -> Stream:
-    """Server-sent events: what the run has shown and will show, until it has ended (`event: end`)."""
+    """Server-sent events: what the run has shown and will show, until it has ended (`event: end`).
+
+    It breaks off after some minutes: come back with `Last-Event-ID`, as browsers do by themselves.
+    """
+    caller = caller_of(request)
+    desk.hub.check_room(caller)
     await find_run(desk, run_id)
     if last_event_id is not None and (not last_event_id.isascii() or not last_event_id.isdigit()):
         raise ConfigError(f"{last_event_id!r} is not the id of an event of this stream")
     since = after if last_event_id is None else min(int(last_event_id), 2**62)
-    return Stream(_follow(desk, run_id, since), media_type="text/event-stream")
+    return Stream(_follow(desk, caller, run_id, since), media_type="text/event-stream")
 
 
 routes = [
@@ -271,10 +279,11 @@ routes = [
 # -- inner parts ----------------------------------------------------------------------------------
 
 
-async def _follow(desk: Desk, run_id: int, after: int) -> AsyncIterator[bytes]:
+async def _follow(desk: Desk, caller: Caller, run_id: int, after: int) -> AsyncIterator[bytes]:
     hub = desk.hub
-    with hub.attended():
-        while not hub.closed:
+    until = asyncio.get_running_loop().time() + LONGEST
+    with hub.attended(caller):
+        while not hub.closed and asyncio.get_running_loop().time() < until:
             place = hub.place
             try:
                 row = await find_run(desk, run_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -48,7 +49,8 @@ async def serving_grpc(desk: Desk) -> AsyncIterator[None]:
             ("grpc.max_receive_message_length", desk.settings.most_body),
             ("grpc.max_concurrent_streams", MOST_CALLS),
             ("grpc.so_reuseport", 0),
-        ]
+        ],
+        maximum_concurrent_rpcs=MOST_CALLS,
     )
     names = [service_name(name) for name in SERVICES]
     server.add_generic_rpc_handlers([_service(desk, name) for name in SERVICES])
@@ -99,17 +101,21 @@ def _one(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[An
     assert act is not None, path  # noqa: S101 - a method gives one message or many
 
     async def call(request: Any, context: Any) -> Any:
-        began, caller, status = time.perf_counter(), None, "OK"
+        began, caller, code = time.perf_counter(), None, grpc.StatusCode.OK
         try:
-            caller = await _let_in(desk, context, verb.scope)
-            return await act(desk, caller, request)
+            caller = await _find(desk, context)
+            return await act(desk, require_scope(caller, verb.scope, read_only=desk.settings.read_only), request)
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED
+            raise
         except Exception as error:
-            status = await _refuse(context, error)
+            code, detail = _told(error)
+            await context.abort(code, detail)
             raise
         finally:
             if verb.scope != "read":
                 ms = round((time.perf_counter() - began) * 1000, 1)
-                log.info("call", method=path, status=status, ms=ms, who=None if caller is None else caller.name)
+                log.info("call", method=path, status=code.name, ms=ms, who=None if caller is None else caller.name)
 
     return call
 
@@ -120,29 +126,27 @@ def _many(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], AsyncIterat
 
     async def call(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            caller = await _let_in(desk, context, verb.scope)
-            async for message in follow(desk, caller, request):
+            caller = await _find(desk, context)
+            known = require_scope(caller, verb.scope, read_only=desk.settings.read_only)
+            async for message in follow(desk, known, request):
                 yield message
         except Exception as error:
-            await _refuse(context, error)
+            await context.abort(*_told(error))
             raise
 
     return call
 
 
-async def _let_in(desk: Desk, context: Any, scope: str) -> Caller:
+async def _find(desk: Desk, context: Any) -> Caller | None:
     said = dict(context.invocation_metadata() or ())
     bearer = None
     if "authorization" in said:
         kind, _, token = str(said["authorization"]).partition(" ")
         bearer = token.strip() if kind.lower() == "bearer" else ""
-    return require_scope(await desk.doorman.find(bearer, None), scope, read_only=desk.settings.read_only)
+    return await desk.doorman.find(bearer, None)
 
 
-async def _refuse(context: Any, error: Exception) -> str:
-    """End a call with what went wrong; returns the status if it has ended already."""
-    if isinstance(error, grpc.aio.AbortError):
-        return "aborted"
+def _told(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """What went wrong, in gRPC's words."""
     told, _ = problem_of(error)
-    await context.abort(CODES.get(told.status, grpc.StatusCode.INTERNAL), told.detail)
-    return str(told.status)
+    return CODES.get(told.status, grpc.StatusCode.INTERNAL), told.detail

@@ -155,7 +155,8 @@ async def ask(desk: Desk, caller: Caller, request: Any) -> Any:
 
 
 async def watch(desk: Desk, caller: Caller, request: Any) -> AsyncIterator[Any]:
-    async for frame in desk.hub.frames(Topics.read(request.topics), given(request, "last_id")):
+    desk.hub.check_room(caller)
+    async for frame in desk.hub.frames(caller, Topics.read(request.topics), given(request, "last_id")):
         news = frame.news
         if news is None:
             yield Change(id=frame.id, kind=frame.kind)
