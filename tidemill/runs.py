@@ -33,7 +33,7 @@ from tidemill.flows.journal import encode_tick
 from tidemill.flows.wire import encode_event
 from tidemill.flows.workflow import Workflow
 from tidemill.store.database import Database
-from tidemill.store.runs import show_run, start_run
+from tidemill.store.runs import Within, show_run, start_run
 from tidemill.store.turns import NewRun
 
 
@@ -110,29 +110,47 @@ class Runs:
         *,
         origin: Origin | None = None,
         database: Database | None = None,
+        within: Within | None = None,
     ) -> DagHandle:
         """Start a durable run of a dag."""
         data, who = encode(DagInput(msgspec.Raw(dag.to_json()), args)), encode(origin or self._origin())
         database, version = database or await self._reach(), self.dag_kind.program(dag.to_json()).version
         keeper = self.keepers.get(asyncio.get_running_loop())
-        if keeper is not None and unique_key is None and not keeper.is_stopping:
+        if keeper is not None and unique_key is None and within is None and not keeper.is_stopping:
             new = NewRun(DAG_KIND, dag.name, version, data, who)
             run = await keeper.begin(lambda number: self.dag_kind.begin(keeper, number, new))
             if run is not None:
                 return DagHandle(database, self.dag_kind, run.number, near=run.result)
         number, created = await start_run(
-            database, workflow=dag.name, version=version, input=data, key=unique_key, origin=who, kind=DAG_KIND
+            database,
+            workflow=dag.name,
+            version=version,
+            input=data,
+            key=unique_key,
+            origin=who,
+            kind=DAG_KIND,
+            within=within,
         )
         return DagHandle(database, self.dag_kind, number, created=created)
 
     async def start_named(
-        self, name: str, args: dict[str, Any], unique_key: str | None, *, origin: Origin, database: Database
+        self,
+        name: str,
+        args: dict[str, Any],
+        unique_key: str | None,
+        *,
+        origin: Origin,
+        database: Database,
+        within: Within,
     ) -> RunHandle | DagHandle:
-        """Start a durable run of a flow or a dag by its name, on behalf of somebody else and by their own way."""
+        """Start a durable run of a flow or a dag by its name, on behalf of somebody else and by their own way.
+
+        `within` is done in the transaction that stores it.
+        """
         dag = await self.find_dag(name)
         if dag is not None:
-            return await self.start_dag(dag, args, unique_key, origin=origin, database=database)
-        return await self.start(name, None, unique_key, args, origin=origin, database=database)
+            return await self.start_dag(dag, args, unique_key, origin=origin, database=database, within=within)
+        return await self.start(name, None, unique_key, args, origin=origin, database=database, within=within)
 
     async def start(
         self,
@@ -143,6 +161,7 @@ class Runs:
         parent: tuple[int, int] | None = None,
         origin: Origin | None = None,
         database: Database | None = None,
+        within: Within | None = None,
     ) -> RunHandle:
         """Start a durable run of a workflow."""
         kind = self.flow(workflow)
@@ -150,7 +169,8 @@ class Runs:
         data, who = encode_event(event), encode(origin or self._origin())
         database = database or await self._reach()
         keeper = self.keepers.get(asyncio.get_running_loop())
-        if keeper is not None and unique_key is None and parent is None and not keeper.is_stopping:
+        alone = unique_key is None and parent is None and within is None
+        if keeper is not None and alone and not keeper.is_stopping:
             new = NewRun(kind.name, kind.name, kind.version, data, who)
             run = await keeper.begin(lambda number: kind.begin(keeper, number, event, new))
             if run is not None:
@@ -163,6 +183,7 @@ class Runs:
             key=unique_key,
             origin=who,
             parent=parent,
+            within=within,
         )
         return RunHandle(database, number, created=created)
 

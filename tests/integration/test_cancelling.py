@@ -313,4 +313,3 @@ async def test_what_operators_do_to_jobs_is_written_down(app: App, database: Dat
     assert msgspec.json.decode(cleo["after"]) == {"due_now": [], "enqueued": [again]}
     assert msgspec.json.decode(cleo["before"]) == {str(ids[0]): "cancelled"}
     assert msgspec.json.decode(bob["before"])[str(ids[0])] == "ready"
-    assert msgspec.json.decode(bob["before"])[str(ids[1])] == "delayed"

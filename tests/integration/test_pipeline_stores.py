@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
-from tests.support.pipelines import held, look, put, tree, update, wanted
+from tests.support.pipelines import held, look, put, tree, until_trusted, update, wanted
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines import File, PatternError, Pipeline, StateStore
 from tidemill.pipelines.driver import Driver
@@ -26,7 +26,6 @@ from tidemill.pipelines.objects import ObjectStates
 from tidemill.pipelines.pattern import Pattern
 from tidemill.pipelines.states import Draft, ManifestEntry, Seen, States, StoreTrouble
 from tidemill.pipelines.tables import DatabaseStates
-from tidemill.pipelines.walk import RACY_NS
 from tidemill.store.database import Database
 
 
@@ -357,7 +356,7 @@ async def test_a_host_whose_clock_is_wrong_is_told_so_and_trusts_files_all_the_s
 ) -> None:
     put(tmp_path, {"in/old.txt": "x"})
     real, skew = time.time_ns, hours * 3600 * 1_000_000_000
-    await asyncio.to_thread(_until_settled, tmp_path / "in/old.txt")
+    await asyncio.to_thread(until_trusted, tmp_path / "in/old.txt")
     monkeypatch.setattr(time, "time_ns", lambda: real() + skew)
     lookout = Lookout(database, plain(tmp_path))
     await lookout.measure_clocks()
@@ -369,15 +368,9 @@ async def test_a_host_whose_clock_is_wrong_is_told_so_and_trusts_files_all_the_s
     assert list(tmp_path.rglob(".tidemill-*")) == []
 
 
-def _until_settled(path: Path) -> None:
-    """Until a file is old enough to be trusted."""
-    while time.time_ns() - os.stat(path).st_ctime_ns < 3 * RACY_NS:
-        time.sleep(0.01)
-
-
 async def test_the_database_forgets_files_that_are_gone(tmp_path: Path, database: Database) -> None:
     put(tmp_path, {"in/a.txt": "x", "in/b.txt": "y"})
-    await asyncio.to_thread(_until_settled, tmp_path / "in/b.txt")
+    await asyncio.to_thread(until_trusted, tmp_path / "in/b.txt")
     await update(database, plain(tmp_path))
     (tmp_path / "in/a.txt").unlink()
     lookout = Lookout(database, plain(tmp_path))

@@ -255,7 +255,12 @@ async def test_operators_change_weight_limit_and_switch_while_it_runs(database: 
         assert dispatcher.policy.counts[0].sent == 1
         await store.set_control(database, "s", mode="run", by="test")
         await eventually(lambda: len(Recording.seen) == 2)
-    assert await value(database, "SELECT count(*) FROM tidemill.audit WHERE action = 'stream control'") == 5
+    assert await value(database, "SELECT count(*) FROM tidemill.audit WHERE action = 'stream.control'") == 5
+    rows = await database.fetch("SELECT before, after FROM tidemill.audit ORDER BY id LIMIT 2")
+    assert [each and json.loads(each) for each in (rows[0]["before"], rows[1]["before"])] == [
+        None,
+        {"weight": 7.0, "max_qps": 50.0},
+    ]
 
 
 async def test_the_status_tells_of_sources_and_plans(database: Database, database_url: str) -> None:

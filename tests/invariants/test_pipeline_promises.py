@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.support.pipelines import held, load_source, look, put, tree, update, wanted
+from tests.support.pipelines import held, load_source, look, put, tree, until_trusted, update, wanted
 from tidemill.pipelines import SKIP, File, Pipeline, reasons
 from tidemill.pipelines.driver import Driver, run_once
 from tidemill.pipelines.glance import count_fresh, is_plain
@@ -568,6 +569,7 @@ async def test_an_input_that_cannot_be_read_is_told_and_waited_for(tmp_path: Pat
 async def test_a_glance_never_calls_fresh_what_a_closer_look_does_not(
     project: Project, database: Database, change: str
 ) -> None:
+    await asyncio.to_thread(until_trusted, project.root / "in/b.txt")
     await update(database, project.start())
     root, pipeline = project.root, project.start()
     match change:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +14,7 @@ from tidemill.pipelines import Pipeline
 from tidemill.pipelines.driver import Driver, run_once
 from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.plan import Plan
+from tidemill.pipelines.walk import RACY_NS
 from tidemill.store.database import Database
 
 
@@ -66,6 +69,12 @@ async def look(database: Database, pipeline: Pipeline) -> Plan:
     await lookout.survey()
     await lookout.settle()
     return lookout.plan()
+
+
+def until_trusted(path: Path) -> None:
+    """Wait until a file is old enough that its signature tells of every change."""
+    while time.time_ns() - os.stat(path).st_ctime_ns < 3 * RACY_NS:
+        time.sleep(0.01)
 
 
 def wanted(plan: Plan) -> dict[str, str]:

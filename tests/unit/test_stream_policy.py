@@ -49,6 +49,17 @@ def test_never_more_than_max_in_flight_are_under_way() -> None:
     assert len(policy.choose(0.0, 0.0).send) == 3
 
 
+def test_a_source_whose_plans_are_slow_leaves_slots_for_the_others() -> None:
+    policy = make({}, {}, {"max_in_flight": 2}, max_in_flight=100)
+    put(policy, 500, index=0)
+    assert len(policy.choose(0.0, 0.0).send) == 84
+    put(policy, 500, index=1)
+    put(policy, 500, index=2)
+    assert {delivery.source for _, delivery in policy.choose(0.0, 0.0).send} == {1, 2}
+    assert policy.in_flight == [84, 14, 2]
+    assert not policy.choose(0.0, 0.0).send
+
+
 def test_a_failed_message_is_kept_and_given_up_after_its_last_attempt() -> None:
     policy = make()
     put(policy, 1)

@@ -315,7 +315,7 @@ def replay(
     which = _which(stream, source, plan, why, error, since, id)
     if which == store.DeadFilter() and not yes and not agreed("replay all dead letters of all streams"):
         return
-    count = asyncio.run(_with_database(place, lambda database: store.replay_dead(database, which)))
+    count = asyncio.run(_with_database(place, lambda database: store.replay_dead(database, which, by=operator())))
     out().print(f"{count} dead letters are tried again")
 
 

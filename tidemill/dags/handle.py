@@ -25,7 +25,7 @@ from tidemill.dags.state import DagState, encode_state
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_jobs_of_run
-from tidemill.store.runs import SEND, cancel_run, is_asked, list_inputs, load_run, show_run, start_run
+from tidemill.store.runs import SEND, Within, cancel_run, is_asked, list_inputs, load_run, show_run, start_run
 
 if TYPE_CHECKING:
     from tidemill.dags.runner import DagInput, DagKind
@@ -124,7 +124,9 @@ class DagHandle:
         """Ask the run to end: nodes that wait are cancelled at once, running ones as soon as they can be stopped."""
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 
-    async def rerun(self, *, start: str | None = None, edited: Any = UNSET, by: str = "") -> DagHandle:
+    async def rerun(
+        self, *, start: str | None = None, edited: Any = UNSET, by: str = "", within: Within | None = None
+    ) -> DagHandle:
         """A new run that does again what did not succeed here; with `start`, also that node and all that follows it.
 
         `edited` takes the place of that node's arguments, or is the answer to it if it asks for one.
@@ -144,6 +146,7 @@ class DagHandle:
             input=encode(again),
             kind=DAG_KIND,
             origin=encode({"by": by, "repeats": self.id}),
+            within=within,
         )
         return DagHandle(self._database, self._kind, number)
 

@@ -19,7 +19,7 @@ from tidemill.flows.store import StateCell
 from tidemill.flows.validate import find_state_type
 from tidemill.flows.workflow import Workflow
 from tidemill.store.database import Database
-from tidemill.store.runs import fork_run, read_ticks
+from tidemill.store.runs import Within, fork_run, read_ticks
 
 
 def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
@@ -40,7 +40,14 @@ def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[s
 
 
 async def fork(
-    database: Database, workflow: Workflow, source: int, *, at: int, origin: bytes, event: Event | None = None
+    database: Database,
+    workflow: Workflow,
+    source: int,
+    *,
+    at: int,
+    origin: bytes,
+    event: Event | None = None,
+    within: Within | None = None,
 ) -> int:
     """Start a new run where another was after tick `at`; with `event`, that tick brought this event instead."""
     stored = await read_ticks(database, source, limit=at)
@@ -62,5 +69,12 @@ async def fork(
         raise ConfigError(f"run r{source} had ended by tick {at}: fork it from an earlier one")
     kept = at - len(more)
     return await fork_run(
-        database, source, at=kept, version=declared(workflow).topology.version, origin=origin, more=more, timers=timers
+        database,
+        source,
+        at=kept,
+        version=declared(workflow).topology.version,
+        origin=origin,
+        more=more,
+        timers=timers,
+        within=within,
     )

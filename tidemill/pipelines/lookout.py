@@ -22,7 +22,7 @@ from tidemill.pipelines.model import Pipeline, Stage, check_order
 from tidemill.pipelines.pattern import Pattern, entity_id
 from tidemill.pipelines.plan import Plan, make_plan
 from tidemill.pipelines.staleness import Failure, Record
-from tidemill.pipelines.states import Seen, States, Survey, Unreadable
+from tidemill.pipelines.states import Seen, States, StoreTrouble, Survey, Unreadable
 from tidemill.pipelines.world import Control, FileFact, Signatures, World, touched_entities
 from tidemill.store import states as rows
 from tidemill.store.database import Database
@@ -158,6 +158,15 @@ class Lookout:
         finally:
             survey = await surveying
         self.take_survey(survey)
+
+    def require_place(self) -> None:
+        """An error if states are known and their folder is not here: what cannot be seen is not gone."""
+        root = self.pipeline.root
+        if self.pipeline.store is None and any(self.world.records.values()) and not root.is_dir():
+            raise StoreTrouble(
+                f"there is no folder {root} here, where pipeline {self.pipeline.name} keeps its states: look at it "
+                "where that folder is, or make it if everything is to be built anew"
+            )
 
     async def measure_clocks(self) -> None:
         """Find out whether the files' clock is this host's."""
@@ -376,6 +385,7 @@ async def look_at(database: Database, pipeline: Pipeline) -> tuple[Lookout, Plan
     """A pipeline as it is, and what is to be done about it; nothing is built."""
     lookout = Lookout(database, pipeline)
     await lookout.look_around()
+    lookout.require_place()
     await lookout.settle()
     return lookout, lookout.plan()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from tidemill.app import App
@@ -14,7 +15,7 @@ from tidemill.server.live import Hub
 from tidemill.server.overlook import Overlook
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
-from tidemill.store.database import Database
+from tidemill.store.database import Database, Executor
 from tidemill.store.days import Days
 from tidemill.store.states import STATES_CHANNEL
 
@@ -50,6 +51,25 @@ class Desk:
             await write_audit(
                 self.database, connection, who=caller.name, action=action, target=target, before=before, after=after
             )
+
+    def noting(
+        self, caller: Caller, action: str, target: str | None = None, **after: object
+    ) -> Callable[[Executor, int, bool], Awaitable[None]]:
+        """Writes down, in the transaction that starts a run, that a caller did; the run is the target, if none is
+        named."""
+
+        async def note(connection: Executor, number: int, created: bool) -> None:
+            told = {**after, "created": created} if target is None else {"run": number, **after}
+            await write_audit(
+                self.database,
+                connection,
+                who=caller.name,
+                action=action,
+                target=target or f"r{number}",
+                after=told,
+            )
+
+        return note
 
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:

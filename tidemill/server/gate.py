@@ -177,19 +177,19 @@ class Reply:
             message["headers"] = [*message.get("headers", ()), *self._more]
             kind = next((value for name, value in message["headers"] if name.lower() == b"content-type"), b"")
             self._streaming = kind.startswith(b"text/event-stream")
-            if self._streaming and self._method == "HEAD":
-                raise Refused(405, "a stream is only there to be read: use GET")
             if self._streaming:
                 message["headers"] += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
                 self.started = True
                 await self._send(message)
+                if self._method == "HEAD":  # That is all: whoever streams now hears that nobody listens.
+                    await self._send({"type": "http.response.body"})
             else:
                 self._start = message
         elif message["type"] == "http.response.body" and not self._streaming:
             self.body += message.get("body", b"")
             if not message.get("more_body", False):
                 await self._finish()
-        else:
+        elif self._method != "HEAD":
             await self._send(message)
 
     async def problem(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:

@@ -21,7 +21,6 @@ from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.model import Pipeline, Stage, share_place
 from tidemill.pipelines.plan import Plan, Step
 from tidemill.pipelines.reasons import kind_of_reason
-from tidemill.pipelines.states import StoreTrouble
 from tidemill.pipelines.work import task_name
 from tidemill.pipelines.world import FileFact, entities_of
 from tidemill.store.database import Database
@@ -261,11 +260,7 @@ class Overlook:
                 if fact.known
             }
         await lookout.look_around()
-        if pipeline.store is None and any(lookout.world.records.values()) and not pipeline.root.is_dir():
-            raise StoreTrouble(
-                f"there is no folder {pipeline.root} here, where pipeline {pipeline.name} keeps its states: start the "
-                "server where it is"
-            )
+        lookout.require_place()
         await lookout.settle(store=False)
         plan = await asyncio.to_thread(lookout.plan)
         problems = [*lookout.problems, *lookout.notes, *plan.problems]

@@ -154,9 +154,8 @@ async def begin_run(desk: Desk, caller: Caller, new: NewRun) -> Started:
     if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith("~")):
         raise ConfigError("a run's key has 1 to 400 printable characters and does not begin with '~'")
     runs, origin = desk.app.runs, desk.origin(caller)
-    handle = await runs.start_named(new.workflow, new.args, key, origin=origin, database=desk.database)
-    after = {"workflow": new.workflow, "created": handle.created}
-    await desk.note(caller, "run.start", f"r{handle.id}", after=after)
+    noted = desk.noting(caller, "run.start", workflow=new.workflow)
+    handle = await runs.start_named(new.workflow, new.args, key, origin=origin, database=desk.database, within=noted)
     return Started(handle.id, handle.created)
 
 

@@ -6,14 +6,14 @@ An owner is a worker incarnation. What happens to its runs it writes down in tur
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import asyncpg
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
-from tidemill.store.database import Database, is_away, left_nothing
+from tidemill.store.database import Database, Executor, is_away, left_nothing
 from tidemill.store.history import TOLD
 from tidemill.store.turns import ORPHANED, UNWANTED, relatives_sql
 
@@ -22,6 +22,9 @@ RUNS_CHANNEL = "runs"
 
 #: Keys that begin with this are ours, and nobody has asked for them.
 OWN_KEY = "~"
+
+#: What is stored together with a run: gets the connection, the run's id, and whether it is new.
+Within = Callable[[Executor, int, bool], Awaitable[None]]
 
 #: A new run with its input; a taken key gives the run that has it.
 START_RUN = """
@@ -238,16 +241,27 @@ async def start_run(
     owner: int | None = None,
     parent: tuple[int, int] | None = None,
     kind: str | None = None,
+    within: Within | None = None,
 ) -> tuple[int, bool]:
     """Store a new run; returns its id, and whether it is new. `parent` is a run and the work there that waits.
 
-    `kind` is what an owner must know in order to drive it: the workflow, if nothing else is said.
+    `kind` is what an owner must know in order to drive it: the workflow, if nothing else is said. `within` is done in
+    the same transaction, unless a first try, whose answer was lost, did it.
     """
     # A start without a key has one of its own, so that it happens once even if the answer to a first try was lost.
     own = None if key is not None else OWN_KEY + new_token()
     who = (origin, owner, *(parent or (None, None)), kind or workflow)
+    given = (workflow, version, own or key, input, *who)
+
+    async def together(connection: Executor) -> list[asyncpg.Record]:
+        async with connection.transaction():
+            rows = await connection.fetch(database.sql(START_RUN), *given)
+            if rows and within is not None and (rows[0]["created"] or own is None):
+                await within(connection, rows[0]["id"], rows[0]["created"])
+        return rows
+
     while True:
-        rows = await database.fetch(START_RUN, workflow, version, own or key, input, *who)
+        rows = await (database.fetch(START_RUN, *given) if within is None else database.run(together, patience=30.0))
         if rows:
             return rows[0]["id"], rows[0]["created"] or own is not None
         # The holder of the key was being stored at the same moment.
@@ -262,6 +276,7 @@ async def fork_run(
     origin: bytes,
     more: Sequence[bytes] = (),
     timers: dict[str, float] | None = None,
+    within: Within | None = None,
 ) -> int:
     """A new run with another's first `at` ticks, and `more` after them; returns its id."""
     waiting = timers or {}
@@ -272,6 +287,8 @@ async def fork_run(
         if number is None:
             raise NotFoundError(f"there is no run {source}: `tidemill runs` lists them")
         await connection.fetch(database.sql(WAKE_RUN), number)
+        if within is not None:
+            await within(connection, number, True)
     return number
 
 

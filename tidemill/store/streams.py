@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 
 #: Whoever takes a partition over owns its cursor from now on, and is told where to begin.
@@ -128,7 +129,9 @@ READ_CONTROL = "SELECT source, mode, weight, max_qps, enabled FROM tidemill.stre
 
 #: What an operator wants; what is not said stays as it was.
 SET_CONTROL = """
-WITH wanted AS (
+WITH old AS (
+    SELECT mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1 AND source = $2),
+wanted AS (
     INSERT INTO tidemill.stream_control AS c (stream, source, mode, weight, max_qps, enabled, by)
     VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (stream, source) DO UPDATE SET mode = coalesce(excluded.mode, c.mode),
@@ -136,8 +139,9 @@ WITH wanted AS (
         enabled = coalesce(excluded.enabled, c.enabled), by = excluded.by, at = now()
     RETURNING stream),
 noted AS (
-    INSERT INTO tidemill.audit (who, action, target, after)
-    SELECT $7, 'stream control', $1 || CASE WHEN $2 = '' THEN '' ELSE '/' || $2 END,
+    INSERT INTO tidemill.audit (who, action, target, before, after)
+    SELECT $7, 'stream.control', $1 || CASE WHEN $2 = '' THEN '' ELSE '/' || $2 END,
+           (SELECT json_strip_nulls(to_json(old)) FROM old),
            json_strip_nulls(json_build_object('mode', $3::text, 'weight', $4::float8, 'max_qps', $5::float8,
                                               'enabled', $6::boolean)))
 SELECT pg_notify('tidemill_streams', stream) FROM wanted
@@ -273,10 +277,17 @@ async def list_dead(database: Database, which: DeadFilter, *, limit: int = 50) -
     return await database.fetch(LIST_DEAD, *which.arguments(), limit)
 
 
-async def replay_dead(database: Database, which: DeadFilter, *, limit: int = 100_000) -> int:
-    """Make messages of dead letters again; returns how many."""
+async def replay_dead(database: Database, which: DeadFilter, *, by: str | None = None, limit: int = 100_000) -> int:
+    """Make messages of dead letters again; returns how many. With `by`, the audit says who did."""
     async with database.transaction(patience=30.0) as connection:
-        return await connection.fetchval(database.sql(REPLAY), *which.arguments(), limit) or 0
+        count: int = await connection.fetchval(database.sql(REPLAY), *which.arguments(), limit) or 0
+        if by is not None:
+            said = {name: value for name, value in msgspec.structs.asdict(which).items() if value is not None}
+            after = {"count": count, **said}
+            await write_audit(
+                database, connection, who=by, action="stream.replay", target=which.stream or "*", after=after
+            )
+        return count
 
 
 async def set_control(

@@ -26,7 +26,7 @@ class Stock(Protocol):
 class Lane:
     """One source as the policy sees it: weight, limit, what waits and when it may go."""
 
-    __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "stock", "weight")
+    __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "room", "stock", "weight")
 
     def __init__(self, name: str, stock: Stock, *, weight: float = 1.0, bucket: TokenBucket | None = None) -> None:
         self.name = name
@@ -37,12 +37,14 @@ class Lane:
         self.held_until = 0.0
         self.credit = 0.0
         self.quantum = 1.0
+        self.room: int | None = None
+        """How many more of its messages may be under way; None for as many as there are slots."""
 
     def sendable(self, now: float) -> int:
         """How many messages it could send now, whatever its share."""
         if not self.enabled or self.held_until > now:
             return 0
-        waiting = len(self.stock)
+        waiting = len(self.stock) if self.room is None else min(len(self.stock), self.room)
         if waiting and self.bucket is not None:
             return min(waiting, self.bucket.available(now))
         return waiting

@@ -11,6 +11,7 @@ it says. The same story gives the same decisions.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -83,6 +84,8 @@ class Dispatch:
         heaviest = max((source.weight for source in sources), default=1.0)
         self._lanes.append(Lane("", self._stocks[-1], weight=heaviest))  # messages that were kept for another attempt
         self._fair = FairShare(self._lanes)
+        self._most: list[int] = []
+        self._share_out()
         self._again: deque[Delivery] = deque()
         self._suspects: deque[Delivery] = deque()
         self._suspect: int | None = None
@@ -146,6 +149,8 @@ class Dispatch:
             free -= 1
             self._send(self._again.popleft(), choice)
         while free > 0 and self.taking:
+            for lane, most, under_way in zip(self._lanes, self._most, self.in_flight, strict=False):
+                lane.room = max(0, most - under_way)
             picks = self._fair.pick(free, now)
             if not picks:
                 break
@@ -355,6 +360,7 @@ class Dispatch:
             lane.weight = weight
             self._lanes[-1].weight = max(each.weight for each in self._lanes[:-1])
             self._fair.reweigh()
+        self._share_out()
         if not max_qps:
             lane.bucket = None
         elif lane.bucket is None:
@@ -368,6 +374,15 @@ class Dispatch:
         return lane.weight, None if lane.bucket is None else lane.bucket.rate, lane.enabled
 
     # -- inner parts ------------------------------------------------------------------------------
+
+    def _share_out(self) -> None:
+        """How many slots each source may have at most."""
+        lanes = self._lanes[:-1]
+        total = sum(lane.weight for lane in lanes if lane.enabled) or 1.0
+        self._most = [
+            _most_of(source, min(1.0, lane.weight / total), self._max)
+            for source, lane in zip(self.sources, lanes, strict=True)
+        ]
 
     def _land(self, ticket: int) -> Delivery | None:
         self._free_suspect(ticket)
@@ -400,3 +415,10 @@ class Dispatch:
         """Nobody follows it from now on."""
         if delivery.id is not None and self._under_way.get((delivery.source, delivery.id)) is delivery:
             del self._under_way[delivery.source, delivery.id]
+
+
+def _most_of(source: Source, share: float, slots: int) -> int:
+    """How many slots a source may have: one whose plans are slow leaves the others a quarter of what is theirs."""
+    if source.max_in_flight is not None:
+        return min(source.max_in_flight, slots)
+    return math.ceil(slots * (1 - (1 - share) / 4))

@@ -112,9 +112,8 @@ async def rerun(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: 
     caller = caller_of(request)
     handle = await handle_of(desk, run_id)
     edited = UNSET if data.edited is msgspec.UNSET else data.edited
-    again = await handle.rerun(start=data.start, edited=edited, by=caller.name)
-    after = {"run": again.id, "start": data.start, "edited": edited is not UNSET}
-    await desk.note(caller, "run.rerun", f"r{run_id}", after=after)
+    noted = desk.noting(caller, "run.rerun", f"r{run_id}", start=data.start, edited=edited is not UNSET)
+    again = await handle.rerun(start=data.start, edited=edited, by=caller.name, within=noted)
     return Started(again.id, again.created)
 
 

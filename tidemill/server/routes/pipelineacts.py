@@ -16,7 +16,6 @@ from tidemill.server.overlook import Look
 from tidemill.server.problems import Refused
 from tidemill.server.routes.pipelines import looked, orphan_of
 from tidemill.store import states as rows
-from tidemill.store.audit import write_audit
 from tidemill.store.backfills import NewBackfill, start_backfill, stop_backfill
 
 #: How long a stage's states may be built again once somebody has approved it.
@@ -253,24 +252,25 @@ async def clean(desk: Desk, request: Request[Any, Any, Any], name: str, data: Cl
     check_count(data.count, len(chosen))
     told = [orphan_of(look, stage, id) for stage, id in chosen]
     plan = msgspec.structs.replace(look.plan, orphans=chosen)
+    wanted = {"keep": 0, "archive": 0, "delete": 0}
+    for each in told:
+        wanted[data.how or each.how] += len(each.paths)
+    await desk.note(  # First: what is done to files cannot be taken back, and it may end half-way.
+        caller_of(request), "pipeline.clean", name if data.stage is None else f"{name}/{data.stage}",
+        before={
+            "orphans": len(told), "bytes": sum(each.bytes for each in told),
+            "first": [path for each in told[:20] for path in each.paths][:20],
+        },
+        after=wanted,
+    )  # fmt: skip
     try:
         done = await operate.clean(look.lookout, plan, how=data.how)
     except (StoreTrouble, OSError) as error:
         raise Refused(503, f"not everything could be cleaned up: {error}") from error
-    after = {word: len(paths) for word, paths in done.items()}
     async with desk.database.transaction(patience=30.0) as connection:
-        await write_audit(
-            desk.database, connection, who=caller_of(request).name, action="pipeline.clean",
-            target=name if data.stage is None else f"{name}/{data.stage}",
-            before={
-                "orphans": len(told), "bytes": sum(each.bytes for each in told),
-                "first": [path for each in told[:20] for path in each.paths][:20],
-            },
-            after=after,
-        )  # fmt: skip
         await rows.notify_states(desk.database, connection, rows.News(name))
     desk.overlook.has_changed(name)
-    return Cleaned(after["keep"], after["archive"], after["delete"])
+    return Cleaned(len(done["keep"]), len(done["archive"]), len(done["delete"]))
 
 
 routes = [

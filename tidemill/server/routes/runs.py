@@ -199,8 +199,8 @@ async def fork_run(desk: Desk, request: Request[Any, Any, Any], run_id: int, dat
         raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {data.at} to fork from")
     event = None if data.event is None else read_event(desk, row["workflow"], data.event.type, data.event.fields)
     origin = encode(desk.origin(caller))
-    number = await fork(desk.database, kind.workflow, run_id, at=data.at, origin=origin, event=event)
-    await desk.note(caller, "run.fork", f"r{run_id}", after={"run": number, "at": data.at})
+    noted = desk.noting(caller, "run.fork", f"r{run_id}", at=data.at)
+    number = await fork(desk.database, kind.workflow, run_id, at=data.at, origin=origin, event=event, within=noted)
     return Started(number, True)
 
 

@@ -179,9 +179,8 @@ async def replay(desk: Desk, request: Request[Any, Any, Any], data: DeadWanted) 
     ids = None if data.ids is None else tuple(data.ids)
     if ids is not None and any(not 0 < each < 2**63 for each in ids):
         raise NotFoundError("there is no such dead letter")
-    count = await replay_dead(desk.database, DeadFilter(data.stream, data.source, data.plan, data.why, ids=ids))
-    await desk.note(caller_of(request), "stream.replay", data.stream, after={"count": count, "ids": data.ids})
-    return Replayed(count)
+    which = DeadFilter(data.stream, data.source, data.plan, data.why, ids=ids)
+    return Replayed(await replay_dead(desk.database, which, by=caller_of(request).name))
 
 
 routes = [get_streams, control, ask_live, get_dead_letters, replay]

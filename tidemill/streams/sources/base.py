@@ -73,6 +73,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
     max_qps: float | None = None
     """At most so many messages a second, held smoothly."""
     burst: float | None = None
+    max_in_flight: int | None = None
+    """At most so many of its messages under way; if not given, so many that the others keep a quarter of their shares."""
     eligibilities: frozenset[str] | set[str] = frozenset()
     """Which plans its messages go through."""
     decoder: Any = None
@@ -95,6 +97,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
             raise ConfigError(f"{where}: a weight of {self.weight!r} would never let a message through")
         if self.max_qps is not None:
             put(self, "max_qps", parse_rate(self.max_qps, what=f"{where}, max_qps"))
+        if self.max_in_flight is not None and self.max_in_flight < 1:
+            raise ConfigError(f"{where}: with max_in_flight={self.max_in_flight} no message would ever be sent")
         put(self, "delay", parse_duration(self.delay, what=f"{where}, delay"))
         if self.max_age is not None:
             put(self, "max_age", parse_duration(self.max_age, what=f"{where}, max_age"))
