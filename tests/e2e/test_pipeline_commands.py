@@ -99,6 +99,12 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
     ok(folder, "pipeline", "clean", "app.py", "--how", "delete", "--yes")
     assert "summary/2026-01-17.txt" not in tree(folder / "states")
 
+    (folder / "states").rename(folder / "away")
+    refused = run(folder, "pipeline", "clean", "app.py", "--how", "delete", "--yes")
+    assert refused.returncode == 1
+    assert "there is no folder" in refused.stderr + refused.stdout, "what cannot be seen from here is not gone"
+    (folder / "away").rename(folder / "states")
+
     (folder / "app.py").write_text(APP.replace('"# " + text', '"## " + text'))
     assert "its code changed: app.post" in ok(folder, "pipeline", "plan", "app.py")
     assert "count as built by the code of now" in ok(folder, "pipeline", "accept", "app.py", "post", "--yes")

@@ -12,6 +12,7 @@ from tests.support.waiting import eventually
 from tests.support.web import listening, web_server
 from tests.support.web_app import make_app
 from tidemill import App
+from tidemill.store.database import Database
 
 
 @pytest.fixture
@@ -139,6 +140,36 @@ async def test_runs_are_cancelled_one_or_all_that_match(api: httpx.AsyncClient) 
     assert (await get(api, f"/runs/{dag}"))["state"] == "running"
     await post(api, "/runs/cancel", {"ids": [dag]}, 202)
     assert (await ended(api, dag))["state"] == "cancelled"
+
+
+async def test_no_run_is_started_that_the_audit_does_not_know_of(api: httpx.AsyncClient, database: Database) -> None:
+    flow = (await post(api, "/runs", {"workflow": "Asking", "key": "k"}, 201))["id"]
+    dag = (await post(api, "/runs", {"workflow": "order", "args": {"order": 1}}, 201))["id"]
+    await eventually(lambda: _waits(api, flow))
+    await eventually(lambda: _asked(api, dag))
+    await post(api, "/runs/cancel", {"ids": [dag]}, 202)
+    await ended(api, dag)
+    acts = [
+        ("/runs", {"workflow": "Asking"}),
+        ("/runs", {"workflow": "order", "args": {"order": 2}}),
+        (f"/runs/{flow}/fork", {"at": 1}),
+        (f"/runs/{dag}/rerun", {}),
+    ]
+    await database.fetch("ALTER TABLE tidemill.audit ADD CONSTRAINT full_up CHECK (false) NOT VALID")
+    for path, body in acts:
+        assert (await api.post(path, json=body)).status_code >= 500, path
+    assert len((await get(api, "/runs"))["items"]) == 2
+    await database.fetch("ALTER TABLE tidemill.audit DROP CONSTRAINT full_up")
+    made = [(await post(api, path, body, 201))["id"] for path, body in acts]
+    await post(api, "/runs", {"workflow": "Asking", "key": "k"}, 201)
+    trail = (await get(api, "/audit", action="run", limit=5))["items"]
+    assert [(each["action"], each["target"], each["after"]) for each in reversed(trail)] == [
+        ("run.start", f"r{made[0]}", {"workflow": "Asking", "created": True}),
+        ("run.start", f"r{made[1]}", {"workflow": "order", "created": True}),
+        ("run.fork", f"r{flow}", {"run": made[2], "at": 1}),
+        ("run.rerun", f"r{dag}", {"run": made[3], "start": None, "edited": False}),
+        ("run.start", f"r{flow}", {"workflow": "Asking", "created": False}),
+    ]
 
 
 async def test_runs_of_all_shapes_are_in_one_list(api: httpx.AsyncClient) -> None:

@@ -17,6 +17,7 @@ from tests.support import eventually, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.store import streams as store
+from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 from tidemill.streams import Filtered, HttpSource, JsonlSource, Plan, PostgresSource, Stream, task
 from tidemill.streams.live import InvalidError, LateError, SaturatedError
@@ -143,7 +144,11 @@ async def test_a_dead_letter_tells_everything_and_can_be_replayed(database: Data
         assert await store.replay_dead(database, store.DeadFilter(error="no such words")) == 0
         Recording.seen.clear()
         await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"fail\": 1}'")
-        assert await store.replay_dead(database, store.DeadFilter(stream="s", plan="Recording", why="failed")) == 1
+        which = store.DeadFilter(stream="s", plan="Recording", why="failed")
+        assert await store.replay_dead(database, which, by="ann") == 1
+        (entry,) = await list_audit(database)
+        assert (entry["who"], entry["action"], entry["target"]) == ("ann", "stream.replay", "s")
+        assert json.loads(entry["after"]) == {"count": 1, "stream": "s", "plan": "Recording", "why": "failed"}
         await eventually(lambda: len(Recording.seen) == 2)
         await eventually(lambda: is_zero(database, "stream_retry"))
     assert await value(database, "SELECT count(*) FROM tidemill.dead_letter") == 0

@@ -89,14 +89,14 @@ class FileStates:
 
     def changed_folders(self, folders: Mapping[str, int]) -> list[str]:
         """Those of these folders that files came to or went from since."""
-        changed = []
-        for folder, before in folders.items():
-            try:
-                if os.stat(f"{self.root}/{folder}").st_mtime_ns != before:
-                    changed.append(folder)
-            except OSError:
-                changed.append(folder)
-        return changed
+        return [folder for folder, before in folders.items() if self.folder_time(folder) != before]
+
+    def folder_time(self, folder: str) -> int:
+        """When files last came to a folder or went from it; 0 if it cannot be told."""
+        try:
+            return os.stat(f"{self.root}/{folder}").st_mtime_ns
+        except OSError:
+            return 0
 
     async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
         return self.look_now(paths)

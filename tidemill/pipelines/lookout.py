@@ -179,10 +179,10 @@ class Lookout:
 
     async def quick_survey(self, share: int) -> list[str]:
         """Look for what came and went, and at every `share`-th file: all of them are looked at in so many calls."""
-        if not isinstance(self.states, FileStates):
+        self._round += 1
+        if not isinstance(self.states, FileStates) or self._round % share == 0:
             return await self.survey()
         changed = await self.survey_folders()
-        self._round += 1
         paths = list(self.world.files)[self._round % share :: share]
         return changed + await self.look(paths)
 
@@ -197,6 +197,18 @@ class Lookout:
         changed = await self._survey(asyncio.to_thread(states.survey_now, self.patterns, known))
         self._unseen = list(dict.fromkeys([*unseen, *self._unseen]))
         return changed
+
+    async def unheeded(self, work: Awaitable[None]) -> None:
+        """Have something done that changes folders and no states in them, as manifests do: no reason to list them."""
+        states = self.states
+        if not isinstance(states, FileStates):
+            return await work
+        changed = set(states.changed_folders(self.folders))
+        await work
+        for folder in states.changed_folders(self.folders):
+            if folder not in changed:
+                self.folders[folder] = states.folder_time(folder)
+        return None
 
     async def _survey(self, survey: Awaitable[Survey]) -> list[str]:
         """Take in a look at everything; what was seen since it began is newer, and stays."""

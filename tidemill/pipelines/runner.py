@@ -222,7 +222,7 @@ class PipelineRunner:
             elif changed or retries:
                 await driver.act(lookout.plan(changed, retries))
             if driver.idle.is_set() and driver.manifests.due_in() == 0.0:
-                await driver.manifests.flush()
+                await lookout.unheeded(driver.manifests.flush())
                 give_back_memory(lookout)
 
     async def _scan(self, driver: Driver, *, everything: bool) -> list[str]:

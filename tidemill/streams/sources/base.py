@@ -74,7 +74,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
     """At most so many messages a second, held smoothly."""
     burst: float | None = None
     max_in_flight: int | None = None
-    """At most so many of its messages under way; if not given, so many that the others keep a quarter of their shares."""
+    """At most so many of its messages under way; else as many as leave others a quarter of their shares."""
     eligibilities: frozenset[str] | set[str] = frozenset()
     """Which plans its messages go through."""
     decoder: Any = None
