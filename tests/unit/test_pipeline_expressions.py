@@ -65,3 +65,31 @@ def test_no_text_breaks_it(text: str) -> None:
     except ExpressionError as error:
         value = str(error)
     assert not callable(value) or value is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["'ab'.repeat(1000).repeat(1000)", "'a'.padStart(2000000)", "'a'.padEnd(1e9, 'x')".replace("1e9", "1000000000"),
+     "(1).toFixed(101)", "(1).toFixed(-1)", "'a'.padEnd(3, '')",
+     "'a'.repeat(100000).replaceAll('a', 'b'.repeat(1000))",
+     "'a'.repeat(100000).split('').join('b'.repeat(1000))",
+     "'a'.repeat(60).split('').reduce((a, b) => a + a, 'x')",
+     "'a'.repeat(60).split('').reduce((a, b) => a.concat(a), 'x')",
+     "'a'.repeat(60).split('').reduce((a, b) => a.concat(a), [1])",
+     "'a'.repeat(60).split('').reduce((a, b) => [a, a].flat(), [1])",
+     "'a'.repeat(60).split('').reduce((a, b) => [a, a], [1])",
+     "JSON.stringify('a'.repeat(60).split('').reduce((a, b) => [a, a], [1]))",
+     "'a'.repeat(60).split('').reduce((a, b) => a * a, 3)",
+     "'a'.repeat(1000000).split('').map(x => 'a'.repeat(1000000))"],
+)  # fmt: skip
+def test_an_expression_cannot_take_all_memory(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        evaluate(text, CONTEXT)
+
+
+def test_many_expressions_in_one_text_cannot_either_and_large_files_are_no_trouble() -> None:
+    with pytest.raises(ExpressionError, match="too large"):
+        fill("{{'a'.repeat(1000000)}}" * 100, CONTEXT)
+    large = "tide\n" * 500_000
+    assert fill("{{$.text}}\n", {"text": large}) == f"{large}\n"
+    assert evaluate("$.text.replaceAll('tide', 'ebb').length", {"text": large}) == 2_000_000

@@ -22,10 +22,14 @@ from tidemill.pipelines.workflows.methods import (
     NUMBER_METHODS,
     TEXT_METHODS,
     ExpressionError,
+    bounded,
+    counted,
     is_true,
     kind_of,
     shown,
+    small,
     to_number,
+    writable,
 )
 
 _TOKEN = re.compile(
@@ -48,10 +52,13 @@ def evaluate(text: str, context: Mapping[str, Any], **names: Any) -> Any:
     """The value of an expression; `$` is the context."""
     code = compile_expression(text)
     try:
-        return code({"$": context, **GLOBALS, **names})
+        with counted():
+            return writable(code({"$": context, **GLOBALS, **names}))
     except ExpressionError as error:
         raise ExpressionError(f"{text.strip()!r}: {error}") from error
-    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+    except MemoryError:
+        raise ExpressionError(f"{text.strip()!r} needs more memory than there is") from None
+    except (TypeError, ValueError, ArithmeticError, RecursionError, LookupError, AttributeError) as error:
         raise ExpressionError(f"{text.strip()!r} cannot be evaluated: {error}") from error
 
 
@@ -61,12 +68,24 @@ def fill(value: Any, context: Mapping[str, Any], **names: Any) -> Any:
         alone = _HOLE.fullmatch(value.strip())
         if alone is not None and "{{" not in alone[1]:
             return evaluate(alone[1], context, **names)
-        return _HOLE.sub(lambda hole: shown(evaluate(hole[1], context, **names)), value)
+        return _filled(value, context, names)
     if isinstance(value, list):
         return [fill(each, context, **names) for each in value]
     if isinstance(value, Mapping):
         return {key: fill(each, context, **names) for key, each in value.items()}
     return value
+
+
+def _filled(text: str, context: Mapping[str, Any], names: Mapping[str, Any]) -> str:
+    size = len(text)
+
+    def put(hole: re.Match[str]) -> str:
+        nonlocal size
+        value = shown(evaluate(hole[1], context, **names))
+        size = bounded(size + len(value))
+        return value
+
+    return _HOLE.sub(put, text)
 
 
 def compile_expression(text: str) -> Code:
@@ -343,8 +362,10 @@ def _binary(op: str, left: Code, right: Code) -> Code:
             return a != b
         if op == "+":
             if isinstance(a, str) or isinstance(b, str):
-                return shown(a) + shown(b)
-            return to_number(a) + to_number(b)
+                one, other = shown(a), shown(b)
+                bounded(len(one) + len(other))
+                return one + other
+            return small(to_number(a) + to_number(b))
         if op in ("<", "<=", ">", ">="):
             if not (isinstance(a, str) and isinstance(b, str)):
                 a, b = to_number(a), to_number(b)
@@ -353,7 +374,7 @@ def _binary(op: str, left: Code, right: Code) -> Code:
         if op == "/":
             result = a / b
             return int(result) if result == int(result) else result
-        return a - b if op == "-" else a * b if op == "*" else math.fmod(a, b)
+        return small(a - b if op == "-" else a * b) if op in "-*" else math.fmod(a, b)
 
     return work
 

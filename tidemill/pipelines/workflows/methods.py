@@ -5,14 +5,65 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from tidemill.core.errors import ConfigError
 
 
+#: The most characters or items that one method makes of nothing, that one puts together of what is there, that one
+#: expression makes in all; and how long a number may be.
+MOST_MADE, MOST_JOINED, MOST_IN_ALL, MOST_BITS = 1_000_000, 10_000_000, 50_000_000, 1024
+
+_made: ContextVar[list[int] | None] = ContextVar("made", default=None)
+
+
 class ExpressionError(ConfigError):
     """An expression that cannot be read, or that leads nowhere."""
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """An expression's own account of what it makes: its text may come from anybody."""
+    token = _made.set([0])
+    try:
+        yield
+    finally:
+        _made.reset(token)
+
+
+def bounded(size: int, most: int = MOST_JOINED) -> int:
+    """The size of what is about to be made, if that is not too much."""
+    made = _made.get()
+    if made is not None:
+        made[0] += max(size, 0)
+    if size > most or (made is not None and made[0] > MOST_IN_ALL):
+        raise ExpressionError(f"it would become too large: {most:,} characters or items is the most")
+    return size
+
+
+def small(number: Any) -> Any:
+    """A number, if it is not longer than any that JSON is good for."""
+    if isinstance(number, int) and number.bit_length() > MOST_BITS:
+        raise ExpressionError("the number is too large")
+    return number
+
+
+def writable(value: Any) -> Any:
+    """A value, if writing it out would end: one list may be in another many times."""
+    nodes, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        nodes += 1 + (len(each) if isinstance(each, str) else 0)
+        if isinstance(each, Mapping):
+            stack += each.values()
+        elif isinstance(each, list):
+            stack += each
+        if nodes + len(stack) > MOST_IN_ALL:
+            raise ExpressionError(f"it is too large: {MOST_IN_ALL:,} characters and items is the most")
+    return value
 
 
 def to_number(value: Any) -> Any:
@@ -35,7 +86,7 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     try:
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return value if isinstance(value, str) else json.dumps(writable(value), ensure_ascii=False)
     except (ValueError, RecursionError) as error:
         raise ExpressionError(f"{kind_of(value)} is too large to be written as text") from error
 
@@ -54,6 +105,41 @@ def _slice(value: Any, start: int = 0, end: int | None = None) -> Any:
     return value[int(start) : None if end is None else int(end)]
 
 
+def _repeat(text: str, times: Any) -> str:
+    bounded(len(text) * int(times), MOST_MADE)
+    return text * int(times)
+
+
+def _pad(text: str, size: Any, fill: str, how: Callable[[str, int, str], str]) -> str:
+    if not isinstance(fill, str) or len(fill) != 1:
+        raise ExpressionError("a text is padded with one character")
+    bounded(int(size), MOST_MADE)
+    return how(text, int(size), fill)
+
+
+def _replace(text: str, old: str, new: str, most: int = -1) -> str:
+    found = text.count(old) if most < 0 else min(text.count(old), most)
+    bounded(len(text) + found * (len(new) - len(old)))
+    return text.replace(old, new, most)
+
+
+def _joined(parts: Sequence[str], by: str = "") -> str:
+    bounded(sum(map(len, parts)) + len(by) * max(len(parts) - 1, 0))
+    return by.join(parts)
+
+
+def _spread(lists: Sequence[Any]) -> list[Any]:
+    """The items of lists, and what is no list, in one."""
+    bounded(sum(len(each) if isinstance(each, list) else 1 for each in lists))
+    return [item for each in lists for item in (each if isinstance(each, list) else [each])]
+
+
+def _fixed(number: Any, digits: Any = 0) -> str:
+    if not 0 <= int(digits) <= 100:
+        raise ExpressionError(f"toFixed takes 0 to 100 digits, and not {int(digits)}")
+    return f"{to_number(number):.{int(digits)}f}"
+
+
 def _reduce(value: list[Any], function: Callable[..., Any], *start: Any) -> Any:
     items = list(value)
     result = start[0] if start else items.pop(0)
@@ -66,19 +152,19 @@ TEXT_METHODS: dict[str, Callable[..., Any]] = {
     "toUpperCase": str.upper,
     "toLowerCase": str.lower,
     "trim": str.strip,
-    "split": lambda s, by: s.split(by) if by else list(s),
-    "replace": lambda s, old, new: s.replace(old, new, 1),
-    "replaceAll": lambda s, old, new: s.replace(old, new),
+    "split": lambda s, by: s.split(by) if by and bounded(s.count(by)) >= 0 else list(s[: bounded(len(s))]),
+    "replace": lambda s, old, new: _replace(s, old, new, 1),
+    "replaceAll": lambda s, old, new: _replace(s, old, new),
     "slice": _slice,
     "substring": _slice,
     "includes": lambda s, part: part in s,
     "startsWith": lambda s, p: s.startswith(p),
     "endsWith": lambda s, p: s.endswith(p),
     "indexOf": lambda s, p: s.find(p),
-    "concat": lambda s, *more: s + "".join(map(shown, more)),
-    "padStart": lambda s, n, fill=" ": s.rjust(int(n), fill[0]),
-    "padEnd": lambda s, n, fill=" ": s.ljust(int(n), fill[0]),
-    "repeat": lambda s, n: s * min(int(n), 10_000),
+    "concat": lambda s, *more: _joined([s, *map(shown, more)]),
+    "padStart": lambda s, n, fill=" ": _pad(s, n, fill, str.rjust),
+    "padEnd": lambda s, n, fill=" ": _pad(s, n, fill, str.ljust),
+    "repeat": _repeat,
     "toString": lambda s: s,
     "charAt": lambda s, at: s[int(at) : int(at) + 1],
 }
@@ -88,23 +174,23 @@ LIST_METHODS: dict[str, Callable[..., Any]] = {
     "find": lambda v, f: next((each for each in v if is_true(f(each))), None),
     "some": lambda v, f: any(is_true(f(each)) for each in v),
     "every": lambda v, f: all(is_true(f(each)) for each in v),
-    "join": lambda v, by=",": by.join(map(shown, v)),
+    "join": lambda v, by=",": _joined([shown(each) for each in v], by),
     "slice": _slice,
     "includes": lambda v, each: each in v,
     "indexOf": lambda v, each: v.index(each) if each in v else -1,
-    "concat": lambda v, *more: [*v, *(i for m in more for i in (m if isinstance(m, list) else [m]))],
+    "concat": lambda v, *more: _spread([v, *more]),
     "reverse": lambda v: v[::-1],
     "sort": lambda v: sorted(v),
-    "flat": lambda v: [i for m in v for i in (m if isinstance(m, list) else [m])],
+    "flat": _spread,
     "reduce": _reduce,
     "at": lambda v, at: v[int(at)],
 }
 NUMBER_METHODS: dict[str, Callable[..., Any]] = {
-    "toFixed": lambda n, digits=0: f"{to_number(n):.{int(digits)}f}",
+    "toFixed": _fixed,
     "toString": lambda n: shown(n),
 }
 GLOBALS: dict[str, Any] = {
-    "JSON": {"stringify": lambda value, *_: json.dumps(value, ensure_ascii=False), "parse": json.loads},
+    "JSON": {"stringify": lambda value, *_: json.dumps(writable(value), ensure_ascii=False), "parse": json.loads},
     "Math": {
         "round": round,
         "floor": math.floor,
