@@ -19,7 +19,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
@@ -47,35 +47,21 @@ from tidemill.engine.seams import (
 from tidemill.engine.settings import Settings, load_settings
 from tidemill.engine.task import Periodic, Task, TaskOptions
 from tidemill.engine.worker import Worker
-from tidemill.jobs import Jobs
+from tidemill.shapes import Shapes
 from tidemill.store.database import Database
 from tidemill.store.migrate import OWN_CHAIN, Chain
 from tidemill.store.schedules import Declared
 from tidemill.store.workers import QueueLimit
 
-if TYPE_CHECKING:  # A shape is loaded when it is used: a process that has only jobs to do starts at once.
-    from tidemill.dags.handle import DagHandle
-    from tidemill.dags.model import Dag
+if TYPE_CHECKING:
     from tidemill.engine.keeper import RunKeeper
-    from tidemill.flows.events import Event, StartEvent
-    from tidemill.flows.handle import RunHandle
-    from tidemill.flows.workflow import Workflow
-    from tidemill.monitors.declared import Monitors
-    from tidemill.monitors.model import Monitor
     from tidemill.monitors.runner import MonitorRunner
-    from tidemill.pipelines.declared import Pipelines
-    from tidemill.pipelines.model import Pipeline
-    from tidemill.pipelines.workflows import TriggerWorkflow
-    from tidemill.runs import Runs
-    from tidemill.streaming import Streams
-    from tidemill.streams.model import Stream
 
 P = ParamSpec("P")
 R = TypeVar("R")
-W = TypeVar("W", bound="Workflow")
 
 
-class App(Jobs):
+class App(Shapes):
     """One application: its tasks, schedules and queues, and its way to the database."""
 
     retry = staticmethod(retry)
@@ -115,40 +101,6 @@ class App(Jobs):
         if self._settings is None:
             self._settings = load_settings(**self._arguments)
         return self._settings
-
-    # -- the shapes --------------------------------------------------------------------------------
-
-    @cached_property
-    def runs(self) -> Runs:
-        """The workflows and dags of this application, and their runs."""
-        from tidemill.runs import Runs
-
-        return Runs(self._reach, self._origin, self.tasks, self.seams)
-
-    @cached_property
-    def monitors(self) -> Monitors:
-        """The monitors of this application, by name."""
-        from tidemill.monitors.declared import Monitors
-
-        return Monitors(self.tasks, self._reach)
-
-    @cached_property
-    def pipelines(self) -> Pipelines:
-        """The pipelines of this application."""
-        from tidemill.pipelines.declared import Pipelines
-
-        return Pipelines(self.tasks, self._reach)
-
-    @cached_property
-    def streams(self) -> Streams:
-        """The streams of this application."""
-        from tidemill.streaming import Streams
-
-        return Streams(self._reach, self.pipelines)
-
-    def uses(self, shape: Literal["runs", "monitors", "pipelines", "streams"]) -> bool:
-        """Whether anything of a shape was declared or asked for, which is when it is loaded."""
-        return shape in vars(self)
 
     @cached_property
     def models(self) -> dict[str, ModelSpec]:
@@ -290,30 +242,6 @@ class App(Jobs):
             raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start")
         self.limits[check_name("queue", name)] = QueueLimit(name, per_second, burst)
 
-    @overload
-    def workflow(self, cls: type[W], /, *, name: str | None = None, **options: Any) -> type[W]: ...
-
-    @overload
-    def workflow(self, /, *, name: str | None = None, **options: Any) -> Callable[[type[W]], type[W]]: ...
-
-    def workflow(self, cls: type[W] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-        """Declare a workflow whose runs may be durable: `@app.workflow`, or with options `@app.workflow(timeout=None)`.
-
-        `options` are those of the workflow's constructor. Its name, by which runs remember it, is that of its class.
-        """
-        if cls is None:
-            return partial(self.workflow, name=name, **options)
-        self.runs.declare(cls(**options), name or cls.__name__)
-        return cls
-
-    def stream(self, stream: Stream) -> Stream:
-        """Declare a stream: messages of many topics through plans."""
-        return self.streams.declare(stream)
-
-    def monitor(self, watch: Monitor, /) -> Monitor:
-        """Declare a monitor, which `tidemill monitor run` and `tidemill up` follow."""
-        return self.monitors.declare(watch)
-
     def add_page(self, page: Page, /) -> Page:
         """Declare a page of the application's own, which the server shows at `/pages/NAME/`."""
         if page.name in self.pages:
@@ -341,77 +269,6 @@ class App(Jobs):
             )
             for periodic in self.periodics.values()
         ]
-
-    # -- starting runs ----------------------------------------------------------------------------
-
-    def dag(self, dag: Dag, /) -> Dag:
-        """Declare a dag, so that its runs can be started by its name."""
-        return self.runs.declare_dag(dag)
-
-    def pipeline(self, pipeline: Pipeline, /) -> Pipeline:
-        """Declare a pipeline, with all its stages: `tidemill up` and `app.running()` keep it up to date."""
-        return self.pipelines.declare(pipeline)
-
-    def trigger(self, workflow: TriggerWorkflow, /) -> Task[Any, Any]:
-        """Declare a workflow file that runs once for each event: of `POST /api/v1/triggers/NAME`, and its schedules."""
-        task = self.pipelines.declare_trigger(workflow)
-        for at, spec in enumerate(workflow.schedules):
-            name = task.name if at == 0 else f"{task.name}#{at + 1}"
-            args = task.signature.bind((), {"payload": {"schedule": name}})
-            self.periodics[name] = Periodic(name, task.name, spec, args, catchup="one", jitter=0.0)
-        return task
-
-    @overload
-    async def start(self, what: Dag, /, *, unique_key: str | None = None, **fields: Any) -> DagHandle: ...
-
-    @overload
-    async def start(
-        self,
-        what: type[Workflow],
-        /,
-        *,
-        start_event: StartEvent | None = None,
-        unique_key: str | None = None,
-        **fields: Any,
-    ) -> RunHandle: ...
-
-    @overload
-    async def start(
-        self,
-        what: str,
-        /,
-        *,
-        start_event: StartEvent | None = None,
-        unique_key: str | None = None,
-        **fields: Any,
-    ) -> Any: ...
-
-    async def start(
-        self,
-        what: type[Workflow] | Dag | str,
-        /,
-        *,
-        start_event: StartEvent | None = None,
-        unique_key: str | None = None,
-        **fields: Any,
-    ) -> RunHandle | DagHandle:
-        """Start a durable run of a workflow or a dag: once this returns, it survives any crash.
-
-        The fields of the start event, or the arguments of the dag's run, are given by name. With a `unique_key`, a
-        second start of the same workflow or dag gives the run that has the key: `handle.created` is False.
-        """
-        dag = await self.runs.find_dag(what)
-        if dag is not None:
-            return await self.runs.start_dag(dag, fields, unique_key)
-        return await self.runs.start(what, start_event, unique_key, fields)  # pyright: ignore[reportArgumentType]
-
-    async def fork(self, run: RunHandle | int, *, at: int, event: Event | None = None) -> RunHandle:
-        """A new run that begins where another was after tick `at`; with `event`, that tick brought this one instead."""
-        return await self.runs.fork(run, at=at, event=event)
-
-    async def run(self, number: int) -> Any:
-        """A handle on a run that was started before, by any process."""
-        return await self.runs.find(number)
 
     # -- living -----------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.engine.telemetry.address import read_address
+from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.store.database import Database
 
 log = structlog.get_logger("tidemill.metrics")
@@ -46,6 +46,8 @@ class MetricsEndpoint:
         except OSError as error:
             raise ConfigError(f"metrics cannot be served at {self._host}:{self._port}: {_why(error)}") from error
         log.info("metrics served", url=self.url)
+        if not is_loopback(self._host):
+            log.warning("metrics are open to everybody who reaches this address: nobody is asked for a token")
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from tidemill.core.errors import ConfigError
 
-
 #: The most characters or items that one method makes of nothing, that one puts together of what is there, that one
 #: expression makes in all; and how long a number may be.
 MOST_MADE, MOST_JOINED, MOST_IN_ALL, MOST_BITS = 1_000_000, 10_000_000, 50_000_000, 1024
@@ -53,16 +52,18 @@ def small(number: Any) -> Any:
 
 def writable(value: Any) -> Any:
     """A value, if writing it out would end: one list may be in another many times."""
-    nodes, stack = 0, [value]
+    items, characters, stack = 0, 0, [value]
     while stack:
         each = stack.pop()
-        nodes += 1 + (len(each) if isinstance(each, str) else 0)
-        if isinstance(each, Mapping):
+        items += 1
+        if isinstance(each, str):
+            characters += len(each)
+        elif isinstance(each, Mapping):
             stack += each.values()
         elif isinstance(each, list):
             stack += each
-        if nodes + len(stack) > MOST_IN_ALL:
-            raise ExpressionError(f"it is too large: {MOST_IN_ALL:,} characters and items is the most")
+        if items > MOST_MADE or characters > MOST_IN_ALL:
+            raise ExpressionError(f"it is too large: {MOST_MADE:,} items, {MOST_IN_ALL:,} characters is the most")
     return value
 
 
