@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from tests.support import eventually, finished, running, running_orchestrator, running_worker, worker_process
 from tests.support.apps import declare
@@ -350,3 +351,13 @@ async def _ending(reader: asyncio.StreamReader) -> bytes:
         return await asyncio.wait_for(reader.read(), 15)
     except ConnectionError:
         return b""
+
+
+@pytest.mark.parametrize(("host", "warned"), [("127.0.0.1", False), ("0.0.0.0", True)])
+async def test_metrics_that_other_machines_can_reach_are_warned_of(
+    database: Database, address: str, host: str, warned: bool
+) -> None:
+    with capture_logs() as lines:
+        async with MetricsEndpoint(database, address.replace("127.0.0.1", host)):
+            pass
+    assert any(line["log_level"] == "warning" and "open to everybody" in line["event"] for line in lines) == warned

@@ -281,6 +281,10 @@ async def test_orphans_are_listed_and_then_cleaned_up(
     await post(api, "/pipelines/press/clean", {"how": "delete", "count": 2}, 409)
     assert f"clean/{DAYS[0]}.txt" in tree(tmp_path)
     put(tmp_path, {f"notes/{DAYS[0]}.txt": f"tide of {DAYS[0]}\n"})
+    await database.fetch("ALTER TABLE tidemill.audit ADD CONSTRAINT full_up CHECK (false) NOT VALID")
+    assert (await api.post("/pipelines/press/clean", json={"how": "delete"})).status_code >= 500
+    assert f"page/{DAYS[1]}.html" in tree(tmp_path), "nothing is cleaned up that the audit does not know of"
+    await database.fetch("ALTER TABLE tidemill.audit DROP CONSTRAINT full_up")
     done = await post(api, "/pipelines/press/clean", {})
     assert done == {"kept": 0, "archived": 2, "deleted": 0}
     assert f"page/{DAYS[1]}.html" not in tree(tmp_path)
