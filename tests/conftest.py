@@ -5,6 +5,7 @@ TIDEMILL_TEST_DATABASE_URL   a server to use (its user may create databases); un
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Iterator
 
 import msgspec
@@ -22,6 +23,12 @@ def server() -> Iterator[TestServer]:
     """The PostgreSQL that all tests share."""
     with shared_server() as running:
         yield running
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _settled_memory() -> None:
+    """What earlier modules have left is not gone through by every later collection: there is a lot of it."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 /** Settings: the theme, tokens for programs and people, and what this is. */
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
-import { get, post, put, remove } from "../api";
+import { get, look, put, remove } from "../api";
 import { useAction } from "../parts/acting";
 import { Button, bytes, Chips, Dialog, Empty, Fact, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
 import { useMay, useSession } from "../session";
@@ -241,7 +241,7 @@ function MakeToken({ onClose }: { onClose: () => void }) {
   const [lasts, setLasts] = useState("90d");
   const [secret, setSecret] = useState<string | null>(null);
   const doing = useAction<void, { secret: string }>({
-    act: () => post<{ secret: string }>("/tokens", { name, scope, expires_in: lasts || null }),
+    act: () => look<{ secret: string }>("/tokens", { name, scope, expires_in: lasts || null }),
     then: (made) => setSecret(made.secret),
   });
   const submit = (event: FormEvent) => {
