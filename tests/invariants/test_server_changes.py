@@ -53,7 +53,7 @@ async def test_a_stream_resumed_over_a_restart_misses_no_change(database: Databa
         web.client() as api,
         listening(api, "/changes", heard.last_id) as again,
     ):
-        await eventually(lambda: set(names) <= again.names("queues"), timeout=5)
+        await eventually(lambda: set(names) <= again.names("queues"))
         assert "before" not in again.names("queues"), "what was told already is not told again"
         assert "reset" not in [kind for kind, _ in again.events]
 
@@ -65,7 +65,7 @@ async def test_changes_while_nobody_was_connected_are_told_on_return(database: D
         for number in range(300):
             await put(database, f"q{number}")
         async with listening(api, "/changes", heard.last_id) as again:
-            await eventually(lambda: {f"q{number}" for number in range(300)} <= again.names("queues"), timeout=5)
+            await eventually(lambda: {f"q{number}" for number in range(300)} <= again.names("queues"))
 
 
 async def test_a_transaction_that_commits_late_is_told_although_later_ones_were(
@@ -83,7 +83,7 @@ async def test_a_transaction_that_commits_late_is_told_although_later_ones_were(
             assert "late" not in heard.names("queues")
         await transaction.commit()
         async with listening(api, "/changes", heard.last_id) as again:
-            await eventually(lambda: "late" in again.names("queues"), timeout=5)
+            await eventually(lambda: "late" in again.names("queues"))
             assert "early-4" not in again.names("queues")
     await late.close()
 
@@ -95,7 +95,7 @@ async def test_two_servers_continue_each_others_streams(database: Database, data
             await eventually(lambda: "first" in heard.names("queues"))
         await put(database, "second")
         async with two.client() as api, listening(api, "/changes", heard.last_id) as again:
-            await eventually(lambda: "second" in again.names("queues"), timeout=5)
+            await eventually(lambda: "second" in again.names("queues"))
             assert "first" not in again.names("queues")
 
 
