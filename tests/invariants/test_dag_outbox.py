@@ -30,6 +30,7 @@ from tests.support.dag_runs import (
 )
 from tests.support.durable import deeds, make_tables, open_gates, running_keeper, ticks_of
 from tests.support.processes import start_worker
+from tests.support.waiting import time_to_connect
 from tidemill import App
 from tidemill.core.codec import encode
 from tidemill.dags import Dag, node
@@ -105,6 +106,7 @@ async def test_every_node_is_dispatched_once_while_all_connections_are_cut(
     """Runs are begun by whoever asks and taken up, or begun by the keeper in the same process."""
     cutter = await asyncpg.connect(database_url, server_settings={"application_name": "the cutter"})
     over = asyncio.Event()
+    pause = 0.05 + 6 * await time_to_connect(database_url)
 
     async def cut() -> int:
         cuts = 0
@@ -113,7 +115,7 @@ async def test_every_node_is_dispatched_once_while_all_connections_are_cut(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()"
                 " AND application_name NOT IN ('the cutter', 'test') AND query LIKE '%tidemill%' AND random() < 0.5"
             )
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause)
         return cuts
 
     # The lease is long: a lost connection must not need the orchestrator's help.

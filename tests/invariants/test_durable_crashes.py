@@ -10,6 +10,7 @@ import pytest
 from tests.support import durable as flows
 from tests.support import eventually, keeper_process, running_orchestrator, value
 from tests.support.durable import Chain, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
+from tests.support.waiting import time_to_connect
 from tidemill import App
 from tidemill.engine.lifeline import EXIT_FENCED
 from tidemill.flows.events import StartEvent
@@ -165,14 +166,14 @@ async def answer(database: Database, run: RunHandle, word: str) -> None:
 
 async def kill_backends(database: Database, over: asyncio.Event) -> int:
     """End the keeper's connections again and again; returns how many."""
-    killed = 0
+    killed, pause = 0, 0.03 + 6 * await time_to_connect(database.dsn)
     while not over.is_set():
         rows = await database.fetch(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test keeper'"
             " AND datname = current_database() AND query LIKE '%AS MATERIALIZED%'"
         )
         killed += len(rows)
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(pause)
     return killed
 
 

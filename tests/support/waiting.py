@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable
 from typing import Any
+
+import asyncpg
 
 PATIENCE = 40.0
 
@@ -25,3 +28,12 @@ async def eventually(
         if loop.time() > give_up:
             raise AssertionError(f"not within {timeout:g} s: {what or inspect.getsource(condition).strip()} ({seen=})")
         await asyncio.sleep(interval)
+
+
+async def time_to_connect(url: str) -> float:
+    """How long a new connection takes here: whoever cuts connections must leave more than that between two cuts."""
+    began = time.perf_counter()
+    connection = await asyncpg.connect(url)
+    took = time.perf_counter() - began
+    await connection.close()
+    return took
