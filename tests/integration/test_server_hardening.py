@@ -147,7 +147,7 @@ def test_a_number_of_thousands_of_digits_is_not_shown(place: Place) -> None:
     text = json.dumps({"mode": "trigger", "nodes": nodes, "connections": arrows})
     tried = place.ask("POST", "/workflow-files/dry-run", {"path": "a.json", "text": text}, role="operate")
     assert tried.status_code == 200, tried.text
-    assert tried.text.count("the number is too large") == 2
+    assert "the number is too large" in tried.text
     assert "999" not in tried.text
 
 

@@ -104,7 +104,8 @@ class Database:
     ) -> None:
         self.settings = settings.validate()
         self.embedded = _embedded(settings.directory) if settings.url is None else None
-        self._session = {"application_name": application, **(session or {})}
+        # Our statements are short: compiling one takes longer than a hundred of them.
+        self._session = {"application_name": application, "jit": "off", **(session or {})}
         self._pool: asyncpg.Pool | None = None
         self._rewritten: dict[str, str] = {}
 
