@@ -13,6 +13,7 @@ from typing import Any
 
 from tidemill.core.errors import NotFoundError
 from tidemill.monitors import Incoming, JsonlSource, Monitor, Page, absent, momentary, sustained
+from tidemill.monitors.drain import keep_buffers
 from tidemill.monitors.recompute import shard_of
 from tidemill.monitors.runner import MonitorRunner
 from tidemill.store.database import Database, DatabaseSettings
@@ -88,6 +89,7 @@ async def prepare(database: Database, entities: int) -> None:
 
 async def measure_ingest(dsn: str, pages: int) -> float:
     """Events a second: one statement a page, rows and cursor together."""
+    keep_buffers()
     database = await open_database(dsn)
     await prepare(database, 200)
     made = [page_of(number * PAGE, 200) for number in range(pages)]

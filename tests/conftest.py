@@ -1,21 +1,52 @@
 """Fixtures for all tests: a real PostgreSQL for the session, a fresh database for each test, an application on it.
 
 TIDEMILL_TEST_DATABASE_URL   a server to use (its user may create databases); unset: an embedded one
+TMPDIR                       where databases and other files are made; unset: in memory, if there is enough of it
 """
 
 from __future__ import annotations
 
 import gc
+import os
+import signal
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 
 import msgspec
+import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.apps import TABLES
 from tests.support.server import TestServer, shared_server
+from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.engine.settings import Settings
 from tidemill.store.database import Database, DatabaseSettings
+
+MEMORY, ENOUGH = "/dev/shm", 8 * 2**30
+
+
+def memory_is_roomy() -> bool:
+    """Whether files can be kept in memory: a database is made and dropped there ten times as quickly as on a disk."""
+    if not os.access(MEMORY, os.W_OK):
+        return False
+    found = os.statvfs(MEMORY)
+    free = min(found.f_bavail * found.f_frsize, psutil.virtual_memory().available)
+    return free > ENOUGH and not found.f_flag & os.ST_NOEXEC
+
+
+if "TMPDIR" not in os.environ and memory_is_roomy():
+    os.environ["TMPDIR"] = tempfile.tempdir = MEMORY
+
+# Whoever starts the tests in the background may have them ignore Ctrl-C; the processes of tests heed it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples every time, however slow the machine is; others are looked for with --hypothesis-profile=default.
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")
@@ -63,8 +94,8 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def app(database_url: str) -> AsyncIterator[App]:
-    """An application on the fresh database, with short leases and no tasks yet."""
-    app = App("test", database_url=database_url, lease=1.5, heartbeat=0.3, grace=5)
+    """An application on the fresh database, with no tasks yet."""
+    app = App("test", database_url=database_url, grace=5, **PATIENT)
     yield app
     await app.close()
     app.close_sync()

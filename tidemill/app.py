@@ -80,7 +80,7 @@ class App(Shapes):
     ) -> None:
         self.name = check_name("application", name)
         self.seams = Seams(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
-        self.tasks = ResolvingTasks(node_resolver)
+        self.tasks = ResolvingTasks(node_resolver, self._filed_task)
         self._models = tuple(models)
         self.periodics: dict[str, Periodic] = {}
         self.limits: dict[str, QueueLimit] = {}
@@ -284,10 +284,10 @@ class App(Shapes):
         """
         async with self.database() as database:
             roles: list[Role] = [Orchestrator(database, self.settings.orchestrator(), chains=self.chains)]
-            if self.tasks or queues is not None or self.seams.node_resolver is not None:
+            if self.tasks or queues is not None or self.seams.node_resolver is not None or self._workflow_folder():
                 roles.append(self.worker(queues, concurrency=concurrency, database=database))
             roles.append(Scheduler(database, self.name, self.declared_schedules()))
-            if self.uses("pipelines") and self.pipelines.declared:
+            if self._workflow_folder() or (self.uses("pipelines") and self.pipelines.declared):
                 roles.append(self.pipelines.runner(database, keep_days=self.settings.keep_days))
             if self.uses("streams"):
                 roles += self.streams.dispatchers(database, self.source)
@@ -311,10 +311,11 @@ class App(Shapes):
         return Database(self.settings.database(), application=application or f"tidemill {self.name}")
 
     def served_queues(self) -> Iterable[str]:
-        """The queues that this application's tasks and dags name."""
+        """The queues that this application's tasks, dags and workflow files name."""
         found = () if self.seams.node_resolver is None else (DEFAULT_QUEUE,)
         nodes = self.runs.queues() if self.uses("runs") else ()
-        return dict.fromkeys([*self.tasks.queues(), *nodes, *found])
+        filed = self.pipelines.filed_queues() if self._workflow_folder() else ()
+        return dict.fromkeys([*self.tasks.queues(), *nodes, *filed, *found])
 
     def worker(
         self, queues: Iterable[str] | None = None, *, concurrency: int | None = None, database: Database | None = None
@@ -371,6 +372,12 @@ class App(Shapes):
         await self.close()
 
     # -- inner parts ------------------------------------------------------------------------------
+
+    def _workflow_folder(self) -> str | None:
+        return self.settings.workflow_folder
+
+    def _filed_task(self, name: str) -> Task[Any, Any] | None:
+        return self.pipelines.filed_task(name) if self._workflow_folder() else None
 
     async def _reach(self) -> Database:
         return (await self._access.open()).database

@@ -41,6 +41,9 @@ class Shapes(Jobs):
     async def _reach(self) -> Database:
         raise NotImplementedError
 
+    def _workflow_folder(self) -> str | None:
+        raise NotImplementedError
+
     @cached_property
     def runs(self) -> Runs:
         """The workflows and dags of this application, and their runs."""
@@ -60,7 +63,7 @@ class Shapes(Jobs):
         """The pipelines of this application."""
         from tidemill.pipelines.declared import Pipelines
 
-        return Pipelines(self.tasks, self._reach)
+        return Pipelines(self.tasks, self._reach, self._workflow_folder)
 
     @cached_property
     def streams(self) -> Streams:

@@ -8,6 +8,7 @@ CLASSROOM_HOURS      when there are lessons, as in "Mon-Fri 08:00-15:30": only t
 CLASSROOM_TIMEZONE   of these hours, as in Europe/Paris; UTC, if not given
 CLASSROOM_GLASS      1 has the glass box follow everybody as well, as a second monitor
 CLASSROOM_KEY        with which pseudonyms are made; without it they are others after each start
+CLASSROOM_STREAMS    how many pages may be open on one server; 500, if not given
 """
 
 from __future__ import annotations

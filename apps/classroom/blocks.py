@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal
-from xml.etree import ElementTree
+from xml.parsers import expat
 
 import msgspec
 
@@ -19,6 +19,7 @@ from tidemill.monitors.decoders import Tree
 Profile = Literal["document", "corrected"]
 ROOT = "(program)"
 EDGES = ("value", "statement", "next")
+_BLOCKS = ("block", "shadow")
 _STATEMENT = re.compile(r"(DO|STACK|SUBSTACK|ELSE|STATEMENT|BODY)\d*\Z", re.IGNORECASE)
 
 
@@ -26,7 +27,7 @@ class BadProgramError(ValueError):
     """A workspace that is neither Blockly's XML nor its JSON."""
 
 
-class Block(msgspec.Struct):
+class Block(msgspec.Struct, gc=False):
     """A block: its type and fields, and the blocks that hang on it by connection and slot."""
 
     type: str
@@ -72,60 +73,81 @@ def read_program(workspace: Any) -> Program:
 def _from_xml(text: str) -> Program:
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise BadProgramError("this is not a workspace: it declares entities")
+    reading = _Reading()
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.StartElementHandler, parser.EndElementHandler = reading.begin, reading.end
+    parser.CharacterDataHandler = reading.text
     try:
-        root = ElementTree.fromstring(text)  # noqa: S314 - without entities there is nothing to expand
-    except ElementTree.ParseError as error:
+        parser.Parse(text, True)
+    except (expat.ExpatError, UnicodeEncodeError) as error:
         raise BadProgramError(f"this is not a workspace: {error}") from error
-    tops = [root] if _name(root.tag) == "block" else [child for child in root if _name(child.tag) == "block"]
-    return Program(tuple(_block(top) for top in tops))
+    return Program(tuple(reading.tops))
 
 
-def _block(element: Any) -> Block:
-    """A block and all that hangs on it. Stacks are walked, not recursed into: they may be long."""
-    chain: list[tuple[Any, list[tuple[str, str]], list[Any], list[Any]]] = []
-    following = element
-    while following is not None:
-        block, following = following, None
-        fields: list[tuple[str, str]] = []
-        values: list[Any] = []
-        statements: list[Any] = []
-        for child in block:
-            kind = _name(child.tag)
+class _Open:
+    """An element that has begun: a block, a field, a slot, or one that does not matter."""
+
+    __slots__ = ("block", "fields", "kind", "name", "shadow", "statements", "text", "values")
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, name
+        self.block: Block | None = None
+        """The block in a slot, or the one that follows a block."""
+        if kind in _BLOCKS:
+            self.fields: list[tuple[str, str]] = []
+            self.values: list[tuple[str, str, Block]] = []
+            self.statements: list[tuple[str, str, Block]] = []
+        else:
+            self.shadow: Block | None = None
+            self.text = ""
+
+
+class _Reading:
+    """Makes blocks as their elements end: without recursion, for stacks may be long."""
+
+    def __init__(self) -> None:
+        self.tops: list[Block] = []
+        self._open: list[_Open] = []
+
+    def begin(self, tag: str, attributes: dict[str, str]) -> None:
+        kind = tag.rpartition(":")[2]
+        self._open.append(_Open(kind, attributes.get("type", "?") if kind in _BLOCKS else attributes.get("name", "")))
+
+    def text(self, said: str) -> None:
+        if (around := self._open[-1]).kind == "field":
+            around.text += said
+
+    def end(self, _tag: str) -> None:
+        done = self._open.pop()
+        kind = done.kind
+        if kind in _BLOCKS:
+            self._made(done)
+        elif self._open and (around := self._open[-1]).kind in _BLOCKS:
             if kind == "field":
-                fields.append((child.get("name", ""), (child.text or "").strip()))
-            elif kind == "value":
-                values.append(child)
-            elif kind == "statement":
-                statements.append(child)
+                around.fields.append((done.name, done.text.strip()))
             elif kind == "next":
-                following = next((held for held in child if _name(held.tag) == "block"), None)
-        chain.append((block, fields, values, statements))
-    made: Block | None = None
-    for block, fields, values, statements in reversed(chain):
-        inputs = [
-            (kind, slot.get("name", ""), _block(held))
-            for kind, slots in (("value", values), ("statement", statements))
-            for slot in slots
-            if (held := _held(slot)) is not None
-        ]
-        if made is not None:
-            inputs.append(("next", "", made))
-        fields.sort()
-        made = Block(block.get("type", "?"), tuple(fields), tuple(inputs), _name(block.tag) == "shadow")
-    assert made is not None  # noqa: S101 - a chain begins with its own element
-    return made
+                around.block = done.block
+            elif kind in EDGES and (held := done.block or done.shadow) is not None:
+                (around.values if kind == "value" else around.statements).append((kind, done.name, held))
 
-
-def _held(slot: Any) -> Any:
-    """The block in a slot, or its shadow where there is none."""
-    found = {_name(child.tag): child for child in slot}
-    return found.get("block", found.get("shadow"))
-
-
-@lru_cache(maxsize=1000)
-def _name(tag: str) -> str:
-    """A tag without its namespace."""
-    return tag.rpartition("}")[2]
+    def _made(self, done: _Open) -> None:
+        inputs = [*done.values, *done.statements]
+        if done.block is not None:
+            inputs.append(("next", "", done.block))
+        done.fields.sort()
+        made = Block(done.name, tuple(done.fields), tuple(inputs), done.kind == "shadow")
+        around = self._open[-1] if self._open else None
+        if around is None or (len(self._open) == 1 and around.kind not in _BLOCKS):
+            if not made.shadow:
+                self.tops.append(made)
+        elif around.kind == "next":
+            around.block = around.block or (None if made.shadow else made)
+        elif around.kind in EDGES:
+            if made.shadow:
+                around.shadow = made
+            else:
+                around.block = made
 
 
 def _from_json(data: Any, *, shadow: bool = False) -> Block:
@@ -158,11 +180,25 @@ def _plain(value: Any) -> str:
 
 def tree_of(program: Program, profile: Profile) -> Tree:
     """The tree of a program by a profile; several stacks hang under one root."""
-    make = _with_edges if profile == "document" else _without_edges
-    stacks = [make(stack, "") for stack in program.stacks if not stack.shadow]
-    if not stacks:
-        return Tree.of(None)
-    return Tree.of(stacks[0] if len(stacks) == 1 else (ROOT, "", stacks))
+    stacks = [stack for stack in program.stacks if not stack.shadow]
+    nodes: list[tuple[str, str, int]] = [] if len(stacks) < 2 else [(ROOT, "", -1)]
+    with_edges = profile == "document"
+    waiting = [(stack, "", len(nodes) - 1) for stack in reversed(stacks)]
+    while waiting:
+        block, edge, parent = waiting.pop()
+        if not with_edges:
+            label = f"{edge}|{_fields(block)}|{_shadows(block)}"
+        elif edge:
+            nodes.append((edge, "", parent))
+            parent, label = len(nodes) - 1, _fields(block)
+        else:
+            label = _fields(block)
+        nodes.append((block.type, label, parent))
+        place = len(nodes) - 1
+        for kind, slot, child in reversed(block.inputs):
+            if not child.shadow:
+                waiting.append((child, f"{kind}:{slot}" if slot else kind, place))
+    return Tree(nodes)
 
 
 def _fields(block: Block) -> str:
@@ -172,41 +208,6 @@ def _fields(block: Block) -> str:
 def _shadows(block: Block) -> str:
     """What stands in the shadow blocks of a block's slots: mostly numbers."""
     return " ".join(f"{slot}={_inline(child, str)}" for _, slot, child in block.inputs if child.shadow)
-
-
-def _with_edges(block: Block, _edge: str) -> tuple[str, str, list[Any]]:
-    return _built(
-        block,
-        lambda b: [child for child in b.inputs if not child[2].shadow],
-        lambda b, edge, children: (b.type, _fields(b), children),
-        lambda edge, node: (edge, "", [node]),
-    )
-
-
-def _without_edges(block: Block, _edge: str) -> tuple[str, str, list[Any]]:
-    return _built(
-        block,
-        lambda b: [child for child in b.inputs if not child[2].shadow],
-        lambda b, edge, children: (b.type, f"{edge}|{_fields(b)}|{_shadows(b)}", children),
-        lambda edge, node: node,
-    )
-
-
-def _built(block: Block, inputs: Any, node: Any, connected: Any) -> Any:
-    """A tree from the leaves up, without recursion."""
-    order: list[tuple[Block, str, int]] = []
-    waiting: list[tuple[Block, str]] = [(block, "")]
-    while waiting:
-        each, edge = waiting.pop()
-        children = inputs(each)
-        order.append((each, edge, len(children)))
-        waiting += [(child, f"{kind}:{slot}" if slot else kind) for kind, slot, child in children]
-    done: list[Any] = []
-    for each, edge, count in reversed(order):
-        children = [done.pop() for _ in range(count)][::-1] if count else []
-        made = node(each, edge, children)
-        done.append(made if each is block else connected(edge, made))
-    return done[0]
 
 
 @lru_cache(maxsize=2000)

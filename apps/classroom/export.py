@@ -3,9 +3,10 @@
 A pseudonym is made with a key: the same key gives the same names again, and without it they tell nothing. Names of
 students in free text, such as notes and programs, are replaced as well.
 
-ProgSnap2 (version 6) is a folder, here in a zip file: `MainTable.csv` has a row per event, `CodeStates/CodeStates.csv`
-the programs by their ids, and `DatasetMetadata.csv` says how to read both. Types of events that it does not know begin
-with `X-`, as it wants.
+ProgSnap2 (version 1.0) is a folder, here in a zip file: `MainTable.csv` has a row per event, `CodeStates.csv` the
+programs by their ids, and `DatasetMetadata.csv` says how to read both. Types of events that it does not know begin with
+`X-`, as it wants, and `README.md` tells what they mean. What the log does not say is left blank: the program after an
+edit, until it is run, and how a run ended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from apps.classroom.episodes import CODE_EVENTS, RUN_END, RUN_START
+from apps.classroom.episodes import CODE_EVENTS, RESET_EVENTS, RUN_END, RUN_START
 from apps.classroom.labels import label_in
 from apps.classroom.score import BUCKETS
 from apps.classroom.span import Lived
@@ -32,13 +33,30 @@ from tidemill.store.database import Database
 from tidemill.store.observed import read_span
 from tidemill.store.roster import list_roster
 
-VERSION = 6
+VERSION = "1.0"
 EVENT_TYPES = {RUN_START: "Run.Program", "loadProject": "Project.Open", RUN_END: "X-Run.End"}
 EDIT_TYPES = {"blockCreated": "Insert", "blockDeleted": "Delete", "blockMoved": "Move", "blockChanged": "Replace"}
 MAIN = (
-    "EventType", "EventID", "SubjectID", "ToolInstances", "CodeStateID", "Order", "ServerTimestamp", "ServerTimezone",
-    "CourseSectionID", "SessionID", "ProjectID", "EditType", "ExecutionID", "EventInitiator", "X-SourceType",
+    "EventType", "EventID", "SubjectID", "ToolInstances", "CodeStateID", "Order", "ServerTimestamp", "CourseSectionID",
+    "ParentEventID", "SessionID", "ProjectID", "CodeStateSection", "EventInitiator", "EditType", "ExecutionID",
+    "ExecutionResult", "X-SourceType",
 )  # fmt: skip
+README = """# A class that programs with blocks
+
+ProgSnap2, version 1.0: one row of MainTable.csv for each event in the log of the programming environment.
+
+- Students, sessions, projects and classes have pseudonyms, the same in all files that were made with one key.
+- CodeStates/CodeStates.csv has the workspaces of the runs, as the environment wrote them. CodeStateID is blank where a
+  workspace was changed or loaded and has not been run since: the log holds programs only with runs.
+- File.Edit is one change of one block: created (Insert), deleted (Delete), moved (Move), or a field set (Replace). A
+  workspace is one document, so CodeStateSection is blank.
+- Run.Program is the start of a run; ExecutionResult is blank, since the log does not tell how a run ended. X-Run.End is
+  its end: ParentEventID and ExecutionID are those of the run.
+- X-SourceType is the type that the environment gave an event. Other types that begin with X- are that type: the menu
+  (menuOpen, menuSelect, menuClose), the playground in which programs run (playgroundOpen and so on; playgroundData is
+  what was measured there), and newProject, an empty workspace.
+- Order counts all events by ServerTimestamp, which is the time at which the log received them.
+"""
 MOST_ALERTS = 100_000
 MOST_STUDENTS = 100_000
 
@@ -85,21 +103,24 @@ async def export_progsnap2(
     """The events of a span as a zip file with a ProgSnap2 dataset."""
     rows: list[_Main] = []
     programs: dict[str, str] = {}
-    state, whose = "", None
+    state, run, whose = "", "", None
     async for row in read_span(database, monitor, since, until):
         data = msgspec.json.decode(row["data"])
+        kind = data.get("eventType")
         if row["entity"] != whose:
-            state, whose = "", row["entity"]
-        if data.get("eventType") == RUN_START:
+            state, run, whose = "", "", row["entity"]
+        if kind == RUN_START:
             workspace = names.within(workspace_of(data))
-            state = hashlib.sha256(workspace.encode()).hexdigest()[:16]
+            state, run = hashlib.sha256(workspace.encode()).hexdigest()[:16], row["source_id"]
             programs[state] = workspace
-        rows.append(_Main(row["at"], row["source_id"], _columns(row, data, state, names)))
+        elif kind in CODE_EVENTS or kind in RESET_EVENTS:
+            state = ""
+        rows.append(_Main(row["at"], row["source_id"], _columns(row, data, state, run, names)))
     rows.sort(key=lambda row: row.place)
     main = _table(MAIN, ({**row.columns, "Order": str(order)} for order, row in enumerate(rows)))
     codes = _table(("CodeStateID", "Code"), ({"CodeStateID": id, "Code": code} for id, code in programs.items()))
     metadata = {
-        "Version": str(VERSION),
+        "Version": VERSION,
         "IsEventOrderingConsistent": "true",
         "EventOrderScope": "Global",
         "EventOrderScopeColumns": "",
@@ -109,17 +130,18 @@ async def export_progsnap2(
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in (
-            ("DatasetMetadata.csv", about), ("MainTable.csv", main), ("CodeStates/CodeStates.csv", codes)
+            ("README.md", README), ("DatasetMetadata.csv", about), ("MainTable.csv", main),
+            ("CodeStates/CodeStates.csv", codes),
         ):  # fmt: skip
             archive.writestr(name, text)
     return out.getvalue()
 
 
-def _columns(row: Any, data: dict[str, Any], state: str, names: Pseudonyms) -> dict[str, str]:
+def _columns(row: Any, data: dict[str, Any], state: str, run: str, names: Pseudonyms) -> dict[str, str]:
     kind = str(data.get("eventType", ""))
     student = row["entity"]
     message = _message(data)
-    project, session = data.get("project"), message.get("sessionID")
+    project, session, section = data.get("project"), message.get("sessionID"), data.get("classCode")
     return {
         "EventType": "File.Edit" if kind in CODE_EVENTS else EVENT_TYPES.get(kind, f"X-{kind}"),
         "EventID": row["source_id"],
@@ -127,13 +149,13 @@ def _columns(row: Any, data: dict[str, Any], state: str, names: Pseudonyms) -> d
         "ToolInstances": "Blockly",
         "CodeStateID": state,
         "ServerTimestamp": _moment(row["at"]),
-        "ServerTimezone": "+0000",
-        "CourseSectionID": str(data.get("classCode") or ""),
+        "CourseSectionID": names.of(str(section), "c") if section else "",
+        "ParentEventID": run if kind == RUN_END else "",
         "SessionID": names.of(str(session), "s") if session else "",
         "ProjectID": names.of(str(project), "w") if project else "",
+        "EventInitiator": "UserDirectAction" if kind in CODE_EVENTS else "",
         "EditType": EDIT_TYPES.get(kind, ""),
-        "ExecutionID": row["source_id"] if kind == RUN_START else "",
-        "EventInitiator": "UserDirectAction" if kind in CODE_EVENTS or kind in EVENT_TYPES else "",
+        "ExecutionID": run if kind in (RUN_START, RUN_END) else "",
         "X-SourceType": kind,
     }
 
@@ -230,4 +252,4 @@ def safe_cell(text: str) -> str:
 
 
 def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from apps.classroom.blocks import Profile
 from apps.classroom.score import BIG_REWRITE
 from apps.classroom.student import STUCK, GlassBox, Student
-from tidemill.monitors import Hours, HttpCursorSource, Monitor, Source, absent, momentary, sustained
+from tidemill.monitors import Hours, HttpCursorSource, Monitor, Parted, Source, absent, momentary, sustained
 from tidemill.monitors.triggers import Trigger
 
 INACTIVE, RE_ALERT = "300s", "600s"
@@ -53,7 +53,7 @@ def triggers(
 
 
 def classroom(
-    source: Source,
+    source: Source | Parted,
     *,
     name: str = "classroom",
     profile: Profile = "document",

@@ -16,6 +16,7 @@ import structlog
 
 from apps.classroom.board import BoardReader
 from tidemill.core.errors import StoreError
+from tidemill.server.problems import Refused
 from tidemill.store.database import Database, is_away, is_full
 
 log = structlog.get_logger("apps.classroom")
@@ -24,16 +25,20 @@ LOOK_EVERY = 1.0
 AFRESH = 10.0
 HEARTBEAT = 15.0
 LONGEST = 300.0
+MOST_WATCHING = 500
 
 
 class Room:
     """Everybody who watches a class on this server."""
 
-    def __init__(self, monitor: str = "classroom", *, look_every: float = LOOK_EVERY) -> None:
+    def __init__(
+        self, monitor: str = "classroom", *, look_every: float = LOOK_EVERY, most_watching: int = MOST_WATCHING
+    ) -> None:
         self.monitor = monitor
         self.watching = 0
         self.looks = 0
         self._look_every = look_every
+        self._most_watching = most_watching
         self._reader: BoardReader | None = None
         self._reading = asyncio.Lock()
         self._body = b""
@@ -52,6 +57,12 @@ class Room:
                 self._body = msgspec.json.encode(await reader.read())
                 self._read_at, self._pulse = time.monotonic(), pulse
             return self._body
+
+    def check_room(self) -> None:
+        """Refuse one more stream where all that fit are open."""
+        if self.watching >= self._most_watching:
+            told = f"{self._most_watching:,} pages of this class are open on this server, and no more fit"
+            raise Refused(503, told, Retry_After="10")
 
     async def watch(self, database: Database, closed: Callable[[], bool]) -> AsyncIterator[bytes]:
         """Server-sent events: `news` whenever the board has changed; for some minutes, then the page comes back."""

@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 from litestar import MediaType, Request, Response, Router, get, post
-from litestar.di import Provide
-from litestar.params import Parameter
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter, SkipValidation
 from litestar.response import Stream
 
 from apps.classroom import claims
@@ -21,14 +21,14 @@ from apps.classroom.export import alerts_csv, events_csv, export_progsnap2, pseu
 from apps.classroom.labels import Precision, labelled
 from apps.classroom.ranking import Claim
 from apps.classroom.research import Day, Profiles, Study, check_span
-from apps.classroom.room import Room
+from apps.classroom.room import MOST_WATCHING, Room
 from apps.classroom.score import BIG_REWRITE, REWRITE_FROM
 from apps.classroom.span import Sweep, sweep
 from apps.classroom.timeline import Story, tell_story
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.page import Page
 from tidemill.monitors import Monitor
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import Desk, TheDesk, caller_of
 from tidemill.server.problems import Refused
 from tidemill.store.alerts import ack_alerts, list_alerts, note_alert, show_alert
 from tidemill.store.roster import switch_trigger
@@ -39,8 +39,8 @@ MOST_TEXT = 4000
 STORY = 3 * 3600.0
 
 Asked = Request[Any, Any, Any]
-Name = Annotated[str, Parameter(min_length=1, max_length=400)]
-Moment = Annotated[float | None, Parameter(ge=0, le=1e11)]
+Name = Annotated[str, QueryParameter(min_length=1, max_length=400)]
+Moment = Annotated[float | None, QueryParameter(ge=0, le=1e11)]
 
 
 class Names(TypedDict):
@@ -60,6 +60,9 @@ class Lesson(msgspec.Struct, frozen=True):
     key: str
     lasting_key: bool
     """Whether pseudonyms are the same after the server was started again."""
+
+
+TheLesson = NamedDependency[SkipValidation[Lesson]]
 
 
 # -- for teachers ---------------------------------------------------------------------------------
@@ -110,20 +113,23 @@ class Alerts(msgspec.Struct, frozen=True):
 
 
 @get("/board", opt={"scope": "read"})
-async def get_board(desk: Desk, lesson: Lesson) -> Response[bytes]:
+async def get_board(desk: TheDesk, lesson: TheLesson) -> Response[bytes]:
     """Whom to go to, everybody at a glance, the alerts of now."""
     return Response(await lesson.room.board(desk.database), media_type=MediaType.JSON)
 
 
 @get("/live", opt={"scope": "read"}, media_type="text/event-stream")
-async def get_live(desk: Desk, lesson: Lesson) -> Stream:
+async def get_live(desk: TheDesk, lesson: TheLesson) -> Stream:
     """Tells when there is something new on the board."""
+    lesson.room.check_room()
     stream = lesson.room.watch(desk.database, lambda: desk.hub.closed)
     return Stream(stream, media_type="text/event-stream")
 
 
 @get("/student", opt={"scope": "read"})
-async def get_student(desk: Desk, lesson: Lesson, name: Name, since: Moment = None, until: Moment = None) -> Story:
+async def get_student(
+    desk: TheDesk, lesson: TheLesson, name: Name, since: Moment = None, until: Moment = None
+) -> Story:
     """A student's runs, programs, changes, episodes and alerts; of the last hours, if nothing else is said."""
     end = time.time() if until is None else until
     begin, end = check_span(end - STORY if since is None else since, end)
@@ -132,10 +138,10 @@ async def get_student(desk: Desk, lesson: Lesson, name: Name, since: Moment = No
 
 @get("/alerts", opt={"scope": "read"})
 async def get_alerts(
-    desk: Desk,
-    lesson: Lesson,
-    trigger: Annotated[str | None, Parameter(max_length=100)] = None,
-    limit: Annotated[int, Parameter(ge=1, le=1000)] = 200,
+    desk: TheDesk,
+    lesson: TheLesson,
+    trigger: Annotated[str | None, QueryParameter(max_length=100)] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200,
 ) -> Alerts:
     """All alerts, the newest first: those of earlier, too."""
     rows = await list_alerts(desk.database, lesson.watch.name, trigger=trigger, limit=limit)
@@ -143,7 +149,7 @@ async def get_alerts(
 
 
 @post("/claim", opt={"scope": "operate"}, status_code=200)
-async def post_claim(desk: Desk, lesson: Lesson, request: Asked, data: Going) -> Claimed:
+async def post_claim(desk: TheDesk, lesson: TheLesson, request: Asked, data: JSONBody[Going]) -> Claimed:
     """ "I'm going": everybody sees who is."""
     who = _who(data.who, request)
     try:
@@ -154,14 +160,14 @@ async def post_claim(desk: Desk, lesson: Lesson, request: Asked, data: Going) ->
 
 
 @post("/give-back", opt={"scope": "operate"}, status_code=200)
-async def post_give_back(desk: Desk, lesson: Lesson, request: Asked, data: Going) -> Claimed:
+async def post_give_back(desk: TheDesk, lesson: TheLesson, request: Asked, data: JSONBody[Going]) -> Claimed:
     """Nobody is on the way any more."""
     await claims.give_back(desk.database, data.student, lesson.watch.name, **_by(data.who, request))
     return Claimed(data.student, None)
 
 
 @post("/presence", opt={"scope": "operate"}, status_code=200)
-async def post_presence(desk: Desk, lesson: Lesson, request: Asked, data: Presence) -> Presence:
+async def post_presence(desk: TheDesk, lesson: TheLesson, request: Asked, data: JSONBody[Presence]) -> Presence:
     """Whether a student is in the room."""
     by = _by(data.who, request)
     await claims.mark_present(desk.database, data.student, data.present, lesson.watch.name, **by)
@@ -169,7 +175,7 @@ async def post_presence(desk: Desk, lesson: Lesson, request: Asked, data: Presen
 
 
 @post("/ack", opt={"scope": "operate"}, status_code=200)
-async def post_ack(desk: Desk, lesson: Lesson, request: Asked, data: Seen) -> Done:
+async def post_ack(desk: TheDesk, lesson: TheLesson, request: Asked, data: JSONBody[Seen]) -> Done:
     """Somebody has been there. A lasting alert comes back if nothing changes."""
     if not 0 < len(data.ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in data.ids):
         raise ConfigError(f"say which alerts: 1 to {MOST_IDS} ids")
@@ -181,7 +187,9 @@ async def post_ack(desk: Desk, lesson: Lesson, request: Asked, data: Seen) -> Do
 
 
 @post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200)
-async def post_note(desk: Desk, lesson: Lesson, request: Asked, alert_id: int, data: Note) -> Line:
+async def post_note(
+    desk: TheDesk, lesson: TheLesson, request: Asked, alert_id: FromPath[int], data: JSONBody[Note]
+) -> Line:
     """A note on an alert, or whether it was right: what is not said stays as it is."""
     row = await _ours(desk, lesson, alert_id)
     text = row["note"] if data.note is None else _text(data.note)
@@ -216,7 +224,7 @@ class Switched(msgspec.Struct, frozen=True):
 
 
 @get("/about", opt={"scope": "read"})
-async def get_about(desk: Desk, lesson: Lesson) -> About:
+async def get_about(desk: TheDesk, lesson: TheLesson) -> About:
     """The profile, and the triggers with what they say."""
     return About(
         profile=lesson.profile,
@@ -229,7 +237,9 @@ async def get_about(desk: Desk, lesson: Lesson) -> About:
 
 
 @post("/triggers/{name:str}", opt={"scope": "operate"}, status_code=200)
-async def post_trigger(desk: Desk, lesson: Lesson, request: Asked, name: str, data: Switch) -> Switched:
+async def post_trigger(
+    desk: TheDesk, lesson: TheLesson, request: Asked, name: FromPath[str], data: JSONBody[Switch]
+) -> Switched:
     """Switch a type of alert off, which resolves those that are open, or on again."""
     known = [trigger.name for trigger in lesson.watch.triggers]
     if name not in known:
@@ -239,14 +249,20 @@ async def post_trigger(desk: Desk, lesson: Lesson, request: Asked, name: str, da
 
 
 @get("/sweep", opt={"scope": "read"})
-async def get_sweep(desk: Desk, lesson: Lesson, since: float, until: float, profile: Profile | None = None) -> Sweep:
+async def get_sweep(
+    desk: TheDesk,
+    lesson: TheLesson,
+    since: FromQuery[float],
+    until: FromQuery[float],
+    profile: FromQuery[Profile | None] = None,
+) -> Sweep:
     """How often each trigger would have fired, for every threshold."""
     begin, end = check_span(since, until)
     return sweep(await lesson.study.lives(desk.database, begin, end, profile or lesson.profile))
 
 
 @get("/profiles", opt={"scope": "read"})
-async def get_profiles(desk: Desk, lesson: Lesson, since: float, until: float) -> Profiles:
+async def get_profiles(desk: TheDesk, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]) -> Profiles:
     """What the document's figures, the corrected ones and the glass box would have told."""
     begin, end = check_span(since, until)
     names = await pseudonyms_for(desk.database, lesson.key, lesson.watch.name)
@@ -254,7 +270,7 @@ async def get_profiles(desk: Desk, lesson: Lesson, since: float, until: float) -
 
 
 @get("/day", opt={"scope": "read"})
-async def get_day(desk: Desk, lesson: Lesson, since: float, until: float) -> Day:
+async def get_day(desk: TheDesk, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]) -> Day:
     """A span to be played once more."""
     begin, end = check_span(since, until)
     names = await pseudonyms_for(desk.database, lesson.key, lesson.watch.name)
@@ -262,14 +278,21 @@ async def get_day(desk: Desk, lesson: Lesson, since: float, until: float) -> Day
 
 
 @get("/precision", opt={"scope": "read"})
-async def get_precision(desk: Desk, lesson: Lesson, since: float, until: float) -> list[Precision]:
+async def get_precision(
+    desk: TheDesk, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
+) -> list[Precision]:
     """How often each trigger was right, by people's notes."""
     return await lesson.study.precision(desk.database, *check_span(since, until))
 
 
 @get("/export/{name:str}", opt={"scope": "read"})
 async def get_export(
-    desk: Desk, lesson: Lesson, request: Asked, name: str, since: float, until: float
+    desk: TheDesk,
+    lesson: TheLesson,
+    request: Asked,
+    name: FromPath[str],
+    since: FromQuery[float],
+    until: FromQuery[float],
 ) -> Response[bytes]:
     """The data of a span, with pseudonyms: progsnap2.zip, events.csv, runs.csv or alerts.csv."""
     begin, end = check_span(since, until)
@@ -299,11 +322,18 @@ HANDLERS = [
 
 
 def classroom_page(watch: Monitor, profile: Profile = "document") -> Page:
-    """The page of a classroom's monitor. `CLASSROOM_KEY` keeps pseudonyms the same from one start to the next."""
+    """The page of a classroom's monitor.
+
+    `CLASSROOM_KEY` keeps pseudonyms the same from one start to the next, `CLASSROOM_STREAMS` is how many pages may be
+    open on one server.
+    """
     key = os.environ.get("CLASSROOM_KEY")
+    most = os.environ.get("CLASSROOM_STREAMS", str(MOST_WATCHING))
+    if not most.isdecimal() or not int(most):
+        raise ConfigError(f"CLASSROOM_STREAMS={most!r} is not a number of pages")
     lesson = Lesson(
         watch=watch,
-        room=Room(watch.name),
+        room=Room(watch.name, most_watching=int(most)),
         study=Study(watch, profile),
         profile=profile,
         key=key or secrets.token_hex(16),

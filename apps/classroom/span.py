@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from apps.classroom.blocks import Profile
+from apps.classroom.episodes import RUN_START
 from apps.classroom.student import STUCK, GlassBox, Run, Student, StudentState
 from tidemill.monitors import Event
 from tidemill.store.database import Database
@@ -38,6 +39,12 @@ class Lived(msgspec.Struct, frozen=True):
     first: float
     last: float
     events: int
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """All that matters of most events."""
+
+    eventType: Any = None
 
 
 class Sweep(msgspec.Struct, frozen=True):
@@ -68,19 +75,23 @@ async def live_through(
     async for row in read_span(database, monitor, since, until):
         if gathered and gathered[-1].entity != row["entity"]:
             await finish()
-        gathered.append(Event(row["source_id"], row["at"], row["entity"], msgspec.json.decode(row["data"])))
+        kind = msgspec.json.decode(row["data"], type=_Kind).eventType
+        data = msgspec.json.decode(row["data"]) if kind == RUN_START else {"eventType": kind}
+        gathered.append(Event(row["source_id"], row["at"], row["entity"], data))
     await finish()
     return found
 
 
 def live(events: Sequence[Event], until: float, profile: Profile) -> Lived:
-    """One student's span. Pure."""
+    """One student's span. Of what is not a run only the time counts. Pure."""
     order = sorted(events, key=lambda event: event.place)
     fold, glass_box = Student(profile=profile), GlassBox(profile=profile)
     one, other = StudentState(), StudentState()
     runs: list[Run] = []
     glass: list[int] = []
     for event in order:
+        if event.get("eventType") != RUN_START:
+            continue
         for folding, state in ((fold, one), (glass_box, other)):
             state.new_runs.clear()
             folding.on_event(state, event)

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import get
-from litestar.params import Parameter
+from litestar.params import FromQuery, QueryParameter
 
 from apps.content.findings import PLANS, Finding, read_finding
-from tidemill.server.desk import Desk
+from tidemill.server.desk import TheDesk
 from tidemill.server.pages import Page
 
 STREAM = "content"
@@ -109,7 +109,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 @get("/now", opt={"scope": "read"}, summary="Plans, sources and dead letters")
-async def get_now(desk: Desk) -> Now:
+async def get_now(desk: TheDesk) -> Now:
     """Everything but the results themselves."""
     told = await desk.app.streams.status(STREAM)
     seconds: dict[str, list[int]] = {}
@@ -134,11 +134,11 @@ async def get_now(desk: Desk) -> Now:
 
 @get("/results", opt={"scope": "read"}, summary="The latest results")
 async def get_results(
-    desk: Desk,
-    plan: Annotated[str | None, Parameter(max_length=100)] = None,
-    source: Annotated[str | None, Parameter(max_length=100)] = None,
-    flagged: bool = False,
-    limit: Annotated[int, Parameter(ge=1, le=200)] = 40,
+    desk: TheDesk,
+    plan: Annotated[str | None, QueryParameter(max_length=100)] = None,
+    source: Annotated[str | None, QueryParameter(max_length=100)] = None,
+    flagged: FromQuery[bool] = False,
+    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 40,
 ) -> Results:
     """What the plans found last, the newest first."""
     rows = await desk.database.fetch(LATEST, plan, source, flagged, limit)

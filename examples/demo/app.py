@@ -7,7 +7,7 @@ you: answer them in the console under Inputs, or in a second terminal, in which 
 `export TIDEMILL_DIRECTORY=.tidemill/demo` were said:
 
     tidemill dag inputs            tidemill dag submit r1 agree '{"ok": true, "supplier": "Miller & Sons"}'
-    tidemill runs                  tidemill send r2 HumanResponseEvent '{"response": "yes"}' --app examples/demo/app.py
+    tidemill runs                  tidemill send r2 OwnerSaid '{"response": "yes"}' --app examples/demo/app.py
     tidemill jobs                  tidemill stream status          tidemill monitor alerts
     tidemill pipeline status examples/demo/app.py
 """
@@ -20,12 +20,11 @@ from pathlib import Path
 import world
 from catalogue import catalogue
 from fridges import fridges
-from refunds import Refund
+from refunds import OwnerSaid, Refund
 from reviews import reviews
 from stock import stock
 
 from tidemill import App, Discard, RetryAfter, Snooze, current_job
-from tidemill.flows import HumanResponseEvent
 
 app = App("demo", workflow_folder=str(Path(__file__).parent / "workflows"))
 app.queue("partners", rate="5/s")
@@ -173,9 +172,9 @@ async def answer_refund(run: int) -> dict:
     handle = await app.run(run)
     if await handle.state() not in ("running", "parked"):
         return {"already": "settled"}
-    answer = random.choice(["yes", "yes", "no"])
-    await handle.send_event(HumanResponseEvent(response=answer))
-    return {"answered": answer}
+    said = OwnerSaid(response="yes" if random.random() < 0.7 else "no")
+    await handle.send_event(said)
+    return {"answered": said.response}
 
 
 # -- what the stream, the monitor and the pipeline live on ------------------------------------------

@@ -7,7 +7,7 @@ page fails, and is tried again when its file changes or its time has come; nobod
 import json
 from pathlib import Path
 
-from tidemill.pipelines import Pipeline
+from tidemill.pipelines import Pipeline, transform
 
 catalogue = Pipeline("catalogue", root=Path(".tidemill/demo-catalogue"), scan_interval="10s")
 catalogue.root.mkdir(parents=True, exist_ok=True)
@@ -28,3 +28,9 @@ def shelf(entity, files):
     """All pages of a kind."""
     titles = [file.text().splitlines()[0].lstrip("# ") for file in files]
     return f"# {entity.kind}\n\n" + "\n".join(f"- {title}" for title in titles) + "\n"
+
+
+@transform("leaflet")
+def leaflet(entity, text):
+    """What workflows/leaflet.json prints of a shelf: open it in the console's editor, change it and save it."""
+    return text.replace("# ", "THIS WEEK: ", 1)

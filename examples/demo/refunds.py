@@ -5,6 +5,7 @@ While it waits it costs nothing, and it survives any restart.
 
 import asyncio
 import random
+from typing import Literal
 
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 
@@ -27,6 +28,12 @@ class OwnerAsked(InputRequiredEvent):
     question: str
 
 
+class OwnerSaid(HumanResponseEvent):
+    """What the console makes a form of."""
+
+    response: Literal["yes", "no"]
+
+
 class Refund(Workflow):
     """Checks, asks where it must, pays."""
 
@@ -43,9 +50,7 @@ class Refund(Workflow):
     async def ask_owner(self, ctx: Context, ev: Checked) -> Agreed | StopEvent:
         question = f"Pay {ev.cents / 100:.2f} back for order {ev.order_id}?"
         try:
-            said = await ctx.wait_for_event(
-                HumanResponseEvent, waiter_event=OwnerAsked(question=question), timeout=PATIENCE
-            )
+            said = await ctx.wait_for_event(OwnerSaid, waiter_event=OwnerAsked(question=question), timeout=PATIENCE)
         except TimeoutError:
             return StopEvent(result={"paid": 0, "why": "the owner did not answer"})
         if said.response != "yes":

@@ -11,16 +11,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import psutil
 
+from tests.support.nursery import begin
+
 ROOT = Path(__file__).resolve().parents[2]
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
-PATIENCE = 30.0
+PATIENCE = 60.0
 
-# Leases are short, so that a killed worker is missed soon.
-SETTINGS = {"TIDEMILL_LEASE": "2s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "20s"}
+SETTINGS = {"TIDEMILL_LEASE": "20s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "20s"}
 
 APP = '''
 import asyncio
@@ -88,16 +90,18 @@ def make_folder(folder: Path, text: str = APP) -> Path:
 
 def run(folder: Path, *arguments: str, stdin: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
-    return subprocess.run(
-        [*TIDEMILL, *arguments],
-        cwd=folder,
-        env=environment(**changes),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+        given.write(stdin)
+        given.seek(0)
+        env = environment(**changes)
+        process = begin("tidemill.cli.main", arguments, cwd=folder, env=env, stdin=given, stdout=out, stderr=err)
+        try:
+            status = process.wait(PATIENCE)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(arguments, status, out.read(), err.read())
 
 
 def ok(folder: Path, *arguments: str) -> str:
@@ -129,16 +133,8 @@ class Process:
         self.folder = folder
         self.lines: list[str] = []
         self._news = threading.Condition()
-        self._process = subprocess.Popen(
-            [*TIDEMILL, *arguments],
-            cwd=folder,
-            env=environment(**changes),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        env = environment(**changes)
+        self._process = begin("tidemill.cli.main", arguments, cwd=folder, env=env, new_session=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -201,4 +197,4 @@ class Process:
 
 def all_gone(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that are still there after a while; empty is good."""
-    return psutil.wait_procs(processes, 15)[1]
+    return psutil.wait_procs(processes, PATIENCE)[1]

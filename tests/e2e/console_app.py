@@ -110,6 +110,22 @@ class Article(Workflow):
         super().__init__(**{"timeout": None, **options})  # pyright: ignore[reportArgumentType]
 
 
+class Moored(HumanResponseEvent):
+    quay: int
+    words: str = ""
+
+
+@app.workflow(timeout=None)
+class Berth(Workflow):
+    """Asks where a ship lies; the answer has fields."""
+
+    @step
+    async def moor(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        asked = InputRequiredEvent(question=f"At which quay does {ev.ship} lie?")
+        said = await ctx.wait_for_event(Moored, waiter_event=asked, timeout=3600)
+        return StopEvent(result={"quay": said.quay, "words": said.words})
+
+
 class Sort(Plan, eligibility="sort"):
     """Sorts letters; what has no address is given up, unless the file `forgiven` is there."""
 

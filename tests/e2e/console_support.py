@@ -18,10 +18,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, ViewportSize, expect
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "tests" / "e2e" / "console_app.py"
@@ -33,6 +34,40 @@ expect.set_options(timeout=20_000)
 
 #: Where screenshots are kept; say TIDEMILL_ARTEFACTS to keep them somewhere else.
 ARTEFACTS = Path(os.environ.get("TIDEMILL_ARTEFACTS") or Path(tempfile.gettempdir()) / "tidemill-console")
+
+WIDE: ViewportSize = {"width": 1440, "height": 900}
+
+
+class Look(msgspec.Struct, frozen=True):
+    """A way to look at a page, and what axe-core is asked about it, if anything."""
+
+    width: int
+    height: int
+    theme: Literal["dark", "light"]
+    asked: dict[str, Any] | None = None
+
+
+#: What is the same in two looks is asked for in one of them.
+LOOKS = {
+    "dark": Look(1440, 900, "dark", {}),
+    "light": Look(1440, 900, "light", {"runOnly": ["color-contrast"]}),
+    "tablet": Look(1024, 768, "dark"),
+    "phone": Look(390, 844, "light", {"rules": {"color-contrast": {"enabled": False}}}),
+}
+
+#: Controls of a screen of which something is out of sight to the left or to the right.
+CUT_OFF = """() => [...document.querySelectorAll("main button, main input, main select, main textarea")]
+  .filter(each => each.checkVisibility({visibilityProperty: true}) && !each.closest(".react-flow"))
+  .filter(each => {
+    const box = each.getBoundingClientRect();
+    for (let around = each.parentElement; around; around = around.parentElement) {
+      const edge = around.getBoundingClientRect();
+      const clips = around.tagName === "HTML" || getComputedStyle(around).overflowX !== "visible";
+      if (clips && (box.right > edge.right + 1 || box.left < edge.left - 1)) return true;
+    }
+    return false;
+  })
+  .map(each => "cut off: " + (each.getAttribute("aria-label") || each.textContent || each.outerHTML).slice(0, 60))"""
 
 SETTINGS = {"TIDEMILL_LEASE": "3s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "5s"}
 
@@ -238,19 +273,61 @@ class Watched:
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=ARTEFACTS / f"{name}.png")
 
-    def serious_problems(self) -> list[str]:
-        """What axe-core finds that would shut people out."""
+    def read_by_all(self, screens: dict[str, str]) -> dict[str, list[str]]:
+        """What is wrong with each of some screens, in each look."""
+        problems: dict[str, list[str]] = {}
+        for name, path in screens.items():
+            self.open(path)
+            expect(self.page.get_by_role("heading", level=1)).to_be_visible()
+            expect(self.page.locator(".loading")).to_have_count(0)
+            if found := self.seen_by_all(name):
+                problems[name] = found
+        return problems
+
+    def seen_by_all(self, name: str) -> list[str]:
+        """What is wrong with the page as it is open now, in each look; a picture of each is kept."""
+        found: list[str] = []
+        for called, look in LOOKS.items():
+            self.page.emulate_media(color_scheme=look.theme)
+            self.page.set_viewport_size({"width": look.width, "height": look.height})
+            self.page.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=look.theme)
+            self.keep(f"{name}-{called}")
+            wrong = [] if look.asked is None else self.serious_problems(look.asked)
+            if self.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+                wrong.append("the page is wider than the window")
+            found += [f"{called}: {each}" for each in (*wrong, *self.page.evaluate(CUT_OFF))]
+        self.page.emulate_media(color_scheme="light")
+        self.page.set_viewport_size(WIDE)
+        return found
+
+    def serious_problems(self, asked: dict[str, Any] | None = None) -> list[str]:
+        """What axe-core finds that would shut people out: by all of its rules, unless some are asked for."""
         # Through the debugger, for the page's own policy lets no foreign script in.
         debugger = self.page.context.new_cdp_session(self.page)
+        options = json.dumps({"resultTypes": ["violations"], **(asked or {})})
         look = (
-            "axe.run(document, {resultTypes: ['violations']}).then(found => JSON.stringify(found.violations"
+            f"axe.run(document, {options}).then(found => JSON.stringify(found.violations"
             ".filter(each => ['serious', 'critical'].includes(each.impact))"
             ".map(each => each.id + ': ' + each.nodes.slice(0, 3).map(node => node.html.slice(0, 200)).join(' | '))))"
         )
-        debugger.send("Runtime.evaluate", {"expression": AXE.read_text()})
+        if not debugger.send("Runtime.evaluate", {"expression": "'axe' in window"})["result"]["value"]:
+            debugger.send("Runtime.evaluate", {"expression": AXE.read_text()})
         found = debugger.send("Runtime.evaluate", {"expression": look, "awaitPromise": True, "returnByValue": True})
         debugger.detach()
         return json.loads(found["result"]["value"])
+
+
+@contextlib.contextmanager
+def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
+    """A page that must do nothing wrong."""
+    context = browser.new_context(viewport=WIDE, reduced_motion="reduce", **options)
+    context.set_default_timeout(20_000)
+    watched = Watched(context, url)
+    try:
+        yield watched
+    finally:
+        context.close()
+    assert watched.wrong == []
 
 
 @contextlib.contextmanager

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from apps.classroom.simulator import Lesson, Production, serve
-from tests.e2e.console_support import ROOT, Process, Watched, launch, require_browser, wait_until
+from tests.e2e.console_support import ROOT, Process, Watched, wait_until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -54,15 +54,6 @@ class School:
 
     def close(self) -> None:
         self._process.stop()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    require_browser()
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

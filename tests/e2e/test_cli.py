@@ -15,7 +15,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.cli_support import APP, TIDEMILL, Process, all_gone, environment, listing, make_folder, ok, run, wait_for
+from tests.e2e.cli_support import (
+    APP,
+    PATIENCE,
+    TIDEMILL,
+    Process,
+    all_gone,
+    environment,
+    listing,
+    make_folder,
+    ok,
+    run,
+    wait_for,
+)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +148,9 @@ def test_a_schedule_is_paused_resumed_and_run_by_hand(folder: Path, up: Process)
     assert listing(folder, "schedules")[0]["paused"]
     ok(folder, "schedules", "resume", "refresh_prices")
     assert not listing(folder, "schedules")[0]["paused"]
-    job = wait_for(folder, ok(folder, "schedules", "run", "refresh_prices").strip(), lambda job: "result" in job)
+    job = wait_for(
+        folder, ok(folder, "schedules", "run", "refresh_prices").strip(), lambda job: job["state"] == "succeeded"
+    )
     assert job["result"] == {"prices": 3}
     assert "ran schedule refresh_prices by hand" in job["why"][0]
 
@@ -304,7 +318,7 @@ def test_on_a_terminal_up_shows_queues_and_progress_until_ctrl_c(other_folder: P
         (tmp_path / "go").touch()
         process.send_signal(signal.SIGINT)
         read_until(master, b"", b"worker stopped")
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
         assert all_gone(tree) == []
     finally:
         process.kill()
@@ -314,7 +328,7 @@ def test_on_a_terminal_up_shows_queues_and_progress_until_ctrl_c(other_folder: P
 
 def read_until(terminal: int, seen: bytes, wanted: bytes) -> bytes:
     """What a terminal shows, until it has shown something."""
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + PATIENCE
     while wanted not in seen:
         ready, _, _ = select.select([terminal], [], [], max(0.0, give_up - time.monotonic()))
         assert ready, f"{wanted!r} was not shown: {seen[-3000:]!r}"

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cli_support import PATIENCE, TIDEMILL, Process, environment, listing, make_folder, ok, run
+from tests.support.ports import free_port
 
 
 class Shop:
@@ -28,14 +29,12 @@ class Shop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         # In the environment, for the children see it too and must leave the port to their parent.
         self.up = Process(folder, "up", "app.py", TIDEMILL_METRICS=str(self.port), TIDEMILL_SAMPLE_EVERY="0.5s")
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE) as answer:
             return answer.read().decode()
 
     def top(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

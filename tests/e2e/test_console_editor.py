@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.e2e.console_support import Watched, launch, require_browser
+from tests.e2e.console_support import Watched, require_browser, watched_page
 from tests.support.server import TestServer
 from tests.support.web import WebServer
 
@@ -91,7 +91,7 @@ class Bench:
         return (self.workflows / name).read_text()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)  # Before the browser, for it waits in an event loop.
 def bench(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     require_browser()
     folder = tmp_path_factory.mktemp("bench")
@@ -109,28 +109,12 @@ def bench(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
         server.drop(url)
 
 
-@pytest.fixture(scope="module")
-def browser(bench: Bench) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        made = launch(playwright)
-        yield made
-        made.close()
-
-
 @pytest.fixture
-def context(bench: Bench, browser: Browser) -> Iterator[BrowserContext]:
+def watched(bench: Bench, browser: Browser) -> Iterator[Watched]:
     (bench.workflows / "blog.json").write_text(BLOG.replace("ROOT", str(bench.folder / "states")))
     (bench.workflows / "nightly.yaml").write_text(NIGHTLY)
-    made = browser.new_context(viewport={"width": 1400, "height": 950})
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def watched(context: BrowserContext, bench: Bench) -> Iterator[Watched]:
-    made = Watched(context, bench.web.url)
-    yield made
-    assert made.wrong == []
+    with watched_page(browser, bench.web.url) as watched:
+        yield watched
 
 
 def node(page: Page, name: str) -> Locator:
@@ -340,7 +324,7 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
     (bench.workflows / "alarm.json").unlink(missing_ok=True)
     page = watched.open("/editor", "Editor")
     page.get_by_role("button", name="New file").click()
-    page.get_by_label("Name").fill("alarm")
+    page.get_by_role("dialog").get_by_label("Name").fill("alarm")
     page.get_by_role("radio", name=re.compile("^Workflow")).check()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="alarm.json")).to_be_visible()
@@ -397,26 +381,15 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
     watched.wrong = [each for each in watched.wrong if "404" not in each]  # It was asked for before it was there.
 
 
-@pytest.mark.parametrize(
-    ("look", "width", "theme"), [("light", 1400, "light"), ("dark", 1400, "dark"), ("phone", 390, "light")]
-)
-def test_everybody_can_read_the_editor(
-    look: str, width: int, theme: str, browser: Browser, bench: Bench, context: BrowserContext
-) -> None:
+def test_everybody_can_read_the_editor(watched: Watched, bench: Bench) -> None:
     broken = json.loads(bench.file("blog.json"))
     broken["nodes"][2]["data"]["content"] = "{{$.days.content}}"
     (bench.workflows / "blog.json").write_text(json.dumps(broken, indent=2))
-    shown = browser.new_context(viewport={"width": width, "height": 860}, color_scheme=theme)  # pyright: ignore[reportArgumentType]
-    watched = Watched(shown, bench.web.url)
     wrong: dict[str, list[str]] = {}
 
     def look_at(name: str) -> None:
         expect(watched.page.locator(".loading")).to_have_count(0)
-        watched.keep(f"editor-{name}-{look}")
-        found = watched.serious_problems()
-        if watched.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
-            found.append("the page is wider than the window")
-        if found:
+        if found := watched.seen_by_all(f"editor-{name}"):
             wrong[name] = found
 
     page = watched.open("/editor", "Editor")
@@ -434,9 +407,47 @@ def test_everybody_can_read_the_editor(
     node(page, "approve").click()
     expect(field(page, "prompt")).to_be_visible()
     look_at("dag")
-    shown.close()
     assert wrong == {}
-    assert watched.wrong == []
+
+
+def test_a_file_is_renamed_with_what_is_not_saved_and_deleted(watched: Watched, bench: Bench) -> None:
+    page = watched.open("/editor/nightly.yaml", "nightly.yaml")
+    node(page, "load").click()
+    field(page, "queue").fill("mine")
+    page.get_by_role("button", name="Rename …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("New name").fill("blog.json")
+    expect(dialog).to_contain_text("It will be blog.json.yaml.")
+    dialog.get_by_label("New name").fill("daily")
+    dialog.get_by_role("button", name="Rename", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="daily.yaml")).to_be_visible()
+    expect(page).to_have_url(re.compile("/editor/daily.yaml$"))
+    assert not (bench.workflows / "nightly.yaml").exists()
+    assert bench.file("daily.yaml") == NIGHTLY
+    node(page, "load").click()
+    expect(field(page, "queue")).to_have_value("mine")
+
+    page.get_by_role("button", name="Delete …").click()
+    watched.keep("editor-delete")
+    dialog.get_by_role("button", name="Keep it").click()
+    assert bench.file("daily.yaml") == NIGHTLY
+    page.get_by_role("button", name="Delete …").click()
+    dialog.get_by_role("button", name="Delete the file").click()
+    expect(page.get_by_role("heading", level=1, name="Editor")).to_be_visible()
+    expect(page.get_by_text("daily.yaml is deleted.")).to_be_visible()
+    assert not (bench.workflows / "daily.yaml").exists()
+    expect(page.get_by_role("link", name="daily.yaml")).to_have_count(0)
+
+    page.get_by_role("button", name="Delete blog.json").click()
+    dialog.get_by_role("button", name="Delete the file").click()
+    expect(page.get_by_text("blog.json is deleted.")).to_be_visible()
+    expect(page.get_by_role("link", name="blog.json")).to_have_count(0)
+    trail = page.request.get(f"{bench.web.url}/api/v1/audit?action=workflow").json()["items"][:3]
+    assert [(each["action"], each["target"]) for each in trail] == [
+        ("workflow.delete", "blog.json"),
+        ("workflow.delete", "daily.yaml"),
+        ("workflow.rename", "nightly.yaml"),
+    ]
 
 
 def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench: Bench) -> None:

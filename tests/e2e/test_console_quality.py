@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import math
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, CDPSession, expect, sync_playwright
+from playwright.sync_api import Browser, CDPSession, expect
 
-from tests.e2e.console_support import STATIC, Harbour, Site, Watched, harbour, launch, require_browser, wait_until
+from tests.e2e.console_support import (
+    STATIC,
+    Harbour,
+    Watched,
+    harbour,
+    require_browser,
+    wait_until,
+    watched_page,
+)
+from tests.support.server import TestServer
+from tests.support.web import WebServer
 
 pytestmark = pytest.mark.timeout(240)
 
 FIRST_LOAD = 300_000
 FRAMES = 30
 
-LOOKS = {
-    "dark": ({"width": 1360, "height": 860}, "dark"),
-    "light": ({"width": 1360, "height": 860}, "light"),
-    "phone": ({"width": 390, "height": 844}, "light"),
-}
-
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    require_browser()
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def shop(browser: Browser) -> Iterator[Harbour]:
+def shop(server: TestServer, browser: Browser) -> Iterator[Harbour]:  # The database first: it has a loop of its own.
     with harbour() as running:
         running.job_ends(running.enqueue("broken", number=1))
         yield running
@@ -78,26 +75,9 @@ def screens(shop: Harbour) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_everybody_can_read_every_screen(look: str, browser: Browser, shop: Harbour, screens: dict[str, str]) -> None:
-    size, theme = LOOKS[look]
-    context = browser.new_context(viewport=size, color_scheme=theme)  # pyright: ignore[reportArgumentType]
-    watched = Watched(context, shop.url)
-    problems: dict[str, list[str]] = {}
-    for name, path in screens.items():
-        page = watched.open(path)
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        expect(page.locator(".loading")).to_have_count(0)
-        watched.keep(f"{name}-{look}")
-        found = watched.serious_problems()
-        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
-            found.append("the page is wider than the window")
-        if found:
-            problems[name] = found
-    wrong = watched.wrong
-    context.close()
-    assert problems == {}
-    assert wrong == []
+def test_everybody_can_read_every_screen(browser: Browser, shop: Harbour, screens: dict[str, str]) -> None:
+    with watched_page(browser, shop.url) as watched:
+        assert watched.read_by_all(screens) == {}
 
 
 def test_the_first_load_is_small() -> None:
@@ -171,26 +151,35 @@ def test_a_graph_of_a_thousand_nodes_is_moved_fluently(browser: Browser, shop: H
     assert max(seen, could) >= FRAMES, (seen, could)
 
 
-def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Browser, tmp_path: Path) -> None:
-    app = tmp_path / "bare.py"
-    app.write_text('from tidemill import App\n\napp = App("bare")\n\n\n@app.task\ndef wait() -> None: ...\n')
-    with Site(app, tmp_path) as site:
-        context = browser.new_context(viewport={"width": 390, "height": 844})
-        watched = Watched(context, site.url)
-        said: dict[str, str] = {}
+@pytest.fixture
+def bare(server: TestServer, tmp_path: Path) -> Iterator[WebServer]:
+    """A server with nothing to show."""
+    (tmp_path / "bare.py").write_text('from tidemill import App\n\napp = App("bare")\n')
+    url = server.create()
+    web = WebServer(url, app=tmp_path / "bare.py")
+    try:
+        with ThreadPoolExecutor() as pool:  # The browser has the event loop of this thread.
+            pool.submit(asyncio.run, web.wait_ready()).result()
+        yield web
+    finally:
+        web.close()
+        server.drop(url)
+
+
+def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Browser, bare: WebServer) -> None:
+    said: dict[str, str] = {}
+    with watched_page(browser, bare.url) as watched:
+        watched.page.set_viewport_size({"width": 390, "height": 844})
         for screen in ("inputs", "runs", "jobs", "states", "schedules", "streams", "monitors"):
             page = watched.open(f"/{screen}")
             empty = page.locator("main .empty").first
             expect(empty).to_be_visible()
             said[screen] = empty.inner_text()
             assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-        wrong = watched.wrong
-        context.close()
     for screen, words in said.items():
         title, _, advice = words.partition("\n")
         assert title, screen
         assert len(advice.split()) > 4, f"{screen} says only {words!r}"
-    assert wrong == []
 
 
 def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, shop: Harbour) -> None:

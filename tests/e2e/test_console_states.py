@@ -7,19 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.e2e.console_support import Site, Watched, launch, require_browser, wait_until
+from tests.e2e.console_support import Site, Watched, wait_until, watched_page
 
 pytestmark = pytest.mark.timeout(240)
 
 APP = Path(__file__).with_name("states_app.py")
 DAYS = [f"2026-03-{number:02}" for number in range(1, 8)]
-LOOKS = {
-    "dark": ({"width": 1360, "height": 860}, "dark"),
-    "light": ({"width": 1360, "height": 860}, "light"),
-    "phone": ({"width": 390, "height": 844}, "light"),
-}
 
 
 class Ship(Site):
@@ -41,15 +36,6 @@ class Ship(Site):
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    require_browser()
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
 def ship(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ship]:
     ship = Ship(tmp_path_factory.mktemp("ship"))
     with ship:
@@ -59,14 +45,8 @@ def ship(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def console(browser: Browser, ship: Ship) -> Iterator[Watched]:
-    """A page that must do nothing wrong."""
-    context = browser.new_context(viewport={"width": 1360, "height": 860})
-    context.set_default_timeout(20_000)
-    watched = Watched(context, ship.url)
-    yield watched
-    wrong, watched.wrong = watched.wrong, []
-    context.close()
-    assert wrong == []
+    with watched_page(browser, ship.url) as watched:
+        yield watched
 
 
 def cell(page: Page, stage: str, day: str, standing: str = "") -> Locator:
@@ -136,7 +116,7 @@ def test_a_backfill_waits_for_approval_shows_its_progress_and_ends(ship: Ship, c
     console.keep("states-approval")
     banner.get_by_role("button", name="Approve").click()
     expect(banner).to_have_count(0)
-    expect(cell(page, "page", DAYS[0], "building")).to_be_visible()
+    expect(cell(page, "page", ".*", "building").first).to_be_visible()
     console.keep("states-progress")
     (ship.folder / "fog").unlink()
     expect(meter).to_have_attribute("aria-valuenow", "100")
@@ -169,31 +149,31 @@ def test_the_grid_is_walked_with_the_keyboard_and_orphans_are_cleaned_up(ship: S
     expect(cell(page, "page", DAYS[6])).to_have_count(0)
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_everybody_can_read_the_states(look: str, browser: Browser, ship: Ship) -> None:
+def test_everybody_can_read_the_states(ship: Ship, console: Watched) -> None:
     ship.write("2026-03-09", "illegible")
     wait_until(lambda: ship.api("/pipelines/logbook")["counts"].get("failed") == 1, "one has failed")
-    size, theme = LOOKS[look]
-    context = browser.new_context(viewport=size, color_scheme=theme)  # pyright: ignore[reportArgumentType]
-    watched = Watched(context, ship.url)
-    problems: dict[str, list[str]] = {}
-    for name, path in {
-        "list": "/states",
-        "grid": "/states/logbook",
-        "state": "/states/logbook?s=tidy&e=2026-03-09",
-        "page": f"/states/logbook?s=page&e={DAYS[2]}",
-        "none": "/states/logbook?text=no-such-day",
-    }.items():
-        page = watched.open(path)
-        expect(page.get_by_role("heading", level=1)).to_be_visible()
-        expect(page.locator(".loading")).to_have_count(0)
-        watched.keep(f"states-{name}-{look}")
-        found = watched.serious_problems()
-        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
-            found.append("the page is wider than the window")
-        if found:
-            problems[name] = found
-    wrong = watched.wrong
-    context.close()
-    assert problems == {}
-    assert wrong == []
+    screens = {
+        "states-list": "/states",
+        "states-grid": "/states/logbook",
+        "states-state": "/states/logbook?s=tidy&e=2026-03-09",
+        "states-page": f"/states/logbook?s=page&e={DAYS[2]}",
+        "states-none": "/states/logbook?text=no-such-day",
+    }
+    assert console.read_by_all(screens) == {}
+
+
+def test_home_tells_of_states_that_have_failed_and_leads_to_them(ship: Ship, console: Watched) -> None:
+    ship.write("2026-03-10", "illegible")
+    page = console.open("/")
+    line = page.locator(".broken li", has_text="logbook")
+    expect(line).to_contain_text("the entry of 2026-03-")
+    expect(page.locator("a.tile", has_text="Broken now")).to_contain_text("state")
+    page.get_by_role("link", name="failed states").click()
+    expect(page).to_have_url(re.compile("/states.standing=failed"))
+    page.get_by_role("link", name="logbook", exact=True).click()
+    expect(cell(page, "tidy", "2026-03-10", "failed")).to_be_visible()
+    expect(cell(page, "tidy", DAYS[0])).to_have_count(0)
+    ship.write("2026-03-10", "calm")
+    ship.write("2026-03-09", "calm")
+    console.open("/")
+    expect(line).to_have_count(0)

@@ -94,7 +94,7 @@ def test_an_example_prints_what_it_promises(name: str, directory: Path) -> None:
         env={**os.environ, "TIDEMILL_LOG_LEVEL": "error"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

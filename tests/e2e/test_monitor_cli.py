@@ -45,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     up = Process(made, "up", "app.py")
     try:
         up.line("monitors started")
+        (made / "url").write_text(up.line("serving http").split()[-1])
         yield made
     finally:
         up.close()
@@ -87,13 +88,28 @@ def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> Non
     assert [each["action"] for each in page["history"]] == ["opened", "acknowledged", "note"]
 
 
+def test_alerts_are_told_and_acknowledged_through_a_server_as_well(folder: Path) -> None:
+    read(folder, "forge", 120)
+    rows = alerts(folder, 2, "--entity", "forge")
+    server = ("--server", (folder / "url").read_text())
+    assert told(folder, "alerts", "--all", "--entity", "forge", *server) == rows
+    id = str(rows[0]["id"])
+    assert "is acknowledged" in run(folder, "monitor", "ack", id, "--note", "seen", *server).stdout
+    assert "was acknowledged before" in run(folder, "monitor", "ack", id, *server).stdout
+    assert run(folder, "monitor", "note", id, "cooled", "--owner", "ann", *server).returncode == 0
+    page = told(folder, "explain", id)
+    assert (page["note"], page["owner"], page["acked_by"]) == ("cooled", "ann", "local")
+    assert told(folder, "explain", id, *server) == page
+    assert run(folder, "monitor", "explain", id, *server).stdout == run(folder, "monitor", "explain", id).stdout
+
+
 def test_the_status_shows_health_stages_and_what_went_wrong(folder: Path) -> None:
     read(folder, "lamp", 20)
     give_up = time.monotonic() + PATIENCE
     while not (row := told(folder, "status")[0])["problems"]:
         assert time.monotonic() < give_up
     assert row["status"]["health"] == "healthy"
-    assert {"reset", "roster", "drain", "recompute"} <= set(row["status"]["stages"])
+    assert {"reset", "roster", "drain", "recompute", "triggers"} <= set(row["status"]["stages"])
     assert row["problems"][0]["place"] == "trigger broken"
     page = run(folder, "monitor", "status").stdout
     assert "healthy" in page

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
-from tests.e2e.cli_support import Process, make_folder, ok, run
+from tests.e2e.cli_support import PATIENCE, Process, make_folder, ok, run
+from tests.support.grpcclient import Rpc
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    process = Process(make_folder(tmp_path_factory.mktemp("web")), "up", "app.py")
+def grpc_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, grpc_port: int) -> Iterator[Process]:
+    process = Process(make_folder(tmp_path_factory.mktemp("web")), "up", "app.py", "--grpc", str(grpc_port))
     try:
         process.line("serving http")
         yield process
@@ -27,9 +38,16 @@ def url_of(process: Process) -> str:
 
 def test_up_prints_one_url_that_answers(shop: Process) -> None:
     assert sum("serving http" in line and not line.startswith("{") for line in shop.lines) == 1
-    made = httpx.post(f"{url_of(shop)}/api/v1/jobs", json={"task": "send_receipt", "args": {"order_id": 3}})
+    asked = {"task": "send_receipt", "args": {"order_id": 3}}
+    made = httpx.post(f"{url_of(shop)}/api/v1/jobs", json=asked, timeout=PATIENCE)
     assert made.status_code == 201, made.text
     assert ok(shop.folder, "job", str(made.json()["id"])).startswith(f"job {made.json()['id']}")
+
+
+async def test_up_serves_grpc_where_it_is_told_to(shop: Process, grpc_port: int) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+        made = await Rpc(channel)("Jobs", "Enqueue", task="send_receipt", args='{"order_id": 4}')
+    assert ok(shop.folder, "job", str(made.id)).startswith(f"job {made.id}")
 
 
 def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
@@ -41,7 +59,7 @@ def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
     assert secret not in listed
     assert f"…{secret[-4:]}" in listed
     headers = {"Authorization": f"Bearer {secret}"}
-    session = httpx.get(f"{url_of(shop)}/api/v1/session", headers=headers).json()
+    session = httpx.get(f"{url_of(shop)}/api/v1/session", headers=headers, timeout=PATIENCE).json()
     assert (session["scope"], session["name"]) == ("operate", "ci (token 1)")
     assert "is revoked" in ok(shop.folder, "token", "revoke", "1")
     assert "revoked" in ok(shop.folder, "token", "list")
@@ -57,6 +75,9 @@ def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
         (("server", "app.py", "--port", "99999"), "99999"),
         (("server", "app.py", "--host", "0.0.0.0"), "--tls-cert"),
         (("server", "app.py", "--tls-cert", "x"), "--tls-key"),
+        (("up", "app.py", "--grpc", "7434", "--no-server"), "leave out --no-server"),
+        (("up", "app.py", "--grpc", "0.0.0.0:7434"), "served by `tidemill server --grpc`"),
+        (("up", "app.py", "--grpc", "here"), "--grpc 'here' is not an address"),
         (("server", "app.py", "--host", "no.such.host.invalid", "--plain-http"), ""),
         (("server", "nothing.py"), "nothing.py"),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,9 +15,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.support.ports import free_port
+
 USER, PASSWORD = "shop", "s3cret/with:odd@signs"
 QUOTED = "s3cret%2Fwith%3Aodd%40signs"
-START_TIMEOUT = 20.0
+START_TIMEOUT = 60.0
 
 
 class External:
@@ -50,12 +51,6 @@ def unprivileged() -> dict[str, object]:
             continue
         return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     pytest.skip("root needs a user `postgres` or `nobody` to run a server as")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

@@ -6,13 +6,14 @@ import contextvars
 import os
 import signal
 import sys
+import threading
 import time
 import urllib.error
 from pathlib import Path
 
 from tidemill import App, Discard, RetryAfter, Snooze, current_job
 
-app = App("rough", lease=1.5, heartbeat=0.3, grace=5)
+app = App("rough", lease=20, heartbeat=0.3, grace=5)
 colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
 
@@ -106,6 +107,23 @@ def paint(wanted: str) -> dict:
     before = colour.get()
     colour.set(wanted)
     return {"before": before, "pid": os.getpid()}
+
+
+@app.task(queue="isolated", isolation="process")
+def chatter(times: int) -> str:
+    """Several threads report at once, each more than a pipe takes in one go."""
+    job = current_job()
+
+    def talk(letter: str) -> None:
+        for _ in range(times):
+            job.report(0.5, letter * 100_000)
+
+    threads = [threading.Thread(target=talk, args=(letter,)) for letter in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return "said"
 
 
 @app.task(queue="exits")

@@ -90,5 +90,5 @@ async def test_stored_options_that_cannot_be_read_do_not_harm_the_worker(app: Ap
     )
     async with running_worker(app):
         good = await app.enqueue("book", {"id": 1, "amount": 1})
-        assert (await finished(database, good.id, timeout=5))["state"] == "succeeded"
-        assert (await finished(database, job_id, timeout=5))["state"] == "failed"
+        assert (await finished(database, good.id))["state"] == "succeeded"
+        assert (await finished(database, job_id))["state"] == "failed"

@@ -10,6 +10,8 @@ import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -93,6 +95,7 @@ def lesson(server: TestServer) -> Iterator[Given]:
     logged, tokens = asyncio.run(follow_a_lesson(url, start))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLASSROOM_KEY", "a key")
+        patch.setenv("CLASSROOM_STREAMS", "3")
         web = WebServer(url, app=ROOT / "apps" / "classroom" / "app.py")
     try:
         asyncio.run(web.wait_ready())
@@ -261,6 +264,24 @@ def test_everybody_who_watches_hears_of_a_claim(lesson: Given) -> None:
     lesson.post("/give-back", {"student": student}).raise_for_status()
 
 
+async def test_when_too_many_watch_one_more_is_told_to_come_back_later(lesson: Given) -> None:
+    def ask(client: httpx.Client) -> httpx.Response:
+        with client.stream("GET", "/live") as answer:
+            if answer.is_error:
+                answer.read()
+            return answer
+
+    with lesson.client() as client:
+        with ExitStack() as watchers:
+            heard = [watchers.enter_context(client.stream("GET", "/live")).iter_lines() for _ in range(3)]
+            assert [next(lines) for lines in heard] == ["event: news"] * 3
+            refused = ask(client)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
+            assert "3 pages of this class are open" in refused.json()["detail"]
+            assert lesson.get("/board")["cards"]
+        await eventually(lambda: ask(client).status_code == 200, what="there is room again")
+
+
 # -- the researcher -------------------------------------------------------------------------------
 
 
@@ -318,9 +339,9 @@ def test_the_export_is_progsnap2_and_names_nobody(lesson: Given) -> None:
     assert "attachment" in answer.headers["content-disposition"]
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
         files = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert set(files) == {"DatasetMetadata.csv", "MainTable.csv", "CodeStates/CodeStates.csv"}
+    assert set(files) == {"README.md", "DatasetMetadata.csv", "MainTable.csv", "CodeStates/CodeStates.csv"}
     about = {row["Property"]: row["Value"] for row in rows_in(files["DatasetMetadata.csv"])}
-    assert about["CodeStateRepresentation"] == "Table"
+    assert (about["Version"], about["CodeStateRepresentation"]) == ("1.0", "Table")
     assert (about["IsEventOrderingConsistent"], about["EventOrderScope"]) == ("true", "Global")
     main, codes = rows_in(files["MainTable.csv"]), rows_in(files["CodeStates/CodeStates.csv"])
     assert len(main) == len(lesson.logged)
@@ -328,11 +349,17 @@ def test_the_export_is_progsnap2_and_names_nobody(lesson: Given) -> None:
     assert [int(row["Order"]) for row in main] == list(range(len(main)))
     assert [row["ServerTimestamp"] for row in main] == sorted(row["ServerTimestamp"] for row in main)
     assert all(row["EventType"] and row["SubjectID"] and row["ToolInstances"] for row in main)
+    assert all(datetime.strptime(row["ServerTimestamp"], "%Y-%m-%dT%H:%M:%S.%f%z") for row in main)
     programs = {row["CodeStateID"]: row["Code"] for row in codes}
     ran = [row for row in main if row["EventType"] == "Run.Program"]
     assert len(ran) == sum(entry["eventType"] == "runProject" for entry in lesson.logged)
     assert {row["CodeStateID"] for row in ran} == set(programs)
     assert all(code.startswith("<xml") for code in programs.values())
+    ends = [row for row in main if row["EventType"] == "X-Run.End"]
+    assert ends
+    assert {row["ParentEventID"] for row in ends} <= {row["EventID"] for row in ran}
+    assert all(row["ExecutionID"] == row["ParentEventID"] for row in ends)
+    assert {row["CodeStateID"] for row in main if row["EventType"] in ("File.Edit", "Project.Open")} == {""}
     edits = {row["X-SourceType"]: row["EditType"] for row in main if row["EventType"] == "File.Edit"}
     assert edits == {
         "blockCreated": "Insert", "blockDeleted": "Delete", "blockMoved": "Move", "blockChanged": "Replace"
@@ -341,7 +368,7 @@ def test_the_export_is_progsnap2_and_names_nobody(lesson: Given) -> None:
     assert all(kind.startswith("X-") for kind in kinds - {"Run.Program", "File.Edit", "Project.Open"})
     assert len({row["SubjectID"] for row in main}) == STUDENTS
     everything = "".join(files.values())
-    assert not [name for name in lesson.names if name in everything]
+    assert not [name for name in [*lesson.names, "5B"] if name in everything]
 
 
 def test_the_tables_have_pseudonyms_that_agree_and_alerts_with_what_was_said_of_them(lesson: Given) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,7 +25,7 @@ from tests.support import (
 from tests.support.wire import Wire
 from tidemill import App
 from tidemill.core.errors import StoreError
-from tidemill.store.database import Database
+from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.operate import cancel_jobs
 from tidemill.store.workers import set_control
 
@@ -115,7 +117,9 @@ async def test_what_was_claimed_in_an_answer_that_never_came_is_given_back(app: 
     assert (row["state"], row["attempt"], row["failures"], row["losses"]) == ("succeeded", 2, 0, 0)
 
 
-async def test_news_are_heard_again_after_the_listening_connection_was_cut(app: App, database, cutter) -> None:
+async def test_news_are_heard_again_after_the_listening_connection_was_cut(
+    app: App, database, cutter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @app.task
     async def quick() -> None: ...
 
@@ -123,9 +127,11 @@ async def test_news_are_heard_again_after_the_listening_connection_was_cut(app: 
         await finished(database, (await app.enqueue(quick)).id)
         await cutter.fetchval(CUT_ALL)
         await eventually(lambda: listens(cutter))
-        await finished(database, (await app.enqueue(quick)).id, timeout=3)
+        monkeypatch.setattr("tidemill.engine.pump.SAFETY_POLL", 600.0)  # From its next turn on it is told, or waits.
+        for _ in range(2):
+            await finished(database, (await app.enqueue(quick)).id)
         await set_control(database, worker.host, "*", "pause", by="ann")
-        await eventually(lambda: worker.status == "paused", timeout=1)
+        await eventually(lambda: worker.status == "paused")
 
 
 async def listens(cutter: asyncpg.Connection) -> Any:
@@ -284,21 +290,23 @@ async def test_a_claim_that_succeeds_after_its_connection_was_lost_is_given_back
         return "done"
 
     async with Wire(database_url).open() as wire:
-        app.configure(database_url=wire.url, lease=60.0, heartbeat=1.0)
+        app.configure(database_url=wire.url)
         async with running_orchestrator(app), running_worker(app) as worker:
             for _ in range(3):  # A claim that the server knows by heart, and has only to carry out.
                 await finished(database, (await app.enqueue(work)).id)
-            async with database.transaction() as held:
-                await held.execute("LOCK TABLE tidemill.worker IN ACCESS EXCLUSIVE MODE")
-                ref = await app.enqueue(work)
-                await eventually(lambda: claims_waiting(database, 1))
-                wire.cut()
-                await eventually(lambda: claims_waiting(database, 2))
-            await finished(database, ref.id)
-            assert worker.status == "running"
-    row = await database.fetchrow("SELECT state, attempt, note FROM tidemill.job_history WHERE id = $1", ref.id)
-    assert row is not None
-    assert (row["state"], row["attempt"]) == ("succeeded", 2)
+            attempts: list[int] = []
+            while 2 not in attempts:  # Of the two claims either may get the job.
+                assert len(attempts) < 20, "the claim whose connection was lost was never the first"
+                async with database.transaction() as held:
+                    await held.execute("LOCK TABLE tidemill.worker IN ACCESS EXCLUSIVE MODE")
+                    ref = await app.enqueue(work)
+                    await eventually(lambda: claims_waiting(database, 1))
+                    wire.cut()
+                    await eventually(lambda: claims_waiting(database, 2))
+                row = await finished(database, ref.id)
+                assert (row["state"], worker.status) == ("succeeded", "running")
+                attempts.append(row["attempt"])
+            assert set(attempts) <= {1, 2}
 
 
 async def claims_waiting(database: Database, count: int) -> bool:
@@ -308,3 +316,17 @@ async def claims_waiting(database: Database, count: int) -> bool:
         " AND wait_event_type = 'Lock' AND query LIKE '%UPDATE tidemill.job%'",
     )
     return waiting >= count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/net/tcp")
+async def test_a_server_that_vanishes_without_a_word_is_missed(database_url: str) -> None:
+    """Every connection is watched by the system: else the answer of a host that is gone is awaited for ever."""
+    async with Wire(database_url).open() as wire:
+        database = Database(DatabaseSettings(url=wire.url))
+        kept = [await database.connect(), await database.connect_to_listen()]
+        port = f":{urlsplit(wire.url).port:04X}"
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        timers = [line[5][:2] for line in lines if line[2].endswith(port) and line[3] == "01"]
+        assert timers == ["02", "02"], "both have their keepalive timer set"
+        for connection in kept:
+            await connection.close()

@@ -8,9 +8,11 @@ import asyncpg
 import pytest
 
 from tests.support import eventually, running_orchestrator, running_scheduler, running_worker
+from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.inspect import JobFilter, count_queues, list_jobs, show_job
+from tidemill.store.inspect import count_queues, show_job
+from tidemill.store.listing import JobsWanted, list_job_page
 from tidemill.store.migrate import OWN_CHAIN, applied_version
 from tidemill.store.operate import cancel_jobs, retry_jobs
 from tidemill.store.retention import list_partitions
@@ -20,13 +22,17 @@ from tidemill.store.workers import list_workers, set_control
 
 @pytest.fixture
 async def app(empty_database_url: str) -> AsyncIterator[App]:
-    app = App("elsewhere", database_url=empty_database_url, schema="other_name", lease=1.5, heartbeat=0.3)
+    app = App("elsewhere", database_url=empty_database_url, schema="other_name", **PATIENT)
     app.queue("limited", rate="1000/s")
     yield app
     await app.close()
 
 
-async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schema_name(app: App) -> None:
+async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schema_name(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.engine.pump.SAFETY_POLL", 600.0)  # Wake-ups arrive, or nothing happens.
+
     @app.task
     async def double(n: int) -> int:
         return 2 * n
@@ -42,32 +48,32 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
     ):
         assert await applied_version(database) == OWN_CHAIN.latest
         ref = await app.enqueue(double, 4)
-        assert (await app.wait(ref, timeout=2)).result == 8  # sooner than the safety poll: the wake-up arrives
+        assert (await app.wait(ref, timeout=60)).result == 8
         keyed = await app.enqueue(double, 5, unique_key="u", unique_for="1h", concurrency_key="c")
-        assert (await app.wait(keyed, timeout=2)).result == 10
+        assert (await app.wait(keyed, timeout=60)).result == 10
         assert (await app.enqueue(double, 5, unique_key="u", unique_for="1h")).id == keyed.id
         limited = await app.enqueue(double, 6, queue="limited")
-        assert (await app.wait(limited, timeout=2)).result == 12
+        assert (await app.wait(limited, timeout=60)).result == 12
         connection = await asyncpg.connect(database.dsn)
         async with connection.transaction():
             mine = await app.enqueue(double, 7, conn=connection)
         await connection.close()
-        assert (await app.wait(mine, timeout=2)).result == 14
+        assert (await app.wait(mine, timeout=60)).result == 14
 
         await eventually(lambda: fired(database))
         await set_paused(database, "tick", True, by="ann")
-        assert (await app.wait(await run_now(database, "tick", by="ann"), timeout=5)).state == "succeeded"
+        assert (await app.wait(await run_now(database, "tick", by="ann"), timeout=60)).state == "succeeded"
 
         delayed = await app.enqueue(double, 8, delay="1h")
         await retry_jobs(database, [delayed.id], by="ann")
-        assert (await app.wait(delayed, timeout=2)).result == 16
+        assert (await app.wait(delayed, timeout=60)).result == 16
         await set_control(database, worker.host, "*", "pause", by="ann")
-        await eventually(lambda: worker.status == "paused", timeout=1)
+        await eventually(lambda: worker.status == "paused")
         held = await app.enqueue(double, 9)
         await cancel_jobs(database, [held.id], by="ann")
-        assert (await app.wait(held, timeout=2)).state == "cancelled"
+        assert (await app.wait(held, timeout=60)).state == "cancelled"
         assert await show_job(database, held.id) is not None
-        assert await list_jobs(database, JobFilter(task="double"))
+        assert await list_job_page(database, JobsWanted(task="double"))
         assert await count_queues(database)
         assert [row["id"] for row in await list_workers(database)] == [worker.worker_id]
         assert len(await list_partitions(database)) >= 4
@@ -77,7 +83,7 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
 
 
 async def test_two_schemas_in_one_database_do_not_hear_or_see_each_other(app: App, empty_database_url: str) -> None:
-    second = App("second", database_url=empty_database_url, schema="second", lease=1.5, heartbeat=0.3)
+    second = App("second", database_url=empty_database_url, schema="second", **PATIENT)
 
     @app.task
     async def who() -> str:
@@ -89,8 +95,8 @@ async def test_two_schemas_in_one_database_do_not_hear_or_see_each_other(app: Ap
 
     async with running_orchestrator(app), running_orchestrator(second), running_worker(app), running_worker(second):
         one, two = await app.enqueue("who"), await second.enqueue("who")
-        assert (await app.wait(one, timeout=5)).result == "first"
-        assert (await second.wait(two, timeout=5)).result == "second"
+        assert (await app.wait(one, timeout=60)).result == "first"
+        assert (await second.wait(two, timeout=60)).result == "second"
     await second.close()
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import eventually, find_worker, value, worker_process
-from tests.support.dag_runs import DAG_RUNS, SHORT, nothing_left, running_dags, running_worker_of, statuses
+from tests.support import eventually, find_worker, lapse, value, worker_process
+from tests.support.dag_runs import DAG_RUNS, nothing_left, running_dags, running_worker_of, statuses
 from tests.support.durable import deeds, make_tables, open_gates, running_keeper
 from tests.support.roles import running_orchestrator
+from tests.support.waiting import PATIENT
 from tidemill import App, current_job
 from tidemill.core.errors import PayloadError
 from tidemill.dags import Dag, node, ref
@@ -74,7 +75,7 @@ async def test_a_node_has_a_retry_policy_of_its_own_and_the_task_keeps_its(app: 
     retrying = app.retry(3, backoff=0.01)
     async with running_dags(app):
         run = await app.start(Dag("d", [node("a", "fail_until", args={"attempt": 3}, retry=retrying)]))
-        assert await run.result(timeout=15) == {"a": 3}
+        assert await run.result(timeout=60) == {"a": 3}
         assert attempts == [1, 2, 3]
         await fails(await app.start(Dag("d", [node("a", "fail_until", args={"attempt": 2})])), "not yet")
         assert attempts == [1, 2, 3, 1]
@@ -169,7 +170,7 @@ async def test_many_bad_arguments_in_one_turn_end_the_run_and_not_its_keeper(app
         run = await app.start(dag)
         await fails(run, "node 'bad' failed")
         assert await run.state() == "failed"
-        assert await (await app.start(Dag("f", [node("a", "give", args={"value": 1})]))).result(timeout=15) == {"a": 1}
+        assert await (await app.start(Dag("f", [node("a", "give", args={"value": 1})]))).result(timeout=60) == {"a": 1}
         await eventually(lambda: nothing_left(database))
 
 
@@ -178,7 +179,7 @@ async def test_a_map_bears_as_many_bad_items_as_it_tolerates(app: App, database:
         "d", [node("each", "plus_one", map=[1, "x", 3, "y"], args={"n": ref("item")}, tolerate=2, max_parallel=1)]
     )
     async with running_dags(app):
-        assert await (await app.start(dag)).result(timeout=15) == {"each": [2, None, 4, None]}
+        assert await (await app.start(dag)).result(timeout=60) == {"each": [2, None, 4, None]}
 
 
 async def test_a_result_that_is_not_json_fails_the_node_with_a_clear_message(app: App) -> None:
@@ -212,7 +213,7 @@ async def test_run_arguments_that_are_not_json_start_nothing(app: App, database:
 async def test_a_task_that_no_worker_knows_waits_is_explained_and_runs_when_one_comes(
     app: App, database: Database
 ) -> None:
-    newer = App("newer", database_url=app.settings.database_url, lease=1.5, heartbeat=0.3)
+    newer = App("newer", database_url=app.settings.database_url, **PATIENT)
 
     @newer.task(name="unheard")
     async def unheard() -> str:
@@ -224,7 +225,7 @@ async def test_a_task_that_no_worker_knows_waits_is_explained_and_runs_when_one_
         assert "unrouted" in told
         assert await run.state() == "running"
         async with running_worker_of(newer):
-            assert await run.result(timeout=15) == {"a": "at last"}
+            assert await run.result(timeout=60) == {"a": "at last"}
 
 
 async def test_a_queue_that_no_worker_serves_is_explained(app: App, database: Database) -> None:
@@ -255,8 +256,9 @@ async def test_a_poison_node_fails_after_its_losses_and_the_run_explains_why(
         poison = node("poison", "deadly", args={"tag": "p"}, queue="deadly", retry=patience)
         run = await app.start(Dag("d", [poison, node("after", "give", deps=["poison"])]))
         for losses in (1, None):
-            async with worker_process(database_url, ["deadly"], app=DAG_RUNS, **SHORT) as victim:
+            async with worker_process(database_url, ["deadly"], app=DAG_RUNS) as victim:
                 assert await victim.ends() == -9
+                await lapse(database, victim.pid)
             await eventually(lambda losses=losses: is_value(database, losses, lost, run.id))
         error = await fails(run, "node 'poison' failed: WorkerLost", "stopped renewing its lease")
         assert error.nodes == ("poison",)
@@ -269,7 +271,6 @@ async def test_a_wedged_node_is_recovered_by_another_worker_and_the_dead_one_is_
     app: App, database: Database, database_url: str
 ) -> None:
     await make_tables(database)
-    app.configure(**SHORT)
     dag = Dag(
         "d",
         [
@@ -278,17 +279,18 @@ async def test_a_wedged_node_is_recovered_by_another_worker_and_the_dead_one_is_
         ],
         result=ref("after.given"),
     )
-    serving = worker_process(database_url, ["default"], app=DAG_RUNS, **SHORT)
+    serving = worker_process(database_url, ["default"], app=DAG_RUNS)
     async with running_orchestrator(app, silence=0.4), running_keeper(app), serving as stuck:
         run = await app.start(dag)
         await eventually(lambda: deeds(database, "t"))
         stuck.freeze()
         flagged = "SELECT flagged_at IS NOT NULL FROM tidemill.worker WHERE id = $1"
         await eventually(lambda: value(database, flagged, stuck.worker_id))
-        async with worker_process(database_url, ["default"], app=DAG_RUNS, **SHORT) as other:
+        await lapse(database, stuck.pid)
+        async with worker_process(database_url, ["default"], app=DAG_RUNS) as other:
             await eventually(lambda: twice(database))
             await open_gates(database, "g")
-            assert await run.result(timeout=15) == "stuck"
+            assert await run.result(timeout=60) == "stuck"
             stuck.thaw()
             assert await stuck.ends() == EXIT_FENCED
             assert other.exit_status is None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support import find_live, finished, running_orchestrator, running_worker
+from tests.support import eventually, find_live, finished, running_orchestrator, running_worker, value
 from tidemill import App
 from tidemill.store.database import Database
 
@@ -79,7 +80,26 @@ async def test_a_retry_that_would_come_too_late_is_dropped(app: App, database: D
         raise ValueError("first")
 
     async with running_worker(app), running_orchestrator(app):
-        ref = await app.enqueue(fail, deadline=3)
+        ref = await app.enqueue(fail, deadline="30m")
+        await eventually(lambda: value(database, "SELECT failures = 1 FROM tidemill.job WHERE id = $1", ref.id))
+        await database.fetch("UPDATE tidemill.job SET deadline = now()")  # Half an hour has passed.
         row = await finished(database, ref.id)
     assert (row["state"], row["failures"]) == ("expired", 1)
     assert b"first" in row["errors"]
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_a_deadline_from_now_on_counts_by_the_clock_of_the_database(
+    app: App, database: Database, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    """A host whose clock is an hour behind must not have its jobs dropped."""
+    behind = time.time() - 3600
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: behind)
+        if many:
+            await app.enqueue_many("note", [{"n": 1}], deadline="10m")
+        else:
+            await app.enqueue("note", 1, deadline="10m")
+        await app.enqueue("note", 1, deadline="10m", unique_key="k")
+    left = await database.fetch("SELECT extract(epoch FROM deadline - now())::float8 AS left FROM tidemill.job")
+    assert [round(row["left"], -2) for row in left] == [600, 600]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -13,7 +16,7 @@ from tests.support import find_history, find_live, finished, running_worker, val
 from tidemill import App, current_job
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError, StoreError
 from tidemill.store.database import Database
-from tidemill.store.inspect import JobFilter, list_jobs
+from tidemill.store.listing import JobsWanted, list_job_page
 
 
 @pytest.fixture
@@ -44,13 +47,13 @@ async def test_arguments_may_be_given_as_in_a_call_by_position_by_name_or_in_a_m
             await app.enqueue("add", args={"a": 1}),
             await app.enqueue("add", args={"a": 1}, b=5),
         ]
-        assert [(await app.wait(ref, timeout=10)).result for ref in refs] == [3, 4, 5, 11, 6]
+        assert [(await app.wait(ref, timeout=60)).result for ref in refs] == [3, 4, 5, 11, 6]
 
 
 async def test_a_parameter_that_is_called_like_an_option_goes_into_args(app: App, database: Database) -> None:
     async with running_worker(app):
         ref = await app.enqueue("shout", args={"args": "hey", "priority": "high", "delay": 3}, priority=9)
-        assert (await app.wait(ref, timeout=10)).result == "hey high 3"
+        assert (await app.wait(ref, timeout=60)).result == "hey high 3"
     (row,) = await find_history(database, ref.id)
     assert row["priority"] == 9
 
@@ -82,7 +85,7 @@ async def test_a_job_that_a_job_enqueued_says_so(app: App, database: Database) -
 
     async with running_worker(app, ["parents"]):
         ref = await app.enqueue(parent)
-        child = (await app.wait(ref, timeout=10)).result
+        child = (await app.wait(ref, timeout=60)).result
     row = await find_live(database, child)
     assert row is not None
     origin = msgspec.json.decode(row["origin"])
@@ -124,8 +127,8 @@ async def test_tags_of_the_task_and_of_the_call_are_kept_and_found(app: App, dat
     row = await find_live(database, ref.id)
     assert row is not None
     assert row["tags"] == ["maths", "urgent", "eu"]
-    assert [job["id"] for job in await list_jobs(database, JobFilter(tag="urgent"))] == [ref.id]
-    assert len(await list_jobs(database, JobFilter(tag="maths"))) == 2
+    assert [job["id"] for job in await list_job_page(database, JobsWanted(tag="urgent"))] == [ref.id]
+    assert len(await list_job_page(database, JobsWanted(tag="maths"))) == 2
     async with running_worker(app):
         assert (await finished(database, ref.id))["tags"] == ["maths", "urgent", "eu"]
 
@@ -156,10 +159,10 @@ SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND datname = 
 
 
 async def test_an_error_of_one_enqueue_does_not_hit_those_beside_it(app: App, database: Database) -> None:
-    def options(n: int) -> dict[str, str]:
-        return {"unique_key": "not\x00storable"} if n == 50 else {}
+    def options(n: int) -> dict[str, Any]:
+        return {"tags": ["not\x00storable"]} if n == 50 else {}
 
-    answers = await asyncio.gather(*(app.enqueue("add", n, **options(n)) for n in range(100)), return_exceptions=True)  # pyright: ignore[reportArgumentType]
+    answers = await asyncio.gather(*(app.enqueue("add", n, **options(n)) for n in range(100)), return_exceptions=True)
     assert isinstance(answers[50], StoreError)
     assert all(not isinstance(answer, BaseException) for n, answer in enumerate(answers) if n != 50)
     assert await value(database, "SELECT count(*) FROM tidemill.job") == 99
@@ -219,7 +222,7 @@ async def test_a_running_task_may_enqueue_with_the_plain_twin(app: App, database
 
     async with running_worker(app, ["parents"]):
         ref = await app.enqueue(parent)
-        result = (await app.wait(ref, timeout=10)).result
+        result = (await app.wait(ref, timeout=60)).result
     assert result["me"] == ref.id
     assert await find_live(database, result["child"]) is not None
 
@@ -233,8 +236,8 @@ async def test_waiting_for_a_job_returns_how_it_ended(app: App) -> None:
         raise ValueError("no luck")
 
     async with running_worker(app):
-        good = await app.wait(await app.enqueue("add", 1), timeout=10)
-        bad = await app.wait((await app.enqueue(broken)).id, timeout=10)
+        good = await app.wait(await app.enqueue("add", 1), timeout=60)
+        bad = await app.wait((await app.enqueue(broken)).id, timeout=60)
     assert (good.state, good.result) == ("succeeded", 11)
     assert (bad.state, bad.result) == ("failed", None)
     assert "ValueError: no luck" in str(bad.note)
@@ -248,7 +251,7 @@ async def test_waiting_too_long_is_a_timeout(app: App) -> None:
 
 async def test_waiting_for_a_job_that_does_not_exist_says_so(app: App) -> None:
     with pytest.raises(NotFoundError, match="there is no job 4711"):
-        await app.wait(4711, timeout=5)
+        await app.wait(4711, timeout=60)
 
 
 # Later
@@ -288,3 +291,38 @@ async def test_a_delay_that_no_calendar_has_is_refused(app: App, database: Datab
     with pytest.raises(ConfigError, match="longer than a century"):
         await app.enqueue("add", 1, delay=1e15)
     assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
+
+
+FORKING = """
+import os, sys
+from tidemill import App
+
+app = App("forking", database_url=sys.argv[1])
+
+@app.task
+def work(who: str) -> None: ...
+
+app.enqueue_sync(work, "parent")
+child = os.fork()
+app.enqueue_sync(work, "child" if child == 0 else "parent again")
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+app.close_sync()
+"""
+
+
+async def test_a_fork_of_a_process_that_has_enqueued_enqueues_as_well(database_url: str, database: Database) -> None:
+    """As web servers do that load an application once and fork."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", FORKING, database_url)
+    assert await asyncio.wait_for(process.wait(), 60) == 0
+    stored = await database.fetch("SELECT args FROM tidemill.job")
+    assert {row["args"] for row in stored} == {b'{"who":"parent"}', b'{"who":"parent again"}', b'{"who":"child"}'}
+
+
+async def test_a_database_that_could_not_be_used_is_tried_again_by_the_next_call(app: App, database: Database) -> None:
+    await database.fetch("ALTER TABLE tidemill.schema_version RENAME version TO hidden")
+    with pytest.raises(asyncpg.UndefinedColumnError):
+        await app.enqueue("add", 1)
+    await database.fetch("ALTER TABLE tidemill.schema_version RENAME hidden TO version")
+    assert (await app.enqueue("add", 1)).created

@@ -8,8 +8,10 @@ import traceback
 import psycopg
 import pytest
 
-from tests.integration.external import PASSWORD, External, free_port
+from tests.integration.external import PASSWORD, External
 from tests.support import running_orchestrator, running_scheduler, running_worker
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, DatabaseSettings
@@ -26,7 +28,7 @@ def url(external: External) -> str:
 
 
 async def test_the_same_program_runs_on_a_server_of_ones_own(url: str) -> None:
-    app = App("shop", database_url=url, lease=1.5, heartbeat=0.3)
+    app = App("shop", database_url=url, **PATIENT)
 
     @app.task
     async def double(n: int) -> int:
@@ -37,11 +39,11 @@ async def test_the_same_program_runs_on_a_server_of_ones_own(url: str) -> None:
         return "tock"
 
     async with running_orchestrator(app), running_worker(app), running_scheduler(app):
-        assert (await app.wait(await app.enqueue(double, 21), timeout=10)).result == 42
+        assert (await app.wait(await app.enqueue(double, 21), timeout=60)).result == 42
         refs = await app.enqueue_many(double, ({"n": n} for n in range(500)))
-        assert (await app.wait(refs[-1], timeout=10)).result == 998
+        assert (await app.wait(refs[-1], timeout=60)).result == 998
         plain = await asyncio.to_thread(app.enqueue_sync, double, 4)
-        assert (await app.wait(plain, timeout=10)).result == 8
+        assert (await app.wait(plain, timeout=60)).result == 8
     await app.close()
     await asyncio.to_thread(app.close_sync)
     async with Database(DatabaseSettings(url=url)) as database:

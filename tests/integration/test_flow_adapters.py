@@ -11,6 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.support.waiting import turns
 from tidemill.core.program import fold
 from tidemill.core.ticks import Command, Completed, EndRun, Received, RunWork, Started, StopWork, Tick
 from tidemill.engine.adapters import Passing, Recording, Tracing
@@ -166,12 +167,12 @@ async def test_decorators_go_around_each_other_and_one_may_hold_ticks_back() -> 
 
     handler = Simple(runtime=BasicRuntime(hold, record)).run()
     late, recording = made
-    await asyncio.sleep(0.01)
+    await turns()
     assert [type(tick) for tick in recording.ticks] == [Started]
     assert recording.commands == [], "what follows from a tick waits until the tick is written"
     while not handler.is_done():
         late.write()
-        await asyncio.sleep(0.001)
+        await turns()
     assert await handler == 1
     assert isinstance(recording.commands[-1], EndRun)
     assert [type(tick) for tick in recording.ticks].count(Completed) == 3

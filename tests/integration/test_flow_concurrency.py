@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
 from tidemill.flows.events import Event, StartEvent, StopEvent
 
@@ -25,7 +26,7 @@ class Gauge:
     async def __aenter__(self) -> None:
         self.now += 1
         self.most = max(self.most, self.now)
-        await asyncio.sleep(0.01)
+        await turns()
 
     async def __aexit__(self, *_: object) -> None:
         self.now -= 1

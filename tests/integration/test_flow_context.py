@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
 from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
 from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
@@ -115,7 +116,7 @@ async def test_the_running_steps_can_be_asked_for() -> None:
             return StopEvent()
 
     handler = Slow().run()
-    await asyncio.sleep(0.01)
+    await turns()
     assert await handler.ctx.running_steps() == ["work"]
     go_on.set()
     await handler
@@ -132,7 +133,7 @@ async def test_the_handler_has_the_context_that_was_given() -> None:
 async def test_a_context_that_runs_cannot_be_run_again() -> None:
     flow = Waiting()
     handler = flow.run()
-    await asyncio.sleep(0.01)
+    await turns()
     with pytest.raises(ContextStateError):
         flow.run(ctx=handler.ctx)
     await handler.cancel_run()

@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tests.support.flows import names, shown
+from tests.support.waiting import turns
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, catch_error, step
 from tidemill.flows.errors import ContextStateError
 from tidemill.flows.serializers import JsonSerializer
@@ -40,7 +41,7 @@ async def test_the_streaming_queue_has_everything_that_a_run_shows() -> None:
     await handler
     with pytest.warns(DeprecationWarning, match="stream_events"):
         queue = handler.ctx.streaming_queue
-    got = [await asyncio.wait_for(queue.get(), 1) for _ in range(4)]
+    got = [await asyncio.wait_for(queue.get(), 60) for _ in range(4)]
     assert names(got) == ["StepStateChanged", "Part", "StepStateChanged", "StopEvent"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -187,7 +188,7 @@ async def test_a_step_that_has_ended_cannot_wait_any_more() -> None:
         @step
         async def first(self, ctx: Context, ev: StartEvent) -> Part:
             async def later() -> Any:
-                await asyncio.sleep(0.01)
+                await turns()
                 return await ctx.wait_for_event(Part)
 
             left.append(asyncio.create_task(later()))

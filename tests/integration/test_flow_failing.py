@@ -180,3 +180,30 @@ async def test_a_returned_event_that_nobody_takes_is_told_and_the_run_goes_on() 
     assert "UnhandledEvent" in names(events)
     with pytest.raises(WorkflowTimeoutError):
         await handler
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class WithoutWords(Workflow):
+    @step
+    async def write(self, ev: StartEvent) -> StopEvent:
+        raise Speechless
+
+
+class OutOfThread(Workflow):
+    @step
+    def write(self, ev: StartEvent) -> StopEvent:
+        return next(iter(()))
+
+
+@pytest.mark.parametrize(("workflow", "kind"), [(WithoutWords, Speechless), (OutOfThread, RuntimeError)])
+async def test_an_error_that_cannot_be_told_as_it_is_ends_the_run_all_the_same(
+    workflow: type[Workflow], kind: type[Exception]
+) -> None:
+    """One without words; and a StopIteration, which no future carries out of a thread."""
+    async with asyncio.timeout(40):
+        with pytest.raises(kind):
+            await workflow(timeout=None).run()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.flows import names
+from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
 from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
 from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_none
@@ -72,7 +73,7 @@ async def test_an_event_for_a_wait_that_was_given_up_is_unhandled() -> None:
         @step
         async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
             waiting = asyncio.create_task(ctx.wait_for_event(Reply))
-            await asyncio.sleep(0.01)
+            await turns()
             waiting.cancel()
             await asyncio.wait([waiting])
             ctx.write_event_to_stream(Question())
@@ -95,8 +96,9 @@ async def test_a_wait_that_was_given_up_can_be_asked_again() -> None:
         @step
         async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
             for n in range(4):
+                patience = 0.01 if n < 2 else 60
                 try:
-                    reply = await asyncio.wait_for(ctx.wait_for_event(Reply, waiter_event=Question(n=n)), 0.05)
+                    reply = await asyncio.wait_for(ctx.wait_for_event(Reply, waiter_event=Question(n=n)), patience)
                 except TimeoutError:
                     continue
                 return StopEvent(result=(n, reply.text))
@@ -114,8 +116,9 @@ async def test_a_wait_whose_time_ran_out_waits_anew_when_it_is_asked_again() -> 
         @step
         async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
             for n in range(4):
+                patience = 0.01 if n < 2 else 60
                 try:
-                    reply = await ctx.wait_for_event(Reply, waiter_event=Question(n=n), timeout=0.05)
+                    reply = await ctx.wait_for_event(Reply, waiter_event=Question(n=n), timeout=patience)
                 except TimeoutError:
                     continue
                 again = await ctx.wait_for_event(Reply)
@@ -136,10 +139,10 @@ async def test_a_retry_waits_anew_where_the_attempt_before_waited_in_vain() -> N
     class Again(Workflow):
         @step(retry_policy=retry_policy(wait=wait_none(), stop=stop_after_attempt(3)))
         async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            reply = await ctx.wait_for_event(
-                Reply, waiter_event=Question(n=ctx.retry_info().retry_number), timeout=0.05
-            )
-            return StopEvent(result=(ctx.retry_info().retry_number, reply.text))
+            number = ctx.retry_info().retry_number
+            patience = 60 if number else 0.01
+            reply = await ctx.wait_for_event(Reply, waiter_event=Question(n=number), timeout=patience)
+            return StopEvent(result=(number, reply.text))
 
     handler = Again().run()
     async for event in handler.stream_events():
@@ -179,10 +182,10 @@ async def test_the_first_of_two_answers_wins_and_the_other_question_is_closed() 
             return StopEvent(result=[done.pop().result().text, reply.text])
 
     handler = Race().run()
-    await asyncio.sleep(0.01)
+    await turns()
     await handler.send_event(Reply(text="first"))
     await until(handler, Question)
-    await asyncio.sleep(0.01)
+    await turns()
     assert open_waits(handler) == 1
     await handler.send_event(HumanResponseEvent(text="second"))
     assert await handler == ["first", "second"]
@@ -192,17 +195,21 @@ async def test_a_saved_wait_has_its_whole_time_again() -> None:
     class Slow(Workflow):
         @step
         async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            reply = await ctx.wait_for_event(Reply, waiter_event=Question(), timeout=0.3)
+            reply = await ctx.wait_for_event(Reply, waiter_event=Question(), timeout=600)
             return StopEvent(result=reply.text)
 
     handler = Slow().run()
     await until(handler, Question)
     saved = handler.ctx.to_dict()
     await handler.cancel_run()
-    await asyncio.sleep(0.35)
     flow = Slow()
+    resumed_at = asyncio.get_running_loop().time()
     resumed = flow.run(ctx=Context.from_dict(flow, saved))
-    await asyncio.sleep(0.05)
+    await turns()
+    run = resumed.ctx._run
+    assert run is not None
+    (until_when,) = [timer.when() for name, timer in run._timers.items() if name.startswith("wait:")]
+    assert until_when >= resumed_at + 600
     await resumed.send_event(Reply(text="in time"))
     assert await resumed == "in time"
 
@@ -212,7 +219,7 @@ async def test_a_step_that_is_over_leaves_no_timer_behind() -> None:
         @step
         async def ask(self, ctx: Context, ev: StartEvent) -> Later:
             asyncio.get_running_loop().create_task(_ignored(ctx.wait_for_event(Reply, timeout=600)))
-            await asyncio.sleep(0.01)
+            await turns()
             return Later()
 
         @step
@@ -223,7 +230,7 @@ async def test_a_step_that_is_over_leaves_no_timer_behind() -> None:
 
     handler = Hasty().run()
     await until(handler, Question)
-    await asyncio.sleep(0.01)
+    await turns()
     run = handler.ctx._run
     assert run is not None
     assert [name for name in run._timers if name.startswith("wait:1:")] == []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import pytest
 
 from tests.support.flows import shown, told
+from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, catch_error, step
 from tidemill.flows.collect import Collect, Take
 from tidemill.flows.errors import WorkflowRuntimeError, WorkflowValidationError
@@ -60,7 +60,7 @@ async def test_members_come_in_the_order_in_which_they_were_done() -> None:
     class Slow(Split):
         @step
         async def work(self, ev: Task) -> Done | None:
-            await asyncio.sleep(0.03 * (3 - ev.n))
+            await turns(20 * (3 - ev.n))
             return Done(n=ev.n)
 
     assert await Slow().run(n=3) == [2, 1, 0]
@@ -91,7 +91,7 @@ async def test_take_goes_on_with_the_first_arrivals_while_the_others_still_run()
 
         @step
         async def work(self, ev: Task) -> Done:
-            await asyncio.sleep(0.02 * ev.n)
+            await turns(20 * ev.n)
             return Done(n=ev.n)
 
         @step

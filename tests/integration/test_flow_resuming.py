@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.support.flows import names
+from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
 from tidemill.flows.errors import ContextSerdeError, WorkflowTimeoutError
 from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
@@ -63,7 +64,7 @@ async def test_a_waiting_run_goes_on_from_its_saved_context() -> None:
     assert ctx.is_running
     assert await ctx.store.get("topic") == "tides"
     handler = flow.run(ctx=ctx, topic="ignored")
-    await asyncio.sleep(0.02)
+    await turns()
     await handler.send_event(Reply(text="yes"))
     seen = [event async for event in handler.stream_events()]
     assert await handler == ("tides", 2, "yes")
@@ -75,7 +76,7 @@ async def test_a_saved_context_can_be_given_to_another_one() -> None:
     document = await saved(flow, topic="tides")
     ctx: Context = Context(flow, previous_context=document)
     handler = flow.run(ctx=ctx)
-    await asyncio.sleep(0.02)
+    await turns()
     handler.ctx.send_event(Reply(text="yes"))
     assert await handler == ("tides", 2, "yes")
 
@@ -99,7 +100,7 @@ async def test_work_that_was_under_way_or_queued_is_done_after_resuming() -> Non
 
     flow = Work()
     handler = flow.run()
-    await asyncio.sleep(0.02)
+    await turns()
     document = json.loads(json.dumps(handler.ctx.to_dict()))
     await handler.cancel_run()
     blocked.set()
@@ -122,7 +123,7 @@ async def test_what_was_collected_is_not_forgotten() -> None:
     flow = Gather()
     document = await saved(flow)
     handler = flow.run(ctx=Context.from_dict(flow, document))
-    await asyncio.sleep(0.02)
+    await turns()
     await handler.send_event(Reply(text="late"))
     assert await handler == [1, "late"]
 

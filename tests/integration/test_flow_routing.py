@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from pydantic import ValidationError
 
+from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
 from tidemill.flows.errors import WorkflowRuntimeError, WorkflowTimeoutError, WorkflowValidationError
 from tidemill.flows.events import Event, StartEvent, StopEvent
@@ -42,7 +41,7 @@ class Broadcast(Workflow):
     async def end(self, ctx: Context, ev: Done) -> StopEvent | None:
         heard = [*await ctx.store.get("heard", default=[]), ev.by]
         await ctx.store.set("heard", heard)
-        await asyncio.sleep(0.02)
+        await turns()
         return StopEvent(result=sorted(await ctx.store.get("heard")))
 
 
@@ -55,7 +54,7 @@ async def test_an_event_can_be_sent_to_one_step() -> None:
 
 
 async def test_an_event_cannot_be_sent_to_a_step_that_does_not_exist_or_does_not_take_it() -> None:
-    handler = Broadcast(timeout=1).run(to="left")
+    handler = Broadcast(timeout=60).run(to="left")
     for wrong in ("nope", "end"):
         with pytest.raises(WorkflowRuntimeError):
             await handler.send_event(Draft(), step=wrong)
@@ -63,7 +62,7 @@ async def test_an_event_cannot_be_sent_to_a_step_that_does_not_exist_or_does_not
             handler.ctx.send_event(Draft(), step=wrong)
     await handler
     with pytest.raises(WorkflowRuntimeError):
-        await Broadcast(timeout=1).run(to="nope")
+        await Broadcast(timeout=60).run(to="nope")
 
 
 async def test_only_events_can_be_sent() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.flows import names, shown, told
+from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.events import (
@@ -115,7 +116,7 @@ async def test_sent_requests_for_input_and_stop_events_are_not_shown_and_end_not
 
         @step
         async def b(self, ev: Draft) -> StopEvent:
-            await asyncio.sleep(0.02)
+            await turns()
             return StopEvent(result="yes")
 
     handler = Sending().run()
@@ -236,7 +237,7 @@ async def test_workers_are_numbered_from_the_lowest_free_slot() -> None:
 
         @step(num_workers=2)
         async def b(self, ctx: Context, ev: Draft) -> StopEvent | None:
-            await asyncio.sleep(0.01)
+            await turns()
             return StopEvent() if ctx.collect_events(ev, [Draft] * 3) else None
 
     lines = [line for line in told(await shown(Fan().run(), internal=True)) if "not_running" not in line]

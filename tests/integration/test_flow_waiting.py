@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from tests.support.flows import names
+from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
 from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
 
@@ -54,7 +54,7 @@ async def test_a_waiting_step_goes_on_with_the_event_that_comes() -> None:
 
 async def test_an_event_sent_right_after_run_finds_the_waiting_step() -> None:
     handler = Asking().run()
-    await asyncio.sleep(0.01)
+    await turns()
     await handler.send_event(Reply(text="early"))
     assert await handler == "early"
 
@@ -208,7 +208,7 @@ async def test_an_event_from_another_step_can_be_waited_for() -> None:
 
         @step
         async def answer(self, ctx: Context, ev: StartEvent) -> None:
-            await asyncio.sleep(0.02)
+            await turns()
             ctx.send_event(Reply(text="from inside"))
 
     assert await Inside().run() == "from inside"

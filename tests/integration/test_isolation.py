@@ -36,7 +36,7 @@ async def outcome(app: App, database: Database, task: str, **args: Any) -> Any:
 
 async def test_an_isolated_task_runs_in_a_process_of_its_own_and_sees_its_job(app: App, database, worker) -> None:
     ref = await app.enqueue("where")
-    result = (await app.wait(ref, timeout=20)).result
+    result = (await app.wait(ref, timeout=60)).result
     assert result["pid"] not in (0, psutil.Process().pid)
     assert psutil.Process(result["pid"]).ppid() == psutil.Process().pid
     assert (result["job"], result["attempt"]) == (ref.id, 1)
@@ -150,6 +150,11 @@ async def test_what_one_job_leaves_in_its_context_the_next_does_not_see(app: App
     second = msgspec.json.decode((await outcome(app, database, "paint", wanted="blue"))["result"])
     assert first["pid"] == second["pid"]
     assert (first["before"], second["before"]) == ("none", "none")
+
+
+async def test_threads_of_an_isolated_task_may_speak_at_the_same_time(app: App, database, worker) -> None:
+    row = await outcome(app, database, "chatter", times=30)
+    assert (row["state"], row["result"]) == ("succeeded", b'"said"')
 
 
 async def reported(database: Database, job_id: int) -> Any:

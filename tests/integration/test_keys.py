@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import asyncpg
 import pytest
 
-from tests.support import eventually, find_live, finished, running_orchestrator, running_worker, value
+from tests.support import eventually, find_live, finished, running, running_orchestrator, running_worker, value
 from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.operate import cancel_jobs, retry_jobs
 from tidemill.store.retention import forget_leftovers
+from tidemill.store.sweeps import admit_due
 
 
 @pytest.fixture
@@ -179,4 +181,43 @@ async def test_a_finished_keyed_job_can_be_retried_long_after_its_key_was_last_u
         await finished(database, first.id)
         await forget_leftovers(database)
         (again,) = (await retry_jobs(database, [first.id], by="ann")).asked
-        assert (await finished(database, again, timeout=5))["state"] == "succeeded"
+        assert (await finished(database, again))["state"] == "succeeded"
+
+
+async def test_a_callers_open_transaction_holds_up_nobody_but_the_jobs_of_its_key(
+    app: App, database: Database, database_url: str
+) -> None:
+    release = asyncio.Event()
+
+    @app.task(concurrency_key="k", concurrency=1)
+    async def one() -> None:
+        await release.wait()
+
+    async with running_orchestrator(app), running_worker(app):
+        first = await app.enqueue(one)
+        await running(database, first.id)
+        own = await asyncpg.connect(database_url)
+        async with own.transaction():
+            second = await app.enqueue(one, conn=own)
+            release.set()
+            await finished(database, first.id)
+            third = await app.enqueue(one)
+            await finished(database, (await app.enqueue("send")).id)
+        await own.close()
+        for ref in (second, third):
+            await finished(database, ref.id)
+
+
+async def test_keys_that_are_full_do_not_keep_others_from_their_turn(app: App, database: Database) -> None:
+    """However many of them there are, and wherever in the alphabet."""
+    await database.fetch(
+        "INSERT INTO tidemill.job (queue, task, args, state, concurrency_key, concurrency_max) "
+        "SELECT 'away', 'send', '{}', state, 'a' || n, 1 FROM generate_series(1, 1100) AS n, "
+        "unnest(ARRAY['running', 'gated']) AS state"
+    )
+    await database.fetch("INSERT INTO tidemill.concurrency SELECT 'a' || n, 1 FROM generate_series(1, 1100) AS n")
+    last = await app.enqueue("send", concurrency_key="z")
+    await database.fetch("UPDATE tidemill.job SET state = 'gated' WHERE id = $1", last.id)
+    await admit_due(database)
+    assert await value(database, "SELECT state FROM tidemill.job WHERE id = $1", last.id) == "ready"
+    assert await value(database, "SELECT count(*) FROM tidemill.job WHERE state = 'gated'") == 1100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -13,8 +12,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from tests.support import eventually, finished, running, running_orchestrator, running_worker, worker_process
+from tests.support import eventually, finished, lapse, running, running_orchestrator, running_worker, worker_process
 from tests.support.apps import declare
+from tests.support.ports import free_port
 from tidemill import App
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
@@ -34,11 +34,8 @@ WHERE pid <> pg_backend_pid() AND datname = current_database()
 
 @pytest.fixture
 def address() -> str:
-    """A loopback address that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"127.0.0.1:{port}"
+    """A loopback address at which nobody listens."""
+    return f"127.0.0.1:{free_port()}"
 
 
 @pytest.fixture(autouse=True)
@@ -211,6 +208,7 @@ async def test_a_lost_worker_counts_as_a_reclaimed_lease(
             job = await app.enqueue("until_open", gate="never")
             await running(executions, job.id)
             worker.kill()
+            await lapse(executions, worker.pid)
 
         async def told() -> bool:
             now = await scrape(address)
@@ -348,7 +346,7 @@ def _dicts(found: dict[tuple[tuple[str, str], ...], float]) -> list[tuple[dict[s
 
 async def _ending(reader: asyncio.StreamReader) -> bytes:
     try:
-        return await asyncio.wait_for(reader.read(), 15)
+        return await asyncio.wait_for(reader.read(), 60)
     except ConnectionError:
         return b""
 

@@ -158,11 +158,11 @@ async def test_a_worker_waits_for_the_schema_and_never_makes_it(empty_database_u
         assert await applied_version(empty) == 0
         assert worker.worker_id == 0
         await migrate(empty)
-        await asyncio.wait_for(worker.wait_ready(), 10)
+        await asyncio.wait_for(worker.wait_ready(), 60)
         ref = await app.enqueue(greet)
         assert (await finished(empty, ref.id))["result"] == b'"hello"'
         worker.stop()
-        await asyncio.wait_for(life, 10)
+        await asyncio.wait_for(life, 60)
     finally:
         life.cancel()
         await app.close()
@@ -188,7 +188,7 @@ async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(
         downgrade(database, to=0),
     ):
         with pytest.raises(SchemaError, match=message):
-            await asyncio.wait_for(attempt, 10)
+            await asyncio.wait_for(attempt, 60)
 
 
 async def test_the_orchestrator_applies_the_applications_own_migrations_after_ours(

@@ -13,7 +13,7 @@ from tidemill.core.clock import VirtualClock
 from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
 from tidemill.monitors import SourceError, sustained
-from tidemill.monitors.drain import Backfill
+from tidemill.monitors.drain import PAGES_A_TICK, Backfill
 from tidemill.monitors.recompute import shard_of
 from tidemill.store.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history
 from tidemill.store.audit import list_audit
@@ -147,6 +147,21 @@ async def test_nobody_is_called_absent_because_the_source_is_down(database: Data
         clock.advance(300.0)
         await watcher.one_tick()
         assert await open_triggers(database) == {("a", "silent")}
+
+
+async def test_nobody_is_called_absent_while_there_is_more_to_read(database: Database) -> None:
+    source, clock = Pages(page=1), VirtualClock(9000.0)
+    source.add(*(event(i, 1000.0 + i * 100) for i in range(PAGES_A_TICK * 2)), event("b", 1050.0, "b"))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        row = await read_monitor(database, "heat")
+        assert (row["events"], row["tick_at"]) == (PAGES_A_TICK, 4800.0)
+        assert await open_triggers(database) == {("b", "silent")}  # it says nothing up to there
+        source.add(event("b2", 8800.0, "b"))
+        for _ in range(3):
+            await watcher.one_tick()
+        assert await open_triggers(database) == set()
+        assert [each["entity"] for each in await list_alerts(database, "heat")] == ["b"]
 
 
 async def test_quiet_makes_polls_rare_and_activity_makes_them_frequent_again(database: Database) -> None:

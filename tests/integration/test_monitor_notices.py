@@ -147,6 +147,73 @@ async def test_when_a_silence_is_ended_early_people_are_told_at_once(app: App, d
         await end_silence(database, silence, by="me")
 
 
+async def test_when_one_of_two_silences_ends_nobody_is_told_before_the_other_has_ended(
+    app: App, database: Database
+) -> None:
+    source, now = Pages(), time.time()
+    source.add(event(1, now, "a", heat=60), event(2, now, "b", heat=60))
+    with receiver() as server:
+        watch = app.monitor(heat_monitor(source, notify=[Webhook(url=server.url)]))
+        first, second = [
+            await add_silence(database, "heat", {"entity": who}, starts_at=0.0, ends_at=now + 3600 - n, by="me")
+            for n, who in enumerate(["*", "a"])
+        ]
+        async with watching(database, watch, VirtualClock(now), task=app.tasks[TASK]) as watcher:
+            await watcher.one_tick()
+        batches = "SELECT array_agg(DISTINCT batch) FROM tidemill.alert_notice WHERE sent_at IS NULL"
+        assert await value(database, batches) == [f"s{first}"]
+        async with running_worker(app):
+            await end_silence(database, first, by="me")
+            await eventually(lambda: _only(database, batches, [f"s{second}"]), what="b's is told, a's is put off")
+            assert await value(database, "SELECT due_at > now() + '30 min' FROM tidemill.job")
+            await end_silence(database, second, by="me")
+            await eventually(lambda: _none(database))
+    assert [[alert["entity"] for alert in json.loads(r.body)["alerts"]] for r in server.requests] == [["b"], ["a"]]
+
+
+async def _only(database: Database, statement: str, wanted: list[str]) -> bool:
+    return await value(database, statement) == wanted
+
+
+WAITING = """
+SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+"""
+
+
+@pytest.mark.parametrize("first", ["tick", "end"])
+async def test_a_silence_that_ends_while_a_tick_opens_an_alert_neither_keeps_nor_doubles_its_notice(
+    first: str, app: App, database: Database
+) -> None:
+    """One of the two is held up in the middle of its transaction, by a lock on a table that it writes to last."""
+    source = Pages()
+    source.add(event(1, 999.0, "a", heat=60))
+    with receiver() as server:
+        watch = app.monitor(heat_monitor(source, notify=[Webhook(url=server.url)]))
+        silence = await add_silence(
+            database, "heat", {"trigger": "*"}, starts_at=0.0, ends_at=time.time() + 3600, by="me"
+        )
+        async with watching(database, watch, VirtualClock(1000.0), task=app.tasks[TASK]) as watcher:
+            acts = {"tick": watcher.one_tick, "end": lambda: end_silence(database, silence, by="me")}
+            table = {"tick": "alert_notice", "end": "audit"}[first]
+            async with database.transaction() as holding:
+                await holding.execute(f"LOCK TABLE tidemill.{table} IN SHARE ROW EXCLUSIVE MODE")
+                held = asyncio.create_task(acts.pop(first)())
+                await eventually(lambda: value(database, WAITING), what="the first one waits for the table")
+                (other,) = (asyncio.create_task(act()) for act in acts.values())
+                await eventually(
+                    lambda: _waits_or_is_done(database, other), what="the other one has come as far as it can"
+                )
+            await asyncio.gather(held, other)
+        async with running_worker(app):
+            await eventually(lambda: _none(database), what="somebody is told, long before the silence was to end")
+            await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.job"), what="no job is left")
+    assert [alert["entity"] for r in server.requests for alert in json.loads(r.body)["alerts"]] == ["a"]
+
+
+async def _waits_or_is_done(database: Database, task: asyncio.Task[Any]) -> bool:
+    return task.done() or await value(database, WAITING) >= 2
+
+
 async def test_a_command_gets_the_message_on_its_standard_input(app: App, database: Database, tmp_path: Path) -> None:
     source = Pages()
     source.add(event(1, 999.0, heat=60))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.external import External, pgbouncer
 from tests.support import eventually, running, running_orchestrator, running_scheduler, running_worker
+from tests.support.waiting import PATIENT
 from tidemill import App, current_job
 from tidemill.store.inspect import show_job
 from tidemill.store.operate import cancel_jobs
@@ -34,8 +35,7 @@ async def app(external: External, pooled: External) -> AsyncIterator[App]:
         database_url=pooled.url("pooled"),
         listen_url=external.url("pooled"),
         transaction_pooler=True,
-        lease=3,
-        heartbeat=0.3,
+        **PATIENT,
     )
     yield app
     await app.close()
@@ -52,10 +52,10 @@ async def test_jobs_are_enqueued_run_and_finished_through_the_pooler(app: App) -
         refs = await asyncio.gather(*(app.enqueue(double, n) for n in range(100)))
         many = await app.enqueue_many(double, ({"n": n} for n in range(1000)))
         for n, ref in enumerate(refs):
-            assert (await app.wait(ref, timeout=15)).result == 2 * n
-        assert (await app.wait(many[-1], timeout=15)).result == 1998
+            assert (await app.wait(ref, timeout=60)).result == 2 * n
+        assert (await app.wait(many[-1], timeout=60)).result == 1998
         plain = await asyncio.to_thread(app.enqueue_sync, double, 4)
-        assert (await app.wait(plain, timeout=5)).result == 8
+        assert (await app.wait(plain, timeout=60)).result == 8
 
 
 async def test_keys_retries_progress_cancels_limits_and_operators_work_through_the_pooler(app: App) -> None:
@@ -76,14 +76,14 @@ async def test_keys_retries_progress_cancels_limits_and_operators_work_through_t
     async def quick() -> None: ...
 
     async with app.database() as database, running_orchestrator(app), running_worker(app) as worker:
-        assert (await app.wait(await app.enqueue(flaky), timeout=10)).result == 3
+        assert (await app.wait(await app.enqueue(flaky), timeout=60)).result == 3
         keyed = [await app.enqueue(flaky, concurrency_key="k") for _ in range(3)]
         for ref in keyed:
-            assert (await app.wait(ref, timeout=10)).state == "succeeded"
+            assert (await app.wait(ref, timeout=60)).state == "succeeded"
         first = await app.enqueue(quick, unique_key="u", delay="1h")
         assert (await app.enqueue(quick, unique_key="u")).id == first.id
         for ref in [await app.enqueue(quick) for _ in range(5)]:
-            assert (await app.wait(ref, timeout=10)).state == "succeeded"
+            assert (await app.wait(ref, timeout=60)).state == "succeeded"
 
         ref = await app.enqueue(endless)
         await running(database, ref.id)
@@ -94,11 +94,11 @@ async def test_keys_retries_progress_cancels_limits_and_operators_work_through_t
 
         await eventually(half_way)
         await cancel_jobs(database, [ref.id, first.id], by="ann")
-        assert (await app.wait(ref, timeout=5)).state == "cancelled"
+        assert (await app.wait(ref, timeout=60)).state == "cancelled"
         await set_control(database, worker.host, "*", "pause", by="ann")
-        await eventually(lambda: worker.status == "paused", timeout=1)
+        await eventually(lambda: worker.status == "paused")
         await set_control(database, "*", "*", "run", by="ann")
-        await eventually(lambda: worker.status == "running", timeout=1)
+        await eventually(lambda: worker.status == "running")
 
 
 async def test_schedules_fire_through_the_pooler(app: App) -> None:

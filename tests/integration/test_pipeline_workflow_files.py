@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from itertools import pairwise
@@ -12,6 +13,8 @@ import pytest
 
 from tests.support.pipelines import held, look, put, tree, update, wanted
 from tidemill.core.errors import ConfigError
+from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.work import stage_task
 from tidemill.pipelines.workflows import load_workflow, node_type, parse_workflow, transform
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, NodeError
 from tidemill.store.database import Database
@@ -46,6 +49,10 @@ def _own_transforms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator
     for known, before in kept:
         known.clear()
         known.update(before)
+
+
+async def never() -> Database:
+    raise AssertionError("nobody asks for it")
 
 
 def node(id: str, type: str, **data: Any) -> dict[str, Any]:
@@ -191,16 +198,57 @@ async def test_an_if_that_lets_nothing_through_writes_nothing_and_is_no_failure(
     assert [tuple(row) for row in rows] == [("a", "built"), ("b", "skipped")]
 
 
-def test_a_nodes_tag_is_the_queue_of_its_builds_and_its_group_is_noted() -> None:
+def test_a_nodes_tag_is_the_queue_of_its_builds_and_its_group_limits_them() -> None:
     graph = chain(
         node("scan", "state_scan", pattern="in/{id}.txt"),
         node("wr", "state_write", pattern="out/{{$.scan.id}}.txt", content="{{$.scan.content}}"),
         mode="pipeline",
     )  # fmt: skip
     graph["nodes"][1]["agentConfig"] = {"tags": ["gpu"], "concurrencyGroup": "models"}
-    loaded = parse_workflow(graph, "tagged")
-    assert loaded.pipelines[0].stages["wr"].options.queue == "gpu"
-    assert ["concurrencyGroup" in note for note in loaded.notes] == [True]
+    tagged = parse_workflow(graph, "tagged")
+    assert tagged.notes == []
+    stage = tagged.pipelines[0].stages["wr"]
+    assert (stage.options.queue, stage.options.group) == ("gpu", ("models", 1))
+    task = stage_task(stage, never)
+    graph["settings"] = {"concurrencyGroups": {"models": 3}}
+    other = stage_task(parse_workflow(graph, "other").pipelines[0].stages["wr"], never)
+    assert other.options.concurrency_key == task.options.concurrency_key == "pipeline group models"
+    assert (task.options.concurrency_max, other.options.concurrency_max) == (1, 3)
+    graph["settings"] = {"concurrencyGroups": {"models": 0}}
+    with pytest.raises(ConfigError, match="concurrencyGroups"):
+        parse_workflow(graph, "none")
+
+
+async def test_a_group_limits_what_is_built_at_once_without_workers_in_however_many_processes(
+    tmp_path: Path, database: Database
+) -> None:
+    now, most = 0, 0
+
+    @node_type("think")
+    async def think(data: dict[str, Any], item: dict[str, Any]) -> str:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.01)
+        now -= 1
+        return "thought"
+
+    put(tmp_path, {f"states/in/{number}.txt": "x" for number in range(8)})
+    drivers = []
+    for name in ("one", "two", "three"):  # Each counts by itself, as processes do.
+        graph = chain(
+            node("scan", "state_scan", pattern="in/{id}.txt"),
+            node("llm", "think"),
+            node("wr", "state_write", pattern=f"{name}/{{{{$.scan.id}}}}.txt", content="{{$.llm}}"),
+            mode="pipeline",
+            stateRoot=str(tmp_path / "states"),
+            settings={"concurrencyGroups": {"models": 2}},
+        )
+        graph["nodes"][1]["agentConfig"] = {"concurrencyGroup": "models"}
+        drivers.append(Driver(database, parse_workflow(graph, name).pipelines[0]))
+    await asyncio.gather(*map(run_once, drivers))
+    assert len([path for path in tree(tmp_path / "states") if not path.startswith("in/")]) == 24
+    assert most == 2
 
 
 async def test_states_may_be_kept_in_the_database(tmp_path: Path, database: Database) -> None:

@@ -28,7 +28,7 @@ async def test_a_plain_task_runs_in_a_thread_and_sees_its_job(app: App, database
 
     async with running_worker(app):
         ref = await app.enqueue(tell)
-        result = (await app.wait(ref, timeout=10)).result
+        result = (await app.wait(ref, timeout=60)).result
     assert result["thread"] != threading.main_thread().name
     assert (result["job"], result["queue"], result["task"]) == (ref.id, "plain", "tell")
 
@@ -45,11 +45,11 @@ async def test_an_async_task_runs_on_the_loop_and_sees_its_job(app: App, databas
     async with running_worker(app):
         refs = [await app.enqueue(tell) for _ in range(20)]
         for ref in refs:
-            assert (await app.wait(ref, timeout=10)).result == {"job": ref.id, "attempt": 1}
+            assert (await app.wait(ref, timeout=60)).result == {"job": ref.id, "attempt": 1}
 
 
 async def test_plain_tasks_run_at_the_same_time(app: App, database: Database) -> None:
-    meeting = threading.Barrier(4, timeout=10)
+    meeting = threading.Barrier(4, timeout=60)
 
     @app.task
     def meet() -> None:
@@ -153,7 +153,7 @@ async def test_an_error_of_any_shape_ends_its_attempt_and_the_worker_goes_on(
     async with running_worker(app, concurrency=1):
         ref = await app.enqueue(rough)
         for _ in range(2):
-            assert (await finished(database, (await app.enqueue(fine)).id, timeout=5))["state"] == "succeeded"
+            assert (await finished(database, (await app.enqueue(fine)).id))["state"] == "succeeded"
         rows = await database.fetch(STATE, ref.id)
         assert rows[0]["state"] in ("ready", "failed")
 
@@ -168,10 +168,10 @@ async def test_a_task_that_wants_to_end_the_program_only_ends_its_job(database_u
     try:
         async with worker_process(database_url, ["exits"], concurrency=1, app=Path(rough_app.__file__)) as process:
             ref = await app.enqueue(task)
-            row = await finished(database, ref.id, timeout=5)
+            row = await finished(database, ref.id)
             assert row["state"] == "failed"
             assert process.exit_status is None
-            assert (await finished(database, (await app.enqueue("fine")).id, timeout=5))["state"] == "succeeded"
+            assert (await finished(database, (await app.enqueue("fine")).id))["state"] == "succeeded"
     finally:
         await app.close()
     (error,) = msgspec.json.decode(row["errors"])

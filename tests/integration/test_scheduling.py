@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import eventually, finished, running_scheduler, running_worker, value
 from tidemill import App
+from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import Catchup, Cron, Every, Schedule, jittered
 from tidemill.engine.scheduler import Scheduler
@@ -43,10 +44,10 @@ async def scheduling(app: App, *schedules: Declared) -> AsyncIterator[None]:
         scheduler = Scheduler(database, "test", schedules)
         life = asyncio.create_task(scheduler.run())
         try:
-            await asyncio.wait_for(scheduler.wait_ready(), 10)
+            await asyncio.wait_for(scheduler.wait_ready(), 60)
             yield
             scheduler.stop()
-            await asyncio.wait_for(life, 10)
+            await asyncio.wait_for(life, 60)
         finally:
             life.cancel()
 
@@ -169,8 +170,8 @@ async def test_a_paused_schedule_does_not_fire_and_does_not_make_up_for_it(app: 
         ticks = (await schedule_row(database, "clock"))["fired"]
         await eventually(lambda: value(database, FIRED, "clock", ticks + 5))
         assert await schedule_row(database) == stopped
-        await set_paused(database, "beat", False, by="ann")
         resumed = datetime.now(UTC) - timedelta(milliseconds=50)
+        await set_paused(database, "beat", False, by="ann")
         await eventually(lambda: value(database, FIRED, "beat", stopped["fired"] + 2))
     moments = await fires(database)
     assert not [at for at in moments if stopped["last_fire"].timestamp() + 0.11 < at < resumed.timestamp()]
@@ -266,3 +267,32 @@ async def test_jitter_spreads_the_start_of_a_fire_and_nothing_else(app: App, dat
     assert len(rows) == 10
     assert all(0 <= seconds < 20 for seconds in late)
     assert len({round(seconds, 3) for seconds in late}) > 5
+
+
+# What goes wrong
+
+
+async def test_a_schedule_that_cannot_be_fired_does_not_stop_the_others(app: App, database: Database) -> None:
+    """As on a host that does not know its time zone."""
+    lost = declared(app, Cron("* * * * * *", "Mars/Olympus"), name="lost")
+    async with scheduling(app, declared(app, Every(0.1), name="clock")):
+        await database.fetch(
+            "INSERT INTO tidemill.schedule (name, app, task, queue, spec, job, decided, next_fire) "
+            "VALUES ('lost', 'another', 'tick', 'ticks', $1, $2, 0, now())",
+            msgspec.json.encode(lost.spec),
+            msgspec.json.encode(lost.job),
+        )
+        await eventually(lambda: value(database, "SELECT next_fire > now() FROM tidemill.schedule WHERE name = 'lost'"))
+        before = (await schedule_row(database, "clock"))["fired"]
+        await eventually(lambda: value(database, "SELECT max(fired) > $1 FROM tidemill.schedule", before + 1))
+    assert (await schedule_row(database, "lost"))["fired"] == 0
+
+
+async def test_a_host_whose_clock_is_wrong_declares_by_the_clock_of_the_database(app: App, database: Database) -> None:
+    app.schedule("beat", "tick", every=0.1)
+    async with app.database() as own:
+        scheduler = Scheduler(own, "test", app.declared_schedules(), clock=VirtualClock(time.time() + 3600))
+        life = asyncio.create_task(scheduler.run())
+        await eventually(lambda: value(database, "SELECT fired > 1 FROM tidemill.schedule"))
+        scheduler.stop()
+        await life

@@ -16,18 +16,21 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from tests.support.brokers import free_port
 from tests.support.grpcclient import Rpc, rpc_client
+from tests.support.ports import free_port
 from tests.support.processes import ROOT
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENT, eventually
 from tests.support.web import WebServer, web_server
 from tests.support.web_app import make_app
 from tidemill import App
 from tidemill.core.errors import ConfigError
+from tidemill.server.desk import Desk
+from tidemill.server.fair import FairDatabase
+from tidemill.server.rpc import serve
 from tidemill.server.rpc.verbs import VERBS
 from tidemill.server.rpc.wire import SERVICES, describe_file, service_name
 from tidemill.server.settings import ServerSettings
-from tidemill.store.database import Database
+from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.tokens import create_token
 
 ROLES = (None, "read", "operate", "admin")
@@ -42,6 +45,8 @@ REQUESTS: dict[tuple[str, str], dict[str, Any]] = {
     ("Runs", "Get"): {"id": 987654},
     ("Runs", "Cancel"): {"id": 987654},
     ("Runs", "SendEvent"): {"run_id": 987654, "type": "Word"},
+    ("Runs", "Fork"): {"run_id": 987654, "at": 1},
+    ("Runs", "Rerun"): {"run_id": 987654},
     ("Runs", "SubmitInput"): {"run_id": 987654, "node": "n", "value": "1"},
     ("Streams", "Ask"): {"stream": "nothing"},
 }
@@ -66,7 +71,7 @@ async def rpc(web: WebServer, address: str) -> AsyncIterator[Rpc]:
 
 @pytest.fixture
 async def shop(database_url: str) -> AsyncIterator[App]:
-    app = make_app(database_url=database_url, lease=1.5, heartbeat=0.3)
+    app = make_app(database_url=database_url, **PATIENT)
     yield app
     await app.close()
 
@@ -115,6 +120,12 @@ async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc:
         assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT), words
         await rpc("Runs", "SubmitInput", run_id=dag.id, node="approve", value='{"answer": "yes"}')
         await eventually(lambda: _run_in(rpc, dag.id, "succeeded"))
+        other = await rpc("Runs", "Fork", run_id=flow.id, at=ended.ticks - 1)
+        assert (await rpc("Runs", "Get", id=other.id)).forked_from == flow.id
+        again = await rpc("Runs", "Rerun", run_id=dag.id, start="approve", edited='{"answer": "no"}')
+        await eventually(lambda: _run_in(rpc, again.id, "succeeded"))
+        code, words = await rpc.refused("Runs", "Fork", run_id=dag.id, at=1)
+        assert (code, "is of a dag" in words) == (grpc.StatusCode.INVALID_ARGUMENT, True)
         doomed = await rpc("Runs", "Start", workflow="Asking")
         await rpc("Runs", "Cancel", id=doomed.id, reason="not needed")
         await eventually(lambda: _run_in(rpc, doomed.id, "cancelled"))
@@ -122,13 +133,37 @@ async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc:
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "has ended" in words
     listed = await rpc("Runs", "List", shape="dag")
-    assert [run.id for run in listed.runs] == [dag.id]
+    assert [run.id for run in listed.runs] == [again.id, dag.id]
     # Whoever comes back with the last id that they have seen misses nothing.
     watching.cancel()
     later = rpc.many("Changes", "Watch", last_id=heard.id)
     missed = await _read_until(later, lambda change: doomed.id in change.runs)
     assert dag.id in missed.runs
     later.cancel()
+
+
+async def test_a_stream_that_nobody_reads_is_ended(
+    database: Database, database_url: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "READ_WITHIN", 0.5)
+    fill = """
+        INSERT INTO tidemill.job (queue, task, args)
+        SELECT 'queue-' || n || '-' || repeat('x', 300), 'send', '{}' FROM generate_series(1, 2000) AS n
+    """
+    async with FairDatabase(DatabaseSettings(url=database_url), application="test server") as own:
+        desk = Desk(make_app(database_url=database_url), own, ServerSettings(grpc=address))
+        following = asyncio.create_task(desk.hub.run())
+        async with serve.serving_grpc(desk), rpc_client(address) as lazy:
+            call = lazy.many("Changes", "Watch", timeout=120)
+            assert (await call.read()).kind == "hello"
+            async with asyncio.timeout(40):
+                while desk.hub.watching:
+                    await database.fetch(fill)
+            with pytest.raises(grpc.aio.AioRpcError, match="nothing was read"):
+                await _read_until(call, lambda _: False)
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 async def test_what_is_wrong_is_told_in_the_words_of_grpc(rpc: Rpc) -> None:
@@ -159,7 +194,7 @@ async def test_tools_find_the_services_and_their_health(web: WebServer, address:
             services = ProtoReflectionDescriptorDatabase(channel).get_services()
             health: Any = health_pb2_grpc.HealthStub(channel)
             asked = health_pb2.HealthCheckRequest(service=service_name("Jobs"))
-            return services, health.Check(asked, timeout=10).status
+            return services, health.Check(asked, timeout=60).status
 
     services, status = await asyncio.to_thread(look)
     assert {service_name(name) for name in SERVICES} <= set(services)

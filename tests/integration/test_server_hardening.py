@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import httpx
 import pytest
-import uvicorn
 
-from tests.support.brokers import free_port
 from tests.support.grpcclient import rpc_client
+from tests.support.ports import free_port
 from tests.support.server import TestServer
 from tests.support.waiting import eventually
 from tests.support.web import API, WebServer
@@ -24,7 +22,6 @@ from tidemill.core.errors import ConfigError
 from tidemill.server.access import Caller
 from tidemill.server.desk import Desk
 from tidemill.server.live import MOST_EACH
-from tidemill.server.role import HttpServer, Parser
 from tidemill.server.routes import runs
 from tidemill.server.settings import ServerSettings, check_proxies
 from tidemill.store.database import Database, DatabaseSettings
@@ -151,11 +148,19 @@ def test_a_number_of_thousands_of_digits_is_not_shown(place: Place) -> None:
     assert "999" not in tried.text
 
 
-def test_the_query_counts_as_part_of_the_head(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [(f"GET {API}/health?{'x' * size} HTTP/1.1", 431) for size in (49_200, 70_000, 300_000)] + [("HELO mill", 400)],
+    ids=["long", "too long for an address", "without an end", "none"],
+)
+def test_what_cannot_be_a_request_is_answered_with_a_problem(place: Place, request_line: str, status: int) -> None:
     with socket.create_connection(("127.0.0.1", place.web.port), timeout=20) as connection:
-        head = f"GET {API}/health?{'x' * 49_200} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-        connection.sendall(head.encode())
-        assert connection.recv(12) in (b"HTTP/1.1 431", b"")
+        connection.sendall(f"{request_line}\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+        with connection.makefile("rb") as reading:
+            head, _, told = reading.read().partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert b"application/problem+json" in head
+    assert json.loads(told)["status"] == status
 
 
 def test_a_head_is_asked_for_wherever_something_can_be_got(place: Place) -> None:
@@ -166,6 +171,13 @@ def test_a_head_is_asked_for_wherever_something_can_be_got(place: Place) -> None
     assert place.ask("HEAD", "//").headers["content-type"].startswith("text/html")
     stream = place.ask("HEAD", "/changes")
     assert (stream.status_code, stream.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+
+
+def test_strangers_may_send_enough_to_log_in_and_not_more(place: Place) -> None:
+    much = {"token": "x" * 20_000}
+    refused = place.ask("POST", "/session", much, role=None)
+    assert (refused.status_code, "before you log in" in refused.text) == (413, True)
+    assert place.ask("POST", "/session", much, role="read").status_code == 401, "whoever has a token may send more"
 
 
 # -- secrets --------------------------------------------------------------------------------------
@@ -286,7 +298,7 @@ async def test_a_token_has_only_so_many_streams_open(place: Place) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", place.web.port)
         opened.append(writer)
         writer.write((ask % place.tokens[name]).encode())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             head = await reader.readuntil(b"\r\n\r\n")
             if b" 200 " in head.partition(b"\r\n")[0]:
                 await reader.readuntil(b"event: hello")
@@ -318,85 +330,8 @@ async def test_the_stream_of_a_run_breaks_off_after_a_while(
     run = await app.start(Asking)
     desk = Desk(app, database, ServerSettings())
     monkeypatch.setattr(runs, "LONGEST", 0.2)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         shown = [each async for each in runs._follow(desk, Caller("local", "admin"), run.id, 0)]
     assert set(shown) == {b": \n\n"}
     assert desk.hub.watching == 0
     await app.close()
-
-
-class Impatient(Parser):
-    head_within = 0.4
-
-
-@asynccontextmanager
-async def answering(seconds: float) -> AsyncIterator[int]:
-    """A server of our protocol that takes so long to answer; gives its port."""
-
-    async def answer(scope: Any, receive: Any, send: Any) -> None:
-        await asyncio.sleep(seconds)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
-
-    listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(answer, http=Impatient, ws="none", lifespan="off", log_config=None, timeout_keep_alive=30)
-    http = HttpServer(config)
-    serving = asyncio.create_task(http.serve(sockets=[listening]))
-    try:
-        yield listening.getsockname()[1]
-    finally:
-        http.should_exit = True
-        await serving
-        listening.close()
-
-
-async def test_whoever_does_not_finish_the_head_of_a_request_is_hung_up_on() -> None:
-    begun = b"GET / HTTP/1.1\r\nHost: a\r\nX: "
-
-    async def ends(first: bytes, drip: bytes, port: int) -> bytes:
-        """All that a connection is told which sends one thing and then another again and again."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        told = b""
-        writer.write(first)
-        try:
-            async with asyncio.timeout(20):
-                while True:
-                    writer.write(drip)
-                    try:
-                        piece = await asyncio.wait_for(reader.read(1000), 0.05)
-                    except TimeoutError:
-                        continue
-                    if not piece:
-                        return told
-                    told += piece
-        except ConnectionError:
-            return told
-        finally:
-            writer.close()
-
-    async with answering(0.0) as port:
-        silent, slow, idle, after = await asyncio.gather(
-            ends(b"", b"", port),
-            ends(begun, b"x", port),
-            ends(b"", b"\r\n", port),
-            ends(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + begun, b"x", port),
-        )
-    assert (silent, slow, idle) == (b"", b"", b"")
-    assert after.endswith(b"ok"), "what was asked before is answered"
-
-
-async def test_slow_answers_and_idle_connections_are_waited_for() -> None:
-    async with answering(Impatient.head_within * 1.5) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        ask = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-        async with asyncio.timeout(20):
-            writer.write(ask)
-            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(reader.read(1), Impatient.head_within * 1.5)
-            # The head of the next request has begun while the one before is answered.
-            writer.write(ask + ask[:10])
-            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            writer.write(ask[10:])
-            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-        writer.close()

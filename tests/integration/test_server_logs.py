@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from tests.support import eventually
-from tests.support.processes import ROOT, worker_process
+from tests.support.processes import ROOT, keeper_process, worker_process
 from tests.support.web import web_server
 from tidemill.core.codec import decode
 from tidemill.engine.captured import MOST_LINES
 from tidemill.engine.load import load_app
 from tidemill.store.database import Database
 from tidemill.store.joblog import AttemptLog, keep_job_log, read_logs, write_logs
+from tidemill.store.runlog import StepLog, keep_run_log, read_step_logs, write_step_logs
 
 TALKATIVE = ROOT / "tests" / "support" / "logging_app.py"
 
@@ -59,6 +62,40 @@ async def test_each_attempt_keeps_what_it_logged(database_url: str, database: Da
     await app.close()
 
 
+async def test_each_attempt_at_a_step_keeps_what_it_logged_where_its_run_is(
+    database_url: str, database: Database, tmp_path: Path
+) -> None:
+    app = load_app(f"{TALKATIVE}:app")
+    app.configure(database_url=database_url)
+    async with keeper_process(database_url, app=TALKATIVE) as keeper, web_server(database_url) as web:
+        run = await app.start("Chatter", name=str(tmp_path / "hush"))
+
+        async def told(count: int) -> list[Any]:
+            rows = await read_step_logs(database, run.id)
+            return rows if len(rows) == count else []
+
+        # Those of a step that still runs are there too, and the death of its process takes nothing of them.
+        rows = await eventually(lambda: told(4))
+        keeper.kill()
+        assert [(row["step"], row["attempt"]) for row in rows[::-1]] == [
+            ("listen", 1), ("listen", 2), ("repeat", 1), ("hum", 1),
+        ]  # fmt: skip
+        first = decode(rows[-1]["lines"])
+        assert [(line["level"], line["event"]) for line in first] == [("info", "listens"), ("warning", "heard nothing")]
+        assert decode(rows[1]["lines"])[0]["event"] == f"says {tmp_path / 'hush'}"
+        async with web.client() as api:
+            items = (await api.get(f"/runs/{run.id}/log", params={"step": "listen"})).json()["items"]
+            assert [item["attempt"] for item in items] == [2, 1]
+            assert items[1]["lines"][1]["event"] == "heard nothing"
+        command = ["run", f"r{run.id}", f"--database-url={database_url}"]
+        page = subprocess.run(
+            [sys.executable, "-m", "tidemill.cli.main", *command], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert "listen  work 1, attempt 1" in page.stdout
+        assert "warning  heard nothing" in page.stdout
+    await app.close()
+
+
 async def test_logs_go_with_the_days_of_their_jobs(database: Database) -> None:
     now = datetime.now(UTC)
     old, new = now - timedelta(days=9), now
@@ -69,3 +106,15 @@ async def test_logs_go_with_the_days_of_their_jobs(database: Database) -> None:
     await keep_job_log(database, now.date(), keep_days=7)
     assert await read_logs(database, 1) == []
     assert len(await read_logs(database, 2)) == 1
+
+
+async def test_logs_of_steps_go_with_the_days_of_runs(database: Database) -> None:
+    now = datetime.now(UTC)
+    old = now - timedelta(days=9)
+    for moment in (old, now):
+        await keep_run_log(database, moment.date(), keep_days=30)
+    logs = [StepLog(number, 1, "s", 1, at.timestamp(), 0, b"[]") for number, at in ((1, old), (2, now))]
+    await database.run(lambda connection: write_step_logs(database, connection, logs))
+    await keep_run_log(database, now.date(), keep_days=7)
+    assert await read_step_logs(database, 1) == []
+    assert len(await read_step_logs(database, 2)) == 1

@@ -19,14 +19,14 @@ from pathlib import Path
 from litestar import get, post
 
 from tidemill import App
-from tidemill.server.desk import Desk
+from tidemill.server.desk import TheDesk
 from tidemill.server.pages import Page
 
 app = App("shop")
 
 
 @get("/count", opt={"scope": "read"})
-async def count(desk: Desk) -> dict[str, int]:
+async def count(desk: TheDesk) -> dict[str, int]:
     (row,) = await desk.database.fetch("SELECT count(*) AS n FROM tidemill.job")
     return {"jobs": row["n"]}
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
+import sys
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import httpx
 import pytest
 
 from tests.support.pipelines import put, tree, update
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENT, eventually
 from tests.support.web import listening, web_server
 from tidemill import App
 from tidemill.engine.load import load_module
@@ -26,7 +30,7 @@ DAYS = [f"2026-01-0{number}" for number in range(1, 8)]
 async def press(database_url: str, tmp_path: Path) -> AsyncIterator[App]:
     """Whoever keeps the pipeline up to date, in this process."""
     put(tmp_path, {f"notes/{day}.txt": f"tide of {day}\n" for day in DAYS})
-    app = press_app.make_app(tmp_path, database_url=database_url, lease=1.5, heartbeat=0.3)
+    app = press_app.make_app(tmp_path, database_url=database_url, **PATIENT)
     async with app.running():
         yield app
 
@@ -154,6 +158,10 @@ async def test_a_failed_state_tells_its_story_and_is_retried(
         await eventually(lambda: "pipelines" in heard.names("kinds"))
     (row,) = (await get(api, "/pipelines/press/grid", standing="failed"))["items"]
     assert row == {"entity": "2026-01-09", "cells": ["failed", "blocked"]}
+    (broken,) = (await get(api, "/overview"))["failed_states"]
+    assert (broken["pipeline"], broken["states"], broken["parked"]) == ("press", 1, 0)
+    assert (broken["stage"], broken["entity"]) == ("tidy", "2026-01-09")
+    assert "cannot be read" in broken["note"]
     story = await get(api, "/pipelines/press/state", stage="tidy", entity="2026-01-09")
     assert (story["standing"], story["reason"], story["built_at"]) == ("failed", "backing_off", None)
     assert story["why"][0].startswith("It failed once")
@@ -175,6 +183,7 @@ async def test_a_failed_state_tells_its_story_and_is_retried(
     await eventually(attempts)
     put(tmp_path, {"notes/2026-01-09.txt": "readable"})
     await until(api, "page", fresh=8)
+    assert (await get(api, "/overview"))["failed_states"] == []
     (entry,) = await audited(api, "pipeline.retry")
     assert (entry["who"], entry["target"], entry["after"]["states"]) == ("local", "press/tidy", 1)
 
@@ -229,6 +238,41 @@ async def test_what_is_to_be_built_again_is_counted_first_and_a_backfill_says_ho
         ("press/tidy", {"paused_by": None}, {"paused_by": "local"}),
     ]
     assert [entry["after"]["states"] for entry in await audited(api, "pipeline.backfill")] == [7, 4]
+
+
+async def test_a_backfill_with_a_rate_has_its_states_built_some_at_a_time(press: App, api: httpx.AsyncClient) -> None:
+    async def built() -> list[dict[str, Any]]:
+        return (await get(api, "/pipelines/press/builds", stage="tidy", limit=200))["items"]
+
+    async def newest() -> dict[str, Any]:
+        return (await get(api, "/pipelines/press/backfills"))["items"][0]
+
+    await until(api, "tidy", fresh=7)
+    wanted = {"stage": "tidy", "approve": True}
+    for wrong in ("0/s", "fast", "1e9/s", 1e-9):
+        await post(api, "/pipelines/press/backfill", {**wanted, "rate": wrong}, 422)
+    slow = await post(api, "/pipelines/press/backfill", {**wanted, "rate": "1/h"}, 201)
+    assert slow["total"] == 7
+
+    async def one_is_built() -> bool:
+        return len(await built()) == 8 and (await newest())["left"] == 6
+
+    await eventually(one_is_built)
+    assert (await newest())["rate"] == 1 / 3600
+    stopped = await post(api, f"/pipelines/press/backfills/{slow['id']}/stop", {})
+    assert stopped["left"] == 6
+
+    await post(api, "/pipelines/press/backfill", {**wanted, "rate": "4/s"}, 201)
+
+    async def all_are_built() -> bool:
+        return (await newest())["left"] == 0
+
+    await eventually(all_are_built)
+    last = max(datetime.fromisoformat(each["at"]) for each in await built())
+    took = (last - datetime.fromisoformat((await newest())["started_at"])).total_seconds()
+    assert took > 6 / 4 - 0.1, "the seventh of four a second"
+    assert len(await built()) == 15
+    assert [entry["after"]["rate"] for entry in await audited(api, "pipeline.backfill")] == [4.0, 1 / 3600]
 
 
 async def test_a_change_of_code_that_would_rebuild_much_waits_for_approval(
@@ -299,6 +343,59 @@ async def test_orphans_are_listed_and_then_cleaned_up(
     assert "there is no folder" in view["problems"][0]
     moved.rename(tmp_path)
     assert (await get(api, "/pipelines/press"))["counts"]["fresh"] > 0
+
+
+KILN = """
+import asyncio
+from pathlib import Path
+
+from tidemill import App
+from tidemill.pipelines import Pipeline
+
+HERE = Path(__file__).parent
+app = App("pottery")
+kiln = Pipeline("kiln", root=HERE / "pots")
+
+
+@kiln.stage(input="raw/{pot}.txt", output="fired/{pot}.txt", in_process=True)
+async def fire(entity, text):
+    while text == "thick" and not (HERE / "hot").exists():
+        await asyncio.sleep(0.02)
+    return text.upper()
+
+
+app.pipeline(kiln)
+"""
+
+
+async def test_a_build_in_process_is_shown_while_it_runs(database_url: str, tmp_path: Path) -> None:
+    put(tmp_path, {"kiln.py": KILN, "pots/raw/jug.txt": "thick", "pots/raw/cup.txt": "thin"})
+    app: App = load_module(str(tmp_path / "kiln.py")).app
+    app.configure(database_url=database_url, **PATIENT)
+
+    async def status() -> Any:
+        command = ["pipeline", "status", str(tmp_path / "kiln.py"), "--json", f"--database-url={database_url}"]
+        told = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tidemill.cli.main", *command, stdout=asyncio.subprocess.PIPE
+        )
+        return json.loads((await told.communicate())[0])[0]["stages"]
+
+    async with web_server(database_url, app=tmp_path / "kiln.py") as web, web.client() as api, app.running():
+
+        async def stands(**counts: int) -> None:
+            async def look() -> bool:
+                return (await get(api, "/pipelines/kiln"))["counts"] == counts
+
+            await eventually(look, what=str(counts))
+
+        await stands(fresh=1, building=1)
+        story = await get(api, "/pipelines/kiln/state", stage="fire", entity="jug")
+        assert (story["standing"], story["job"]["id"]) == ("building", None)
+        assert "being built now: in the process" in " ".join(story["why"])
+        assert await status() == {"fire": {"fresh": 1, "building": 1}}
+        (tmp_path / "hot").touch()
+        await stands(fresh=2)
+        assert await status() == {"fire": {"fresh": 2}}
 
 
 async def test_a_webhook_stores_an_event_once_and_what_makes_no_sense_is_refused(

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENT, eventually
 from tests.support.web import listening, web_server
 from tests.support.web_app import make_app
 from tidemill import App
@@ -18,7 +18,7 @@ from tidemill.store.database import Database
 @pytest.fixture
 async def shop(database_url: str) -> AsyncIterator[App]:
     """Keepers and workers in this process; the server is another."""
-    app = make_app(database_url=database_url, lease=1.5, heartbeat=0.3)
+    app = make_app(database_url=database_url, **PATIENT)
     async with app.running():
         yield app
 
@@ -129,7 +129,9 @@ async def test_runs_are_cancelled_one_or_all_that_match(api: httpx.AsyncClient) 
     for run in flows:
         await eventually(lambda run=run: _waits(api, run))
     await post(api, f"/runs/{flows[0]}/cancel", {"reason": "not needed"}, 202)
-    assert (await ended(api, flows[0]))["state"] == "cancelled"
+    told = await ended(api, flows[0])
+    assert (told["state"], told["note"]) == ("cancelled", "cancelled by local: not needed")
+    assert told["why"] == [told["note"]]
     assert (await post(api, f"/runs/{flows[0]}/cancel", {}, 409))["detail"].endswith("cancelled")
     preview = await post(api, "/runs/cancel/preview", {"workflow": "Asking"}, 200)
     assert preview["count"] == 2
@@ -137,6 +139,7 @@ async def test_runs_are_cancelled_one_or_all_that_match(api: httpx.AsyncClient) 
     assert done["count"] == preview["count"]
     for run in flows:
         assert (await ended(api, run))["state"] == "cancelled"
+    assert (await get(api, f"/runs/{flows[1]}"))["note"] == "cancelled by local"
     assert (await get(api, f"/runs/{dag}"))["state"] == "running"
     await post(api, "/runs/cancel", {"ids": [dag]}, 202)
     assert (await ended(api, dag))["state"] == "cancelled"
@@ -207,7 +210,7 @@ async def test_what_a_run_cannot_take_is_refused(api: httpx.AsyncClient) -> None
     await post(api, f"/runs/{flow}/fork", {"at": 10**9}, 422)
     await post(api, f"/runs/{dag}/fork", {"at": 1}, 422)
     await post(api, f"/runs/{flow}/rerun", {}, 422)
-    await post(api, f"/runs/{flow}/inputs/x", {"value": 1}, 422)
+    await post(api, f"/runs/{flow}/inputs/x", {"value": 1}, 409)
     await post(api, f"/runs/{dag}/inputs/nobody", {"value": 1}, 409)
     await post(api, "/runs/cancel", {"filter": {"state": ["succeeded"]}}, 422)
     await post(api, "/runs/cancel", {}, 422)

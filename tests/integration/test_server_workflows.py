@@ -285,6 +285,55 @@ def test_of_many_who_save_over_the_same_version_one_succeeds(place: Place) -> No
     assert len(place.audited()) == before + 1  # What was refused is not in the trail.
 
 
+def test_a_file_is_renamed_and_deleted_as_it_was_read_and_the_trail_has_its_text(place: Place) -> None:
+    (place.folder / "old.yaml").write_text(DAG)
+    (place.folder / "old.yaml").chmod(0o640)
+    (place.folder / "taken.yaml").write_text("# somebody's\n")
+    version = place.ask("GET", "/workflow-files/old.yaml").headers["etag"]
+    before = len(place.audited())
+
+    def rename(to: str, over: str = version, **more: Any) -> httpx.Response:
+        return place.ask("POST", "/workflow-files/rename", {"path": "old.yaml", "to": to}, If_Match=over, **more)
+
+    refusals = {
+        428: rename("new.yaml", ""),
+        403: rename("new.yaml", role="operate"),
+        412: rename("new.yaml", '"other"'),
+        422: rename("new.json"),
+        404: rename("nowhere/new.yaml"),
+    }
+    assert {status: each.status_code for status, each in refusals.items()} == {status: status for status in refusals}
+    assert rename("taken.yaml").status_code == 412
+    assert rename("../new.yaml").status_code == 404
+    assert (place.folder / "taken.yaml").read_text() == "# somebody's\n"
+    assert (place.folder / "old.yaml").read_text() == DAG
+
+    first = rename("sub/other.yaml", Idempotency_Key="once")
+    assert first.status_code == 200, first.text
+    assert (first.json()["path"], first.headers["etag"]) == ("sub/other.yaml", version)
+    again = rename("sub/other.yaml", Idempotency_Key="once")
+    assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
+    assert not (place.folder / "old.yaml").exists()
+    assert (place.folder / "sub" / "other.yaml").read_text() == DAG
+    assert stat.S_IMODE((place.folder / "sub" / "other.yaml").stat().st_mode) == 0o640
+
+    path = "/workflow-files/sub/other.yaml"
+    assert place.ask("DELETE", path).status_code == 428
+    assert place.ask("DELETE", path, role="operate", If_Match=version).status_code == 403
+    assert place.ask("DELETE", path, If_Match='"other"').status_code == 412
+    assert (place.folder / "sub" / "other.yaml").exists()
+    assert place.ask("DELETE", path, If_Match=version).status_code == 204
+    assert place.ask("DELETE", path, If_Match=version).status_code == 404
+    assert not (place.folder / "sub" / "other.yaml").exists()
+
+    deleted, renamed, *_ = place.audited()
+    assert len(place.audited()) == before + 2  # What was refused is not in the trail.
+    assert (renamed["action"], renamed["target"]) == ("workflow.rename", "old.yaml")
+    assert renamed["after"] == {"path": "sub/other.yaml"}
+    assert (deleted["action"], deleted["target"], deleted["after"]) == ("workflow.delete", "sub/other.yaml", None)
+    assert deleted["before"]["text"] == DAG
+
+
 def test_a_file_that_cannot_work_is_saved_only_by_somebody_who_says_so(place: Place) -> None:
     broken = DAG.replace("deps: [pack]", "deps: [pak]")
     before = len(place.audited())

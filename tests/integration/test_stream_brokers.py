@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.support import eventually, value
-from tests.support.brokers import OLD_KAFKA, Kafka, Nats, Redis, require_kafka, require_nats, require_redis
+from tests.support.brokers import HASTY_KAFKA, OLD_KAFKA, Kafka, Nats, Redis, require_kafka, require_nats, require_redis
 from tests.support.stream_app import TABLES
 from tests.support.streams import running_stream, stream_process, worked_on
 from tidemill.core.retry import retry
@@ -25,20 +25,25 @@ pytestmark = pytest.mark.timeout(180)
 
 
 class Place:
-    """A topic of one broker: how to write to it, and how to read it as a source."""
+    """A topic of one broker: how to write to it, and how to read it as a source.
+
+    What a dispatcher has taken stays its own for long, however busy the machine is; read in haste, what was left
+    behind by one that has died comes again after a moment.
+    """
 
     def __init__(self, broker: Any, send: Callable[[list[bytes]], Awaitable[None]], options: dict[str, Any]) -> None:
         self.broker = broker
         self.send = send
         self.options = options
 
+    def in_haste(self) -> dict[str, Any]:
+        brief = {"kafka": {"config": HASTY_KAFKA}, "nats": {"ack_wait": 2.0}, "redis": {"lease": 2.0}}
+        return {**self.options, **brief[self.options["type"]]}
+
     def source(self, **more: Any) -> Source:
         kinds = {"kafka": KafkaSource, "nats": NatsSource, "redis": RedisSource}
         options = {name: text for name, text in self.options.items() if name != "type"}
         return kinds[self.options["type"]](**{"eligibilities": frozenset({"record"}), **options, **more})
-
-    def as_configuration(self) -> str:
-        return json.dumps([self.options])
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +125,7 @@ async def nats_place(broker: Nats) -> Place:
         await client.close()
 
     await send([b'{"number": -100}', b'{"number": -101}'])
-    return Place(broker, send, {"type": "nats", "subject": f"{name}.posts", "servers": broker.url, "ack_wait": 3.0})
+    return Place(broker, send, {"type": "nats", "subject": f"{name}.posts", "servers": broker.url, "ack_wait": 30.0})
 
 
 async def redis_place(broker: Redis) -> Place:
@@ -135,7 +140,7 @@ async def redis_place(broker: Redis) -> Place:
         await client.aclose()
 
     await send([b'{"number": -100}', b'{"number": -101}'])
-    return Place(broker, send, {"type": "redis", "key": key, "url": broker.url, "lease": 3.0})
+    return Place(broker, send, {"type": "redis", "key": key, "url": broker.url, "lease": 30.0})
 
 
 class Recording(Plan, eligibility="record"):
@@ -197,11 +202,12 @@ async def test_a_poisonous_message_is_given_up_and_replayed(
         await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"number\": 4}' WHERE why = 'undecodable'")
         assert await store.replay_dead(database, store.DeadFilter(why="undecodable")) == 1
         await eventually(lambda: 4 in numbers_seen())
-    assert await value(database, "SELECT count(*) FROM tidemill.stream_retry") == 0
+        await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.stream_retry"))
 
 
 async def test_what_is_under_way_at_the_end_comes_again(place: Place, database_url: str) -> None:
     Recording.gates[1] = asyncio.Event()
+    place.options = place.in_haste()
     async with running_stream(stream_of(place.source(), drain="100ms"), database_url):
         await place.send(messages(range(6)))
         await eventually(lambda: numbers_seen() == set(range(6)), timeout=60)
@@ -223,7 +229,7 @@ async def test_nothing_is_lost_while_engines_dispatchers_and_the_broker_are_kill
     payloads = [msgspec.json.encode({"number": number, "seconds": 0.03}) for number in numbers]
     await place.send(payloads[:100])
     async with stream_process(
-        database_url, supervised=True, stream_source=place.as_configuration(), stream_chaos=1
+        database_url, supervised=True, stream_source=json.dumps([place.in_haste()]), stream_chaos=1
     ) as stream:
         for lap, victim in enumerate(victims, start=1):
             some = (lap - 1) * 100 + chance.randrange(5, 80)

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from tests.support import eventually
-from tests.support.brokers import free_port
+from tests.support.ports import free_port
 from tests.support.processes import ROOT
 from tests.support.streams import publish, running_stream
 from tidemill.core.errors import ConfigError
@@ -67,7 +67,7 @@ async def live(database_url: str) -> AsyncIterator[Dispatcher]:
             Answering.gate.set()
 
 
-async def ask(live: Dispatcher, value: Any, *, timeout: float = 10.0, eligibility: str = "answer") -> Any:
+async def ask(live: Dispatcher, value: Any, *, timeout: float = 60.0, eligibility: str = "answer") -> Any:
     async with grpc.aio.insecure_channel(str(live.stream.grpc)) as channel:
         run = channel.unary_unary(
             f"/{SERVICE}/Run",
@@ -86,7 +86,7 @@ async def post(
         headers = {"Content-Type": "application/json", **(said or {})}
         request = urllib.request.Request(f"http://{live.stream.http}{path}", data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
@@ -146,7 +146,7 @@ async def test_a_body_that_never_comes_is_not_waited_for(live: Dispatcher, monke
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"POST /v1/run HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
     writer.write(b"content-length: 100\r\n\r\n{")
-    assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 408")
+    assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 408")
     writer.close()
 
 
@@ -189,7 +189,7 @@ async def test_tools_find_the_service_and_its_health(live: Dispatcher) -> None:
         with grpc.insecure_channel(str(live.stream.grpc)) as channel:
             services = ProtoReflectionDescriptorDatabase(channel).get_services()
             asked = health_pb2.HealthCheckRequest(service=SERVICE)
-            return list(services), health_pb2_grpc.HealthStub(channel).Check(asked, timeout=5).status  # pyright: ignore[reportAttributeAccessIssue]
+            return list(services), health_pb2_grpc.HealthStub(channel).Check(asked, timeout=60).status  # pyright: ignore[reportAttributeAccessIssue]
 
     services, status = await asyncio.to_thread(look)
     assert SERVICE in services

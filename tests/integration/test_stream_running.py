@@ -23,6 +23,7 @@ from tidemill.streams import Filtered, HttpSource, JsonlSource, Plan, PostgresSo
 from tidemill.streams.live import InvalidError, LateError, SaturatedError
 
 QUICK = retry(3, backoff=0.02, jitter=0.0)
+SLOW = retry(3, backoff=3600, jitter=0.0)
 
 
 class Recording(Plan, eligibility="record"):
@@ -103,12 +104,18 @@ async def test_a_failed_message_is_tried_again_and_succeeds(database: Database, 
 
 
 async def test_attempts_and_waits_survive_a_restart(database: Database, database_url: str) -> None:
-    slow = retry(3, backoff=0.5, jitter=0.0)
-    async with running_stream(stream_of(retry=slow), database_url):
+    due = "SELECT due_at FROM tidemill.stream_retry WHERE attempts = 2"
+    async with running_stream(stream_of(retry=SLOW), database_url):
         await publish(database, "posts", [{"fail": 9}])
-        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.stream_retry WHERE attempts = 2"))
+        waits_until = await eventually(lambda: value(database, due))
     Recording.seen.clear()
-    async with running_stream(stream_of(retry=slow), database_url):
+    async with running_stream(stream_of(retry=SLOW), database_url):
+        await publish(database, "posts", ["another"])
+        await eventually(lambda: Recording.seen == [("another", 1)])
+        assert await value(database, due) == waits_until
+    Recording.seen.clear()
+    await database.fetch("UPDATE tidemill.stream_retry SET due_at = now()")
+    async with running_stream(stream_of(), database_url):
         await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.dead_letter"))
     assert [attempt for _, attempt in Recording.seen] == [2, 3]
 
@@ -116,14 +123,14 @@ async def test_attempts_and_waits_survive_a_restart(database: Database, database
 async def test_attempts_of_an_ordered_source_survive_a_restart(database: Database, database_url: str) -> None:
     """The message stays with its source, for others of its key wait behind it; how often it was tried does not."""
     ordered = PostgresSource("posts", eligibilities=frozenset({"record"}), ordered=True)
-    slow = retry(3, backoff=0.5, jitter=0.0)
-    async with running_stream(stream_of(ordered, retry=slow), database_url) as dispatcher:
+    async with running_stream(stream_of(ordered, retry=SLOW, drain="100ms"), database_url) as dispatcher:
         await publish(database, "posts", [{"fail": 9}, {"behind": True}], key="a")
         await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.stream_attempt WHERE attempts = 2"))
         await eventually(lambda: dispatcher.policy.busy == 0)
     assert [attempt for _, attempt in Recording.seen] == [1]
     Recording.seen.clear()
-    async with running_stream(stream_of(ordered, retry=slow), database_url):
+    await database.fetch("UPDATE tidemill.stream_attempt SET due_at = now()")
+    async with running_stream(stream_of(ordered), database_url):
         await all_read(database, "posts")
         await eventually(lambda: is_zero(database, "stream_attempt"))
     assert [attempt for _, attempt in Recording.seen] == [2, 3, 1]

@@ -20,6 +20,7 @@ from opentelemetry.util._once import Once
 
 from tests.support import eventually, find_live, finished, running_scheduler, running_worker, value
 from tests.support.traced import app as traced
+from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.codec import decode
 from tidemill.core.job import JobOptions
@@ -152,7 +153,7 @@ async def test_a_cancelled_job_ends_its_span(app: App, database: Database, spans
 
     async with running_worker(app):
         job = await app.enqueue(endless)
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         await app.cancel(job)
         run = await spans.one("run endless")
     assert run.attributes is not None
@@ -229,7 +230,7 @@ async def test_a_trace_that_cannot_be_read_harms_nobody(app: App, database: Data
 
 
 async def test_an_isolated_task_continues_the_trace_in_its_own_process(database: Database, database_url: str) -> None:
-    traced.configure(database_url=database_url, lease=1.5, heartbeat=0.3)
+    traced.configure(database_url=database_url, **PATIENT)
     job = await traced.enqueue("alone")
     await database.fetch("UPDATE tidemill.job SET options = $2 WHERE id = $1", job.id, _options(TRACEPARENT, "process"))
     async with running_worker(traced, ["mail"]):

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support import eventually, find_live, finished, running_orchestrator, running_worker, value
+from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_job
@@ -24,7 +25,7 @@ def app(app: App) -> App:
 @pytest.fixture
 async def newer(app: App) -> AsyncIterator[App]:
     """The next release of the application, with one more task."""
-    newer = App("newer", database_url=app.settings.database_url, lease=1.5, heartbeat=0.3)
+    newer = App("newer", database_url=app.settings.database_url, **PATIENT)
     newer.task(name="known", queue="shared")(app.tasks["known"].function)
 
     @newer.task(queue="shared")

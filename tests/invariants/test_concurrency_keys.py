@@ -15,6 +15,7 @@ from tests.support import (
     eventually,
     find_live,
     finished,
+    lapse,
     open_gate,
     puppet,
     running_orchestrator,
@@ -29,7 +30,6 @@ from tidemill.store.database import Database
 from tidemill.store.jobs import ADMIT_GATED
 
 LEASE = 1.0
-SHORT: dict[str, Any] = {"lease": LEASE, "heartbeat": 0.2}
 
 #: The most executions that overlapped; one that did not come to its end counts until its job was taken from it.
 MOST_AT_ONCE = """
@@ -68,7 +68,8 @@ async def test_several_workers_together_never_run_more_than_the_limit(app: App, 
     @app.task(concurrency_key="tenant-{tenant}", concurrency=limit)
     async def visit(tenant: int, n: int) -> None:
         async with counter.running():
-            await asyncio.sleep(0.005)
+            while counter.most < limit:  # The first ones meet.
+                await asyncio.sleep(0.005)
 
     async with AsyncExitStack() as stack:
         for _ in range(3):
@@ -217,9 +218,8 @@ async def test_finishing_and_enqueueing_at_once_never_let_too_many_in(app: App, 
 
 async def test_a_killed_workers_slot_comes_back(app: App, database_url: str, executions: Database) -> None:
     declare(app)
-    app.configure(**SHORT)
     async with running_orchestrator(app):
-        async with worker_process(database_url, ["gated"], **SHORT) as victim:
+        async with worker_process(database_url, ["gated"]) as victim:
             first = await app.enqueue("one_at_a_time", gate="go")
             second = await app.enqueue("one_at_a_time", gate="go")
             await eventually(lambda: attempts_are(executions, first.id, [1]))
@@ -227,7 +227,8 @@ async def test_a_killed_workers_slot_comes_back(app: App, database_url: str, exe
             assert waiting is not None
             assert waiting["state"] == "gated"
             victim.kill()
-        async with worker_process(database_url, ["gated"], **SHORT):
+            await lapse(executions, victim.pid)
+        async with worker_process(database_url, ["gated"]):
             await eventually(lambda: attempts_are(executions, first.id, [1, 2]))
             waiting = await find_live(executions, second.id)
             assert waiting is not None
@@ -242,11 +243,10 @@ async def test_killing_workers_at_random_never_lets_too_many_run(
 ) -> None:
     """A job of a killed worker runs again only once its first execution is certainly over: the process is gone."""
     declare(app)
-    app.configure(**SHORT)
     refs = await app.enqueue_many("two_at_a_time", [{"seconds": 0.02}] * 60)
     async with running_orchestrator(app), AsyncExitStack() as stack:
         workers = await asyncio.gather(
-            *(stack.enter_async_context(worker_process(database_url, ["gated"], **SHORT)) for _ in range(3))
+            *(stack.enter_async_context(worker_process(database_url, ["gated"])) for _ in range(3))
         )
         for victim in workers[:2]:
             await eventually(lambda victim=victim: value(executions, HELD, victim.worker_id))
@@ -254,6 +254,7 @@ async def test_killing_workers_at_random_never_lets_too_many_run(
             await executions.fetch(
                 "UPDATE execution SET ended_at = clock_timestamp() WHERE pid = $1 AND ended_at IS NULL", victim.pid
             )
+            await lapse(executions, victim.pid)
         await eventually(lambda: nothing_left(executions))
     assert await value(executions, MOST_AT_ONCE) <= 2
     assert await value(executions, "SELECT count(*) FROM tidemill.job_history WHERE state = 'succeeded'") == len(refs)

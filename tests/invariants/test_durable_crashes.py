@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import durable as flows
-from tests.support import eventually, keeper_process, running_orchestrator, value
+from tests.support import eventually, keeper_process, lapse, running_orchestrator, value
 from tests.support.durable import Chain, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
 from tests.support.waiting import time_to_connect
 from tidemill import App
@@ -19,13 +19,11 @@ from tidemill.flows.wire import encode_event
 from tidemill.store.database import Database
 from tidemill.store.runs import start_run
 
-SHORT: dict[str, Any] = {"lease": 1.0, "heartbeat": 0.2}
 UNDISTURBED = ["begin", "work", "ask", "effect", "aside", "finish", "finish"]
 
 
 @pytest.fixture
 async def app(app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch) -> App:
-    app.configure(**SHORT)
     monkeypatch.setenv("TIDEMILL_DATABASE_URL", database_url)
     for each in (Tour, Chain, flows.Ask, Stubborn):
         app.workflow(each, timeout=None)
@@ -37,7 +35,7 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
     app: App, database: Database, database_url: str
 ) -> None:
     async with running_orchestrator(app):
-        async with keeper_process(database_url, **SHORT) as victim:
+        async with keeper_process(database_url) as victim:
             runs = {
                 tag: await app.start(Tour, tag=tag) for tag in ("calm", "at work", "committing", "waiting", "asleep")
             }
@@ -47,9 +45,9 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
             await open_gates(database, *(name for name in others if not name.startswith("committing")))
             for tag in ("calm", "over", "retrying"):
                 await answer(database, runs[tag], tag)
-            assert await runs["calm"].result(timeout=20) == ["calm", 1, 1]
+            assert await runs["calm"].result(timeout=60) == ["calm", 1, 1]
             assert [what for what, _ in await deeds(database, "calm")] == UNDISTURBED
-            assert await runs["over"].result(timeout=20) == ["over", 1, 1]
+            assert await runs["over"].result(timeout=60) == ["over", 1, 1]
             await eventually(lambda: has_note(database, runs["waiting"], "asked"))
             await eventually(lambda: owner_of(database, runs["asleep"], None))
             unborn = await stored_for(database, victim.worker_id, "unborn")
@@ -59,19 +57,20 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
                 await eventually(lambda: did(database, "late", "work"))
                 await open_gates(database, "late work")
                 await answer(database, late, "late")
-                await eventually(lambda: timer_of(database, late))
+                await eventually(lambda: is_to_retry(database, late))
                 await open_gates(database, "committing work")
                 await eventually(lambda: blocked_commit(database))
                 victim.kill()
+                await lapse(database, victim.pid)
         over = await ticks_of(database, runs["over"].id)
         runs |= {"unborn": unborn, "late": late}
-        async with keeper_process(database_url, **SHORT) as heir:
+        async with keeper_process(database_url) as heir:
             await eventually(lambda: all_did(database, runs, "work"))
             await open_gates(database, "at work work", "unborn work")
             for tag in runs.keys() - {"calm", "over", "retrying", "late"}:
                 await answer(database, runs[tag], tag)
             for tag, run in runs.items():
-                assert await run.result(timeout=20) == [tag, 1, 1], tag
+                assert await run.result(timeout=60) == [tag, 1, 1], tag
     for tag, run in runs.items():
         assert await completed_once(database, run.id) == 5, tag
         done = await deeds(database, tag)
@@ -87,15 +86,16 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
 async def test_an_owner_that_wakes_after_its_lease_is_fenced_and_changes_nothing(
     app: App, database: Database, database_url: str
 ) -> None:
-    async with running_orchestrator(app), keeper_process(database_url, **SHORT) as stale:
+    async with running_orchestrator(app), keeper_process(database_url) as stale:
         run = await app.start(Tour, tag="t")
         await eventually(lambda: did(database, "t", "work"))
         stale.freeze()
-        async with keeper_process(database_url, **SHORT) as heir:
+        await lapse(database, stale.pid)
+        async with keeper_process(database_url) as heir:
             await eventually(lambda: owner_of(database, run, heir.worker_id))
             await open_gates(database, "t work")
             await answer(database, run, "w")
-            assert await run.result(timeout=20) == ["w", 1, 1]
+            assert await run.result(timeout=60) == ["w", 1, 1]
             journal = await ticks_of(database, run.id)
 
             stale.thaw()
@@ -111,7 +111,7 @@ async def test_a_stopped_keeper_lets_go_at_once_even_of_a_step_that_will_not_end
     app: App, database: Database, database_url: str
 ) -> None:
     """Without an orchestrator: nobody has to wait for a lease to lapse."""
-    async with keeper_process(database_url, lease=60) as first, keeper_process(database_url, lease=60) as second:
+    async with keeper_process(database_url) as first, keeper_process(database_url) as second:
         runs = [await app.start(Stubborn, tag="s"), await app.start(Tour, tag="t")]
         await eventually(lambda: all_did(database, {"s": 1, "t": 1}, ""))
         owners = {await value(database, "SELECT owner FROM tidemill.run WHERE id = $1", run.id) for run in runs}
@@ -122,8 +122,8 @@ async def test_a_stopped_keeper_lets_go_at_once_even_of_a_step_that_will_not_end
             await eventually(lambda run=run: owner_of(database, run, heir.worker_id))
         await open_gates(database, "s", "t work")
         await answer(database, runs[1], "w")
-        assert await runs[0].result(timeout=20) == "s"
-        assert await runs[1].result(timeout=20) == ["w", 1, 1]
+        assert await runs[0].result(timeout=60) == "s"
+        assert await runs[1].result(timeout=60) == ["w", 1, 1]
     for run in runs:
         await completed_once(database, run.id)
 
@@ -132,13 +132,19 @@ async def test_a_lost_connection_stops_nothing_and_doubles_nothing(
     app: App, database: Database, database_url: str
 ) -> None:
     """Backends are killed under load: before, during and after their commits."""
-    async with flows.running_keeper(app, lease=30.0):
-        over = asyncio.Event()
-        killing = asyncio.create_task(kill_backends(database, over))
-        runs = [await app.start(Chain, unique_key=str(number)) for number in range(300)]
-        results = await asyncio.gather(*(run.result(timeout=90) for run in runs))
-        over.set()
-        assert await killing > 5
+    runs: list[RunHandle] = []
+    results: list[int] = []
+    async with flows.running_keeper(app):
+        killed: list[Any] = []
+        killing = asyncio.create_task(kill_backends(database, killed))
+        while len(runs) < 300 or len(killed) < 6:
+            batch = [await app.start(Chain, unique_key=str(len(runs) + number)) for number in range(100)]
+            results += await asyncio.gather(*(run.result(timeout=90) for run in batch))
+            runs += batch
+            if killing.done():
+                killing.result()
+        killing.cancel()
+        await asyncio.gather(killing, return_exceptions=True)
     assert results == [45] * len(runs)
     for run in runs:
         assert await completed_once(database, run.id) == 11
@@ -150,9 +156,9 @@ async def test_a_lost_connection_stops_nothing_and_doubles_nothing(
 
 
 async def test_a_claim_or_start_whose_answer_was_lost_is_found_again(app: App, database: Database) -> None:
-    async with flows.running_keeper(app, lease=30.0) as keeper:
+    async with flows.running_keeper(app) as keeper:
         run = await stored_for(database, keeper.worker_id, "x", workflow="Chain")
-        assert await run.result(timeout=20) == 45
+        assert await run.result(timeout=60) == 45
 
 
 async def answer(database: Database, run: RunHandle, word: str) -> None:
@@ -164,17 +170,15 @@ async def answer(database: Database, run: RunHandle, word: str) -> None:
 # -- looking --------------------------------------------------------------------------------------
 
 
-async def kill_backends(database: Database, over: asyncio.Event) -> int:
-    """End the keeper's connections again and again, up to sixty; returns how many."""
-    killed, pause = 0, 0.03 + 6 * await time_to_connect(database.dsn)
-    while not over.is_set() and killed < 60:
-        rows = await database.fetch(
+async def kill_backends(database: Database, killed: list[Any]) -> None:
+    """End the keeper's connections again and again, up to sixty."""
+    pause = 0.03 + 6 * await time_to_connect(database.dsn)
+    while len(killed) < 60:
+        killed += await database.fetch(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test keeper'"
             " AND datname = current_database() AND query LIKE '%AS MATERIALIZED%'"
         )
-        killed += len(rows)
         await asyncio.sleep(pause)
-    return killed
 
 
 async def stored_for(database: Database, owner: int, tag: str, workflow: str = "Tour") -> RunHandle:
@@ -201,13 +205,15 @@ async def owner_of(database: Database, run: RunHandle, owner: int | None) -> boo
     return await value(database, "SELECT owner IS NOT DISTINCT FROM $2 FROM tidemill.run WHERE id = $1", run.id, owner)
 
 
-async def timer_of(database: Database, run: RunHandle) -> bool:
-    return await value(
-        database, "SELECT count(*) > 0 FROM tidemill.inbox WHERE run_id = $1 AND timer LIKE 'retry:%'", run.id
-    )
+async def is_to_retry(database: Database, run: RunHandle) -> bool:
+    """Whether its last step has failed once; it is tried again after a moment."""
+    failed = [tick for tick in await ticks_of(database, run.id) if tick["kind"] == "completed" and "error" in tick]
+    return len(failed) == 1
 
 
 async def blocked_commit(database: Database) -> bool:
     return await value(
-        database, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%unnest%'"
+        database,
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query LIKE '%unnest%'",
     )

@@ -90,7 +90,7 @@ class Impatient(Workflow):
 class SecondTry(Workflow):
     """Fails once, and is tried again after a while."""
 
-    @step(retry_policy=retry_policy(wait=wait_fixed(1.2), stop=stop_after_attempt(2)))
+    @step(retry_policy=retry_policy(wait=wait_fixed(3600), stop=stop_after_attempt(2)))
     async def once_more(self, ctx: Context, ev: StartEvent) -> StopEvent:
         if ctx.retry_info().retry_number == 0:
             raise RuntimeError("once")
@@ -123,19 +123,26 @@ def app(app: App) -> App:
     effects.clear()
     for each in (Ask, Chain, Pairs, TwoWaits, TwoWaiters, Impatient, SecondTry):
         app.workflow(each, timeout=None)
-    app.workflow(Ask, name="Hurried", timeout=1.2)
+    app.workflow(Ask, name="Hurried", timeout=3600)
     return app
 
 
-async def test_a_run_that_only_waits_leaves_memory_and_is_back_in_a_moment(app: App, database: Database) -> None:
+def look_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From their next turn on keepers do not look by themselves: whatever they find they were told of."""
+    monkeypatch.setattr("tidemill.engine.keeper.SAFETY_POLL", 600.0)
+
+
+async def test_a_run_that_only_waits_leaves_memory_and_is_woken_by_its_event(
+    app: App, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running_keeper(app) as keeper:
         run = await app.start(Ask)
         await eventually(lambda: is_asleep(database, run))
         assert keeper.runs == {}
-        began = time.monotonic()
+        look_no_more(monkeypatch)
+        await (await app.start(Chain)).result(timeout=60)
         await run.send_event(Go(word="hello"))
-        assert await run.result(timeout=10) == "hello"
-        assert time.monotonic() - began < 0.7
+        assert await run.result(timeout=60) == "hello"
         assert await completed_once(database, run.id) == 1
 
 
@@ -148,7 +155,7 @@ async def test_a_step_that_is_run_again_has_its_waits_answered_and_doubles_nothi
         await run.send_event(Go(word="a"))
         await eventually(lambda: is_asleep(database, run, notes=6))
         await run.send_event(Approved(by="b"))
-        assert await run.result(timeout=10) == ["a", "b", 2, 2]
+        assert await run.result(timeout=60) == ["a", "b", 2, 2]
         shown = [event.n async for event in run.stream_events() if isinstance(event, Note)]
     assert effects == ["entered", "charged", "entered", "entered"]
     assert shown == [10, 20]
@@ -159,7 +166,7 @@ async def test_what_a_step_had_collected_before_it_waited_is_collected_once(app:
         run = await app.start(Pairs, nothing=None)
         await eventually(lambda: is_asleep(database, run))
         await run.send_event(Go(word="on"))
-        assert await run.result(timeout=10) == [3, 4]
+        assert await run.result(timeout=60) == [3, 4]
 
 
 async def test_two_waiters_of_one_type_do_not_steal_from_each_other(app: App, database: Database) -> None:
@@ -169,7 +176,7 @@ async def test_two_waiters_of_one_type_do_not_steal_from_each_other(app: App, da
         await run.send_event(HumanResponseEvent(n=2, text="b"))
         await eventually(lambda: is_asleep(database, run, received=1))
         await run.send_event(HumanResponseEvent(n=1, text="a"))
-        assert await run.result(timeout=10) == ["1a", "2b"]
+        assert await run.result(timeout=60) == ["1a", "2b"]
         assert await completed_once(database, run.id) == 4
 
 
@@ -177,8 +184,7 @@ async def test_a_wait_ends_at_its_time_though_the_run_was_released_or_its_owner_
     app: App, database: Database
 ) -> None:
     async with running_keeper(app):
-        runs = [await app.start(Impatient, seconds=1.6), await app.start(Impatient, seconds=600.0)]
-        began = time.monotonic()
+        runs = [await app.start(Impatient, seconds=3600.0) for _ in range(2)]
         await eventually(lambda: is_asleep(database, runs[0]))
     due = await timer_due(database, runs[0])
     async with running_keeper(app):
@@ -186,10 +192,11 @@ async def test_a_wait_ends_at_its_time_though_the_run_was_released_or_its_owner_
         await runs[0].send_event(Approved(by="nobody"))
         await eventually(lambda: effects.count("entered") >= 3)
         assert await timer_due(database, runs[0]) == due
-        assert await runs[0].result(timeout=10) == "nobody came"
-        assert 1.6 <= time.monotonic() - began < 3.0
+    await let_time_pass(database, runs[0])
+    async with running_keeper(app):
+        assert await runs[0].result(timeout=60) == "nobody came"
         await runs[1].send_event(Go(word="now"))
-        assert await runs[1].result(timeout=10) == "somebody came"
+        assert await runs[1].result(timeout=60) == "somebody came"
         assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0, "its timer goes with the run"
 
 
@@ -197,23 +204,24 @@ async def test_the_time_out_of_a_run_and_the_delay_of_a_retry_survive_a_change_o
     app: App, database: Database
 ) -> None:
     async with running_keeper(app):
-        began = time.monotonic()
-        hurried, retried = await app.start("Hurried"), await app.start(SecondTry)
-        await eventually(lambda: timer_due(database, retried))
-        await eventually(lambda: is_asleep(database, hurried))
+        runs = [await app.start("Hurried"), await app.start(SecondTry)]
+        for run in runs:
+            await eventually(lambda run=run: timer_due(database, run))
+        await eventually(lambda: is_asleep(database, runs[0]))
+    for run in runs:
+        await let_time_pass(database, run)
     async with running_keeper(app):
         with pytest.raises(WorkflowTimeoutError):
-            await hurried.result(timeout=10)
-        assert await retried.result(timeout=10) == 1
-        assert 1.2 <= time.monotonic() - began < 3.0
+            await runs[0].result(timeout=60)
+        assert await runs[1].result(timeout=60) == 1
 
 
 async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several hundred runs fall asleep all the time, and each is sent its event at about that moment."""
+    """Many runs fall asleep all the time, and each is sent its event at about that moment."""
     monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 0.0)
-    monkeypatch.setattr("tidemill.engine.keeper.SAFETY_POLL", 600.0)
+    look_no_more(monkeypatch)
 
     async def one(number: int) -> str:
         async with room:
@@ -221,30 +229,33 @@ async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
             await eventually(lambda: has_asked(database, run), interval=0.001)
             await asyncio.sleep((number % 8) * 0.0015)
             await run.send_event(Go(word=str(number)))
-            return await run.result(timeout=20)
+            return await run.result(timeout=60)
 
     room = asyncio.Semaphore(6)
-    async with running_keeper(app, lease=60.0):
-        results = await asyncio.gather(*(one(number) for number in range(400)))
-    assert results == [str(number) for number in range(400)]
+    async with running_keeper(app):
+        results = await asyncio.gather(*(one(number) for number in range(150)))
+    assert results == [str(number) for number in range(150)]
 
 
-async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(app: App, database: Database) -> None:
+async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(
+    app: App, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The release has taken its snapshot, waits for the row, and then cannot see what has come meanwhile."""
-    async with running_keeper(app, lease=60.0):
+    async with running_keeper(app):
         run = await app.start(Ask)
         await eventually(lambda: has_asked(database, run))
         async with database.transaction() as sender:
             await sender.execute("UPDATE tidemill.run SET awake = true WHERE id = $1", run.id)
             await eventually(lambda: is_blocked(database))
+            look_no_more(monkeypatch)
             tick = encode_tick(Received(time.time(), Go(word="in between")))
             await sender.execute("INSERT INTO tidemill.inbox (run_id, data) VALUES ($1, $2)", run.id, tick)
-        assert await run.result(timeout=0.9) == "in between"
+        assert await run.result(timeout=60) == "in between"
 
 
 async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: App, database: Database) -> None:
     """The inbox is read again and again while the turn that uses an event up is being written."""
-    async with running_keeper(app, lease=60.0) as keeper:
+    async with running_keeper(app) as keeper:
         run = await app.start(Ask)
         await eventually(lambda: has_asked(database, run))
         async with database.transaction() as holder:
@@ -255,14 +266,14 @@ async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: Ap
             for _ in range(5):
                 keeper._news.set()
                 await asyncio.sleep(0.02)
-        assert await run.result(timeout=10) == "once"
+        assert await run.result(timeout=60) == "once"
     assert [tick["kind"] for tick in await ticks_of(database, run.id)].count("received") == 1
 
 
 async def test_an_event_for_a_run_that_is_over_or_never_was_is_a_clear_error(app: App, database: Database) -> None:
     async with running_keeper(app):
         run = await app.start(Chain)
-        await run.result(timeout=10)
+        await run.result(timeout=60)
         with pytest.raises(NotFoundError, match=r"has ended \(succeeded\)"):
             await run.send_event(Go(word="late"))
         with pytest.raises(NotFoundError, match="there is no run 404"):
@@ -283,7 +294,7 @@ async def test_an_event_that_nobody_can_read_is_told_and_does_no_damage(app: App
         await send_to_run(database, run.id, b'["nonsense"]')
         await eventually(lambda: has_asked(database, run))
         await run.send_event(Go(word="fine"))
-        assert await run.result(timeout=10) == "fine"
+        assert await run.result(timeout=60) == "fine"
     note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id)
     assert note == "something that was sent to it could not be read: Expected `object`, got `array`"
     assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0
@@ -312,11 +323,18 @@ async def has_asked(database: Database, run: RunHandle) -> bool:
     return any(b'"asked"' in row["data"] for row in rows)
 
 
+async def let_time_pass(database: Database, run: RunHandle) -> None:
+    """Make a run's timers due, as if the hour that they were set to had passed."""
+    await database.fetch("UPDATE tidemill.inbox SET due_at = now() WHERE run_id = $1 AND timer IS NOT NULL", run.id)
+
+
 async def timer_due(database: Database, run: RunHandle) -> Mapping[str, Any] | None:
     return await value(database, "SELECT due_at FROM tidemill.inbox WHERE run_id = $1 AND timer IS NOT NULL", run.id)
 
 
 async def is_blocked(database: Database) -> bool:
     return await value(
-        database, "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%unnest%'"
+        database,
+        "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query LIKE '%unnest%'",
     )

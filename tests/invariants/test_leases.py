@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support import (
     find_worker,
     finished,
     held_by,
+    lapse,
     open_gate,
     puppet,
     running,
@@ -26,6 +28,7 @@ from tests.support import (
 )
 from tests.support.apps import TABLES, declare
 from tests.support.server import private_server
+from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.engine.lifeline import EXIT_FENCED
 from tidemill.engine.orchestrator import Orchestrator
@@ -34,13 +37,11 @@ from tidemill.store.migrate import migrate
 from tidemill.store.workers import renew_lease
 
 LEASE = 1.0
-SHORT: dict[str, Any] = {"lease": LEASE, "heartbeat": 0.2}
 
 
 @pytest.fixture
 def app(app: App) -> App:
     declare(app)
-    app.configure(**SHORT)
     return app
 
 
@@ -49,10 +50,11 @@ async def test_a_lapsed_lease_is_taken_over_and_the_stale_owner_changes_nothing(
 ) -> None:
     """A process stands still for longer than its lease, comes back, and finishes what is no longer its own."""
     ref = await app.enqueue("until_open", gate="go")
-    async with running_orchestrator(app), worker_process(database_url, ["gated"], **SHORT) as stale:
+    async with running_orchestrator(app), worker_process(database_url, ["gated"]) as stale:
         await eventually(lambda: attempts_of(executions, ref.id))
         stale.freeze()
-        async with worker_process(database_url, ["gated"], **SHORT) as heir:
+        await lapse(executions, stale.pid)
+        async with worker_process(database_url, ["gated"]) as heir:
             row = await eventually(lambda: held_by(executions, ref.id, heir.worker_id))
             assert row is not None
             assert (row["attempt"], row["losses"], row["failures"]) == (2, 1, 0)
@@ -81,13 +83,14 @@ async def test_a_killed_worker_is_a_loss_and_not_a_failed_attempt(
     ref = await app.enqueue("until_open", gate="go")
     async with running_orchestrator(app):
         for attempt in (1, 2):
-            async with worker_process(database_url, ["gated"], **SHORT) as victim:
+            async with worker_process(database_url, ["gated"]) as victim:
                 row = await eventually(lambda victim=victim: held_by(executions, ref.id, victim.worker_id))
                 assert row is not None
                 assert (row["attempt"], row["losses"], row["failures"]) == (attempt, attempt - 1, 0)
                 victim.kill()
+                await lapse(executions, victim.pid)
         await open_gate(executions, "go")
-        async with worker_process(database_url, ["gated"], **SHORT):
+        async with worker_process(database_url, ["gated"]):
             done = await finished(executions, ref.id)
     assert (done["state"], done["attempt"], done["losses"], done["failures"]) == ("succeeded", 3, 2, 0)
     assert [error["kind"] for error in json.loads(done["errors"])] == ["WorkerLost", "WorkerLost"]
@@ -99,9 +102,10 @@ async def test_a_job_that_kills_its_workers_is_failed_with_the_reason(
     ref = await app.enqueue("deadly", gate="never")
     async with running_orchestrator(app):
         for _ in range(2):
-            async with worker_process(database_url, ["gated"], **SHORT) as victim:
+            async with worker_process(database_url, ["gated"]) as victim:
                 await eventually(lambda victim=victim: held_by(executions, ref.id, victim.worker_id))
                 victim.kill()
+                await lapse(executions, victim.pid)
                 await eventually(lambda victim=victim: is_lost(executions, victim.worker_id))
         done = await finished(executions, ref.id)
     assert (done["state"], done["attempt"], done["losses"], done["failures"]) == ("failed", 2, 2, 0)
@@ -115,13 +119,18 @@ async def test_a_job_that_kills_its_workers_is_failed_with_the_reason(
 async def test_a_busy_event_loop_does_not_lose_its_lease(
     app: App, database_url: str, executions: Database, way: str
 ) -> None:
-    async with running_orchestrator(app), worker_process(database_url, ["blocking"], **SHORT) as worker:
-        ref = await app.enqueue("block_loop", seconds=2.5 * LEASE, computing=way == "computing")
+    """It is renewed from a thread of its own, again and again, for as long as the loop stands still."""
+    async with running_orchestrator(app), worker_process(database_url, ["blocking"]) as worker:
+        ref = await app.enqueue("block_loop", gate="go", computing=way == "computing")
+        await eventually(lambda: attempts_of(executions, ref.id))
+        for _ in range(4):
+            seen = (await find_worker(executions, worker.worker_id))["lease_until"]
+            await eventually(lambda seen=seen: renewed_after(executions, worker.worker_id, seen))
+        await open_gate(executions, "go")
         done = await finished(executions, ref.id)
         assert (done["state"], done["attempt"], done["losses"]) == ("succeeded", 1, 0)
         assert worker.exit_status is None
-        row = await find_worker(executions, worker.worker_id)
-        assert (row["ended_at"], row["flagged_at"]) == (None, None)
+        assert (await find_worker(executions, worker.worker_id))["ended_at"] is None
     assert await attempts_of(executions, ref.id) == [1]
 
 
@@ -160,7 +169,7 @@ async def test_a_claim_that_commits_after_its_worker_was_ended_is_found_within_a
         ref = await app.enqueue("until_open", gate="never")
         await worker.claim()
         await database.fetch("UPDATE tidemill.worker SET ended_at = now() WHERE id = $1", worker.worker_id)
-        await eventually(lambda: is_ready(database, ref.id), timeout=5.0)
+        await eventually(lambda: is_ready(database, ref.id))
 
 
 async def test_a_living_workers_jobs_are_not_reclaimed(app: App, database: Database) -> None:
@@ -180,7 +189,7 @@ async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() 
     """While the database was away nobody could renew: that alone must not cost anybody their jobs."""
     lease = 1.5
     with private_server() as server:
-        app = App("restart", database_url=server.dsn, lease=lease, heartbeat=0.3)
+        app = App("restart", database_url=server.dsn)
         declare(app)
         database = Database(DatabaseSettings(url=server.dsn))
         async with database:
@@ -191,7 +200,7 @@ async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() 
                 await worker.claim()
                 await worker.fall_silent()
             restart_at_once(server)
-            async with running_orchestrator(app, sweep=0.05):
+            async with running_orchestrator(app, sweep=0.05, lease=lease):
                 await eventually(lambda: is_lost(database, worker.worker_id))
             waited = await value(
                 database,
@@ -208,13 +217,14 @@ async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() 
 
 async def test_a_worker_that_lives_through_a_database_restart_keeps_its_job() -> None:
     with private_server() as server:
-        app = App("restart", database_url=server.dsn, lease=2.0, heartbeat=0.3)
+        app = App("restart", database_url=server.dsn, **PATIENT)
         declare(app)
         async with Database(DatabaseSettings(url=server.dsn)) as database:
             await migrate(database)
             await database.run(lambda connection: connection.execute(TABLES))
             ref = await app.enqueue("until_open", gate="go")
-            async with running_orchestrator(app), worker_process(server.dsn, ["gated"], lease=2.0) as worker:
+            serving = worker_process(server.dsn, ["gated"])
+            async with running_orchestrator(app, lease=PATIENT["lease"]), serving as worker:
                 await running(database, ref.id)
                 await eventually(lambda: attempts_of(database, ref.id))
                 restart_at_once(server)
@@ -242,6 +252,10 @@ async def is_ready(database: Database, job_id: int) -> bool:
 
 async def is_lost(database: Database, worker_id: int) -> bool:
     return await value(database, "SELECT status FROM tidemill.worker WHERE id = $1", worker_id) == "lost"
+
+
+async def renewed_after(database: Database, worker_id: int, until: datetime) -> bool:
+    return (await find_worker(database, worker_id))["lease_until"] > until
 
 
 async def renewed_since_start(database: Database, worker_id: int) -> bool:

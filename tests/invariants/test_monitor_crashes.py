@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import AppProcess, eventually, value
+from tests.support import AppProcess, eventually, lapse, value
 from tests.support.server import TestServer
 from tests.support.watched import WATCHED, everything, lines, write_round
 from tidemill.store.database import Database, DatabaseSettings
@@ -43,6 +43,7 @@ async def live_through(url: str, folder: Path, kill_at: str = "") -> tuple[str, 
             if process.exit_status is not None:
                 assert process.exit_status == -9, process.said
                 deaths += 1
+                await lapse(database, process.pid)
                 process.close()
                 process = _start(url, folder)
             return bool(await value(database, JUDGED, count, upto))
@@ -52,14 +53,14 @@ async def live_through(url: str, folder: Path, kill_at: str = "") -> tuple[str, 
                 count += len(events)
                 write_round(folder, events, now)
                 total = count
-                await eventually(lambda: judged(total, upto), timeout=30, what=f"{total} events are judged")  # noqa: B023
+                await eventually(lambda: judged(total, upto), timeout=60, what=f"{total} events are judged")  # noqa: B023
             return await everything(database), deaths
         finally:
             process.close()
 
 
 def _start(url: str, folder: Path, kill_at: str = "") -> AppProcess:
-    return AppProcess("monitor", url, WATCHED, watched=str(folder), kill_at=kill_at, lease=0.8, heartbeat=0.2)
+    return AppProcess("monitor", url, WATCHED, watched=str(folder), kill_at=kill_at, heartbeat=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +110,11 @@ async def test_of_two_processes_one_dies_and_the_other_goes_on_as_if_nothing_had
             write_round(tmp_path, events, now)
             if number == 1:
                 processes[victim].kill()
+                await lapse(database, processes[victim].pid)
             total = count
             await eventually(
                 lambda: value(database, JUDGED, total, upto),  # noqa: B023
-                timeout=30,
+                timeout=60,
                 what=f"{total} events are judged",
             )
         assert await everything(database) == calm

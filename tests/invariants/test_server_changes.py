@@ -16,7 +16,7 @@ from tests.support.web_app import make_app
 from tidemill.store.changes import follow_changes, look_at_changes
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
-from tidemill.store.states import invalidate_states, set_paused
+from tidemill.store.statewishes import invalidate_states, set_paused
 from tidemill.store.streams import set_control
 
 INSERT = "INSERT INTO tidemill.job (queue, task, args) VALUES ($1, 'send', '{}')"
@@ -194,9 +194,9 @@ async def test_a_crash_of_the_database_resets_the_stream() -> None:
                 await put(database, "before")
                 await eventually(lambda: "before" in heard.names("queues"))
                 await _crash(embedded.dsn)
-                await eventually(lambda: "reset" in [kind for kind, _ in heard.events], timeout=30)
+                await eventually(lambda: "reset" in [kind for kind, _ in heard.events])
                 await put(database, "after")
-                await eventually(lambda: "after" in heard.names("queues"), timeout=10)
+                await eventually(lambda: "after" in heard.names("queues"))
 
 
 async def _crash(url: str) -> None:

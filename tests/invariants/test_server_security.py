@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.support.server import private_server
+from tests.support.server import TestServer, private_server
 from tests.support.waiting import eventually
 from tests.support.web import WebServer, web_server
 from tidemill.store.database import Database, DatabaseSettings
@@ -23,8 +23,37 @@ async def token(database: Database) -> str:
 
 @pytest.fixture
 async def guarded(database_url: str, token: str) -> AsyncIterator[WebServer]:
+    """A server that asks for tokens, for a test that changes something about it."""
     async with web_server(database_url, "--login") as running:
         yield running
+
+
+def shared(server: TestServer, *options: str) -> Iterator[WebServer]:
+    url = server.create()
+    asyncio.run(give_token(url))
+    web = WebServer(url, *options)
+    asyncio.run(web.wait_ready())
+    yield web
+    web.close()
+    server.drop(url)
+
+
+async def give_token(url: str) -> None:
+    """Let somebody in: where nobody could log in no server would start."""
+    async with Database(DatabaseSettings(url=url)) as database:
+        await create_token(database, "ops", "operate", by="test")
+
+
+@pytest.fixture(scope="module")
+def site(server: TestServer) -> Iterator[WebServer]:
+    """A server that lets everybody in, for all tests that only ask."""
+    yield from shared(server)
+
+
+@pytest.fixture(scope="module")
+def door(server: TestServer) -> Iterator[WebServer]:
+    """A server that asks for tokens, for all tests that are not let in."""
+    yield from shared(server, "--login")
 
 
 JOB = {"task": "send", "args": {"order": 1}}
@@ -33,9 +62,8 @@ JOB = {"task": "send", "args": {"order": 1}}
 # -- where it listens -----------------------------------------------------------------------------
 
 
-async def test_it_listens_at_this_machine_only_unless_told(database_url: str) -> None:
-    async with web_server(database_url) as web:
-        assert web.url.startswith("http://127.0.0.1:")
+def test_it_listens_at_this_machine_only_unless_told(site: WebServer) -> None:
+    assert site.url.startswith("http://127.0.0.1:")
 
 
 async def test_it_does_not_serve_other_machines_without_tls_or_an_explicit_wish(database_url: str) -> None:
@@ -64,20 +92,17 @@ async def test_where_other_machines_come_in_this_one_needs_a_token_too(database_
             assert (await ops.get("/jobs")).status_code == 200
 
 
-async def test_a_port_that_is_taken_is_told_so(database_url: str) -> None:
-    async with web_server(database_url) as web:
-        second = WebServer(database_url, f"--port={web.port}")
-        try:
-            assert await second.ends() != 0
-            assert "another process listens there" in second.said
-        finally:
-            second.close()
-        third = WebServer(database_url, f"--port={web.port}", "--or-any-port")
-        try:
-            await third.wait_ready()
-            assert third.port != web.port
-        finally:
-            third.close()
+async def test_a_port_that_is_taken_is_told_so(site: WebServer, database_url: str) -> None:
+    second = WebServer(database_url, f"--port={site.port}")
+    third = WebServer(database_url, f"--port={site.port}", "--or-any-port")
+    try:
+        assert await second.ends() != 0
+        assert "another process listens there" in second.said
+        await third.wait_ready()
+        assert third.port != site.port
+    finally:
+        second.close()
+        third.close()
 
 
 # -- tokens ---------------------------------------------------------------------------------------
@@ -108,12 +133,12 @@ async def test_a_revoked_or_expired_token_opens_nothing(database: Database, guar
         async with guarded.client(secret) as one, guarded.client(token) as two:
             return {(await one.get("/jobs")).status_code, (await two.get("/jobs")).status_code} == {401}
 
-    await eventually(refused, timeout=10, interval=0.2)
+    await eventually(refused, interval=0.2)
 
 
 @pytest.mark.parametrize("header", ["Bearer", "Bearer tm_wrong", "Basic abc", "tm_", "Bearer \xff", ""])
-async def test_a_wrong_token_is_refused_however_it_is_wrong(guarded: WebServer, header: str) -> None:
-    async with guarded.client() as api:
+async def test_a_wrong_token_is_refused_however_it_is_wrong(door: WebServer, header: str) -> None:
+    async with door.client() as api:
         response = await api.get("/jobs", headers=[(b"Authorization", header.encode("latin-1"))])
     assert response.status_code == 401
 
@@ -161,8 +186,8 @@ async def test_a_session_ends_with_its_token(database: Database, guarded: WebSer
         assert (await database.fetch("SELECT count(*) AS n FROM tidemill.session"))[0]["n"] == 0
 
 
-async def test_a_cookie_that_was_made_up_opens_nothing(guarded: WebServer) -> None:
-    async with guarded.client(cookies={"tidemill": "made-up"}) as browser:
+async def test_a_cookie_that_was_made_up_opens_nothing(door: WebServer) -> None:
+    async with door.client(cookies={"tidemill": "made-up"}) as browser:
         assert (await browser.get("/jobs")).status_code == 401
 
 
@@ -186,22 +211,23 @@ async def test_guessing_tokens_is_slowed_down(guarded: WebServer, token: str) ->
     ],
 )
 async def test_a_page_of_another_origin_changes_nothing_even_without_a_login(
-    database_url: str, database: Database, headers: dict[str, str]
+    site: WebServer, headers: dict[str, str]
 ) -> None:
-    async with web_server(database_url) as web, web.client() as api:
+    async with site.client() as api:
+        before = (await api.get("/jobs")).json()["items"]
         response = await api.post("/jobs", json=JOB, headers=headers)
         assert response.status_code == 403, response.text
-        own = await api.post("/jobs", json=JOB, headers={"Origin": web.url, "Sec-Fetch-Site": "same-origin"})
+        own = await api.post("/jobs", json=JOB, headers={"Origin": site.url, "Sec-Fetch-Site": "same-origin"})
         assert own.status_code == 201
-    assert (await database.fetch("SELECT count(*) AS n FROM tidemill.job"))[0]["n"] == 1
+        assert len((await api.get("/jobs")).json()["items"]) == len(before) + 1
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]", "a b", ""])
-async def test_another_name_for_this_machine_is_refused(database_url: str, host: str) -> None:
-    async with web_server(database_url) as web, web.client() as api:
+async def test_another_name_for_this_machine_is_refused(site: WebServer, host: str) -> None:
+    async with site.client() as api:
         response = await api.get("/jobs", headers={"Host": host})
         assert response.status_code in (400, 421), response.text
-        assert (await api.get("/jobs", headers={"Host": f"localhost:{web.port}"})).status_code == 200
+        assert (await api.get("/jobs", headers={"Host": f"localhost:{site.port}"})).status_code == 200
 
 
 async def test_no_answer_lets_a_page_load_or_run_anything_foreign(guarded: WebServer, token: str) -> None:
@@ -226,8 +252,8 @@ async def test_no_answer_lets_a_page_load_or_run_anything_foreign(guarded: WebSe
 # -- sizes and secrets ----------------------------------------------------------------------------
 
 
-async def test_a_request_that_is_too_large_is_refused_before_it_is_read(database_url: str) -> None:
-    async with web_server(database_url) as web, web.client() as api:
+async def test_a_request_that_is_too_large_is_refused_before_it_is_read(site: WebServer) -> None:
+    async with site.client() as api:
         large = json.dumps({"task": "send", "args": {"order": 1}, "unique_key": "x" * 2_000_000})
         assert (await api.post("/jobs", content=large)).status_code == 413
 
@@ -237,8 +263,8 @@ async def test_a_request_that_is_too_large_is_refused_before_it_is_read(database
 
         assert (await api.post("/jobs", content=in_pieces())).status_code == 413
         assert (await api.post("/jobs", json=JOB)).status_code == 201
-        assert await _asked(web, b"X: " + b"y" * 60_000 + b"\r\n\r\n") in (b"HTTP/1.1 431", b"")
-        assert await _asked(web, b"X: " + b"y" * 5_000_000) == b"", "a head without end is cut off"
+        for head in (b"y" * 60_000 + b"\r\n\r\n", b"y" * 5_000_000):  # the second without an end
+            assert await _asked(site, b"X: " + head) in (b"HTTP/1.1 431", b""), "it is cut off"
         assert (await api.get("/health")).status_code == 200
 
 
@@ -247,7 +273,7 @@ async def _asked(web: WebServer, rest: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
     try:
         writer.write(b"GET /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n" + rest)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await writer.drain()
             return await reader.read(12)
     except ConnectionError:
@@ -303,10 +329,9 @@ async def test_without_the_database_it_says_so_and_goes_on_when_it_is_back() -> 
         async with web_server(embedded.dsn) as web, web.client() as api:
             assert (await api.get("/health")).json() == {"ok": True}
             embedded.stop()
-            for path in ("/health", "/jobs"):
-                away = await api.get(path)
+            asked = (api.get("/health"), api.get("/jobs"), api.post("/jobs", json=JOB))
+            for away in await asyncio.gather(*asked):
                 assert (away.status_code, away.headers["content-type"]) == (503, "application/problem+json")
-            assert (await api.post("/jobs", json=JOB)).status_code == 503
             embedded.ensure()
 
             async def back() -> bool:

@@ -113,7 +113,7 @@ async def test_a_task_that_falls_silent_after_its_first_sign_of_life_ends_its_pr
     async with worker_process(database_url, QUEUES) as worker:
         other = await app.enqueue("until_open", gate="go")
         await eventually(lambda: attempts_of(executions, other.id))
-        job = await app.enqueue("silent_start", seconds=0.0, gate="never")
+        job = await app.enqueue("silent", gate="never", sign=True)
         assert await worker.ends() == EXIT_STALL
     done = await finished(executions, job.id)
     assert (done["state"], done["failures"], done["losses"]) == ("failed", 1, 0)
@@ -126,7 +126,10 @@ async def test_a_task_that_falls_silent_after_its_first_sign_of_life_ends_its_pr
 
 async def test_a_long_silent_start_is_not_a_stall(app: App, database_url: str, executions: Database) -> None:
     async with worker_process(database_url, QUEUES) as worker:
-        job = await app.enqueue("silent_start", seconds=1.5)
+        job = await app.enqueue("silent", gate="go", sign=False)
+        silent_for = "SELECT count(*) FROM execution WHERE started_at < clock_timestamp() - interval '1.2 s'"
+        await eventually(lambda: value(executions, silent_for))
+        await open_gate(executions, "go")
         done = await finished(executions, job.id)
         assert (done["state"], done["attempt"]) == ("succeeded", 1)
         assert worker.exit_status is None
@@ -153,13 +156,12 @@ async def test_an_isolated_task_over_its_budget_costs_only_its_child(
     async with worker_process(database_url, QUEUES) as worker:
         other = await app.enqueue("until_open", gate="go")
         await eventually(lambda: attempts_of(executions, other.id))
-        job = await app.enqueue("isolated_over_budget")
-        await eventually(lambda: attempts_of(executions, job.id))
-        child = await value(executions, "SELECT pid FROM execution WHERE job_id = $1", job.id)
+        child = json.loads((await finished(executions, (await app.enqueue("isolated")).id))["result"])
         assert child != worker.pid
+        job = await app.enqueue("isolated_over_budget")
         done = await finished(executions, job.id)
         assert (done["state"], done["failures"], done["losses"]) == ("failed", 1, 0)
-        assert done["note"].startswith("ran longer than its budget of 1.5s")
+        assert done["note"].startswith("ran longer than its budget of 500ms")
         await eventually(lambda: not psutil.pid_exists(child), what="the child is gone")
         await open_gate(executions, "go")
         assert (await finished(executions, other.id))["attempt"] == 1

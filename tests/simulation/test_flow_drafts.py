@@ -150,14 +150,14 @@ def test_writes_cost_what_they_overlap() -> None:
 
     def seconds(count: int) -> float:
         state = FlowState(store=DictState())
-        began = time.perf_counter()
+        began = time.process_time()
         works = [new_work(number) for number in range(count)]
         for work in works:
             write(state, work, ((f"part{work.id}", 1), ("last", work.id), (f"parts.{work.id}", 1)))
         for work in works:
             (settle if work.id % 2 else take_back)(state, work)
         assert state.drafts == Drafts()
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     few = max(min(seconds(500) for _ in range(3)), 0.001)
     assert min(seconds(4000) for _ in range(3)) < 30 * few, "8 times as many cost about 8 times as much, not 64"

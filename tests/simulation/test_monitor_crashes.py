@@ -7,15 +7,19 @@ failing seed is printed by its test's name and can be run alone.
 from __future__ import annotations
 
 import random
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
+from tests.support import value
 from tests.support.server import TestServer
-from tests.support.watched import Pages, event, everything, heat_monitor, triggers, watching
+from tests.support.watched import Pages, Parts, event, everything, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
+from tidemill.core.errors import LeaseLostError
 from tidemill.monitors import SourceError
 from tidemill.monitors.backtest import as_identity, identity, replay
+from tidemill.monitors.drain import Drain
 from tidemill.store.alerts import ack_alerts, list_alerts
 from tidemill.store.database import Database, DatabaseSettings
 
@@ -106,3 +110,59 @@ async def test_deaths_change_nothing_and_a_replay_gives_the_same_again(
     assert stored
     report = await replay(database, heat_monitor(Pages(), triggers=some_triggers()), -1e12, 1e12)
     assert identity(report) == as_identity(stored)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_parts_that_change_hands_lose_and_repeat_nothing_and_call_nobody_absent(
+    seed: int, database: Database
+) -> None:
+    """Two watchers share three parts and tick by turns; either may die at any point. Everybody speaks all the time."""
+    draw, clock, source = random.Random(seed), VirtualClock(10_000.0), Parts(3)
+    watch = heat_monitor(source)
+    number = died = 0
+
+    def reached(stage: str) -> None:
+        if draw.random() < 0.02:
+            raise Death(stage)
+
+    async with AsyncExitStack() as living:
+        stacks = [await living.enter_async_context(AsyncExitStack()) for _ in range(2)]
+        watchers: list[Any] = [None, None]
+        for _ in range(80):
+            clock.advance(100.0)
+            for who in "abcdef":
+                number += 1
+                source.held[draw.randrange(3)].append(event(number, clock.now(), who, heat=draw.randrange(100)))
+            for turn in draw.choice([[0], [1], [0, 1], [1, 0]]):
+                try:
+                    if watchers[turn] is None:
+                        new = watching(database, watch, clock, reached=reached)
+                        watchers[turn] = await stacks[turn].enter_async_context(new)
+                    await watchers[turn].one_tick()
+                except Death:
+                    died, watchers[turn] = died + 1, None
+                    await stacks[turn].aclose()
+        for stack in stacks:
+            await stack.aclose()
+        async with watching(database, watch, clock) as last:
+            await last.one_tick()
+            await last.one_tick()
+    assert died
+    counted = "SELECT sum((state ->> 'count')::int) FROM tidemill.monitor_entity"
+    assert await value(database, counted) == number
+    assert await value(database, "SELECT events FROM tidemill.monitor") == number
+    assert await value(database, "SELECT duplicates FROM tidemill.monitor") == 0
+    assert await value(database, "SELECT count(*) FROM tidemill.alert WHERE trigger = 'silent'") == 0
+    peaks = sum(each.data["heat"] > 90 for part in source.held for each in part)
+    assert await value(database, "SELECT count(*) FROM tidemill.alert WHERE trigger = 'peak'") == peaks
+
+
+async def test_whoever_has_lost_a_part_stores_nothing_of_it(database: Database) -> None:
+    source = Parts(1)
+    source.held[0].append(event(1, 999.0))
+    watch = heat_monitor(source)
+    async with watching(database, watch):
+        drain = Drain(database, watch, lambda stage: None)
+        with pytest.raises(LeaseLostError, match="gone to another process"):
+            await drain.drain_parts(source, owner=0, shares=[0], now=1000.0)
+    assert await value(database, "SELECT count(*) FROM tidemill.monitor_event") == 0

@@ -15,7 +15,7 @@ from tidemill.dags.errors import DagRunError
 from tidemill.dags.simulating import DagOutcome, simulate_dag
 from tidemill.engine.simulated import NO_FAULTS
 
-SEEDS = 140
+SEEDS = 60
 FILE = "tests/simulation/test_simulated_dags.py"
 
 

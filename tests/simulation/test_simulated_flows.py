@@ -20,7 +20,7 @@ from tidemill.engine.simulated import NO_FAULTS
 from tidemill.flows.notes import Did
 from tidemill.flows.simulating import Outcome, simulate
 
-SEEDS = 160
+SEEDS = 60
 FILE = "tests/simulation/test_simulated_flows.py"
 
 

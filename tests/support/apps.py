@@ -79,13 +79,10 @@ def declare(app: App) -> None:
         return _plain_until_open(gate)
 
     @app.task(queue="blocking")
-    async def block_loop(seconds: float, computing: bool = False) -> dict:
-        """Bad manners: block the event loop, asleep or with a computation."""
+    async def block_loop(gate: str, computing: bool = False) -> dict:
+        """Bad manners: block the event loop until the test opens the gate, asleep or with a computation."""
         token = await note_start()
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if not computing:
-                time.sleep(left)
+        _plain_wait(gate, computing=computing)
         return {"token": token}
 
     @app.task(queue="limits", budget=0.5)
@@ -101,16 +98,21 @@ def declare(app: App) -> None:
     async def over_budget(gate: str = "never") -> dict:
         return await _until_open(gate)
 
-    @app.task(queue="limits", budget=1.5, isolation="process")
+    @app.task(queue="limits", isolation="process")
+    def isolated() -> int:
+        """Where isolated tasks run: the child is kept for the next one."""
+        return os.getpid()
+
+    @app.task(queue="limits", budget=0.5, isolation="process")
     def isolated_over_budget(gate: str = "never") -> dict:
         return _plain_until_open(gate)
 
     @app.task(queue="limits", stall=0.5)
-    def silent_start(seconds: float, gate: str = "open") -> dict:
-        """Say nothing for a while, then give a sign of life, then wait for the gate without another."""
+    def silent(gate: str, sign: bool) -> dict:
+        """Wait for the gate without a sign of life, or after one."""
         token = _plain_start()
-        time.sleep(seconds)
-        current_job().report(0.5, "half way")
+        if sign:
+            current_job().report(0.5, "half way")
         _plain_wait(gate)
         return {"token": token}
 
@@ -169,13 +171,16 @@ def _plain_start() -> str:
     return token
 
 
-def _plain_wait(gate: str) -> None:
-    while gate != "open":
+def _plain_wait(gate: str, *, computing: bool = False) -> None:
+    while True:
         with psycopg.connect(os.environ["TIDEMILL_DATABASE_URL"]) as connection:
             row = connection.execute(IS_OPEN.format("%s"), (gate,)).fetchone()
         if row and row[0]:
             return
-        time.sleep(BRIEF)
+        until = time.monotonic() + BRIEF
+        while computing and time.monotonic() < until:
+            pass
+        time.sleep(0.0 if computing else BRIEF)
 
 
 def _sql(statement: str, parameters: int) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
 from tests.support.processes import ROOT
 
 KAFKA_HOME = Path(os.environ.get("TIDEMILL_KAFKA_HOME", ROOT / ".bench" / "kafka" / "package" / "kafka"))
@@ -28,15 +29,11 @@ PATIENCE = 60.0
 OLD_KAFKA = {
     "api.version.request": False,
     "broker.version.fallback": "0.9.0.1",
-    "session.timeout.ms": 6000,
+    "session.timeout.ms": 20_000,
     "heartbeat.interval.ms": 500,
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+#: For members of a group that die: others need not wait for long.
+HASTY_KAFKA = {**OLD_KAFKA, "session.timeout.ms": 3000}
 
 
 class Broker:

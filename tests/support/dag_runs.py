@@ -27,7 +27,6 @@ from tidemill.engine.worker import Worker
 from tidemill.store.database import Database
 
 DAG_RUNS = Path(__file__)
-SHORT: dict[str, Any] = {"lease": 1.0, "heartbeat": 0.2}
 
 
 def declare(app: App) -> App:

@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
 from tidemill.engine.keeper import RunKeeper
 from tidemill.engine.runstore import PostgresRuns
@@ -202,7 +202,7 @@ def is_success(tick: Mapping[str, Any]) -> bool:
 async def running_keeper(app: App, **options: Any) -> AsyncIterator[RunKeeper]:
     """A keeper in this process, stopped as SIGTERM would stop it."""
     database = app.database(application="test keeper")
-    keeper = RunKeeper(PostgresRuns(database), app.runs.kinds, **{"lease": 1.5, "heartbeat": 0.3, **options})
+    keeper = RunKeeper(PostgresRuns(database), app.runs.kinds, **{**PATIENT, **options})
     life = asyncio.create_task(keeper.run())
     try:
         async with asyncio.timeout(PATIENCE):

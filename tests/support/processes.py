@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.nursery import begin
+from tests.support.waiting import PATIENCE, PATIENT, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests" / "support" / "apps.py"
@@ -27,18 +26,12 @@ class AppProcess:
         descriptor, output = tempfile.mkstemp(prefix="tidemill-test-", suffix=".log")
         self.output = Path(output)
         environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
-        wanted = {"lease": 1.5, "heartbeat": 0.3, "grace": 10, "database_url": url, "log_format": "human", **settings}
+        wanted = {**PATIENT, "grace": 10, "database_url": url, "log_format": "human", **settings}
         environment |= {f"TIDEMILL_{name.upper()}": str(value) for name, value in wanted.items()}
         environment["PYTHONPATH"] = str(ROOT)
         with open(descriptor, "wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.serve", role, str(app)],
-                cwd=ROOT,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            arguments = [role, str(app)]
+            self._process = begin("tests.support.serve", arguments, cwd=ROOT, env=environment, stdout=output)
 
     @property
     def pid(self) -> int:

@@ -42,9 +42,12 @@ async def running_worker(
 
 @asynccontextmanager
 async def running_orchestrator(app: App, **settings: Any) -> AsyncIterator[Orchestrator]:
-    """An orchestrator that walks its rounds often; `settings` are `OrchestratorSettings`."""
+    """An orchestrator that walks its rounds often; `settings` are `OrchestratorSettings`.
+
+    It takes the database for one that has been there for long, unless told by `lease` how long to wait after a start.
+    """
     database = app.database(application="test orchestrator")
-    wanted = msgspec.structs.replace(app.settings.orchestrator(), **{"sweep": SWEEP, **settings})
+    wanted = msgspec.structs.replace(app.settings.orchestrator(), **{"sweep": SWEEP, "lease": 0.0, **settings})
     orchestrator = Orchestrator(database, wanted)
     try:
         async with _living(orchestrator.run(), orchestrator.wait_ready(), orchestrator.stop):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import asyncpg
 
 from tests.support.waiting import PATIENCE, eventually
 from tidemill.store.database import Database
+from tidemill.store.workers import expire_lease
 
 
 async def find_live(database: Database, job_id: int) -> asyncpg.Record | None:
@@ -65,3 +67,12 @@ async def find_worker(database: Database, worker_id: int) -> asyncpg.Record:
     row = await database.fetchrow("SELECT * FROM tidemill.worker WHERE id = $1", worker_id)
     assert row is not None
     return row
+
+
+async def lapse(database: Database, pid: int) -> None:
+    """End the lease of a process that was killed or frozen: nobody has to wait for that.
+
+    Leases of tests are long, so that nobody loses one because the machine is busy. Had a renewal been under way, the
+    lease lapses by itself, within the patience of `eventually`.
+    """
+    await expire_lease(database, socket.gethostname(), pid)

@@ -1,6 +1,7 @@
 """The application whose streams the processes of tests run. Its plan notes every message in the table `work`.
 
-STREAM_SOURCE says where messages come from, as a line of configuration; the PostgreSQL log if not given.
+STREAM_SOURCE   where messages come from, as a line of configuration; the PostgreSQL log if not given
+STREAM_LEASE    how long a dispatcher that has died keeps what it has taken from the log
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from tidemill.streams.config import _source
 TABLES = """
 CREATE TABLE work (number integer NOT NULL, pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
 CREATE TABLE loaded (pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
+CREATE TABLE waiting (number integer NOT NULL);
+CREATE TABLE gate (name text PRIMARY KEY);
 """
 
 
 class Noting(Plan, eligibility="note"):
-    """Notes messages; "deadly" ones end the engine, slow ones take their time."""
+    """Notes messages; "deadly" ones end the engine, slow ones take their time, those with a gate wait at it."""
 
     async def start(self) -> None:
         self._pool = await asyncpg.create_pool(os.environ["TIDEMILL_DATABASE_URL"], min_size=0, max_size=3)
@@ -40,14 +43,21 @@ class Noting(Plan, eligibility="note"):
             raise ValueError("bad news")
         if said.get("seconds"):
             await asyncio.sleep(said["seconds"])
+        if said.get("gate"):
+            await self._pass(said)
         await self._insist("INSERT INTO work (number, pid) VALUES ($1, $2)", said["number"], os.getpid())
 
-    async def _insist(self, statement: str, *args: Any) -> None:
+    async def _pass(self, said: Any) -> None:
+        """Go on when the test opens the gate."""
+        await self._insist("INSERT INTO waiting (number) VALUES ($1)", said["number"])
+        while not await self._insist("SELECT name FROM gate WHERE name = $1", said["gate"]):
+            await asyncio.sleep(0.05)
+
+    async def _insist(self, statement: str, *args: Any) -> list[Any]:
         """Do it until the database has answered: it may be restarted under us."""
         while True:
             try:
-                await self._pool.execute(statement, *args)
-                return
+                return await self._pool.fetch(statement, *args)
             except (OSError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.AdminShutdownError):
                 await asyncio.sleep(0.05)
 
@@ -56,7 +66,9 @@ def sources() -> list[Any]:
     given = os.environ.get("STREAM_SOURCE")
     if given:
         return [_source({"eligibilities": ["note"], **options}, "STREAM_SOURCE") for options in yaml.safe_load(given)]
-    return [PostgresSource("posts", eligibilities=frozenset({"note"}), lease=2.0)]
+    return [
+        PostgresSource("posts", eligibilities=frozenset({"note"}), lease=float(os.environ.get("STREAM_LEASE", "30")))
+    ]
 
 
 app = App("streaming")
@@ -70,7 +82,7 @@ app.stream(
         retry=retry(3, backoff=0.05, jitter=0.0),
         max_losses=100 if os.environ.get("STREAM_CHAOS") else 3,
         silence=float(os.environ.get("STREAM_SILENCE", "60")),
-        drain="20s",
+        drain="60s",
         grpc=os.environ.get("STREAM_GRPC"),
         http=os.environ.get("STREAM_HTTP"),
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -15,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from tests.support.nursery import begin
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE, eventually
 from tidemill.core.codec import encode
@@ -81,17 +80,9 @@ class StreamProcess:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
         kept |= {"TIDEMILL_DATABASE_URL": url, "TIDEMILL_LOG_FORMAT": "human", "PYTHONPATH": str(ROOT)}
         kept |= {name.upper(): str(text) for name, text in environment.items()}
-        command = [sys.executable, "-m", "tidemill.cli.main", "stream", "run", str(STREAM_APP)]
+        command = ["stream", "run", str(STREAM_APP), *([] if supervised else ["--no-supervise"])]
         with open(descriptor, "wb") as written:
-            self.process = subprocess.Popen(
-                command if supervised else [*command, "--no-supervise"],
-                cwd=ROOT,
-                env=kept,
-                stdin=subprocess.DEVNULL,
-                stdout=written,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self.process = begin("tidemill.cli.main", command, cwd=ROOT, env=kept, stdout=written, new_session=True)
 
     @property
     def said(self) -> str:

@@ -12,6 +12,9 @@ import asyncpg
 
 PATIENCE = 40.0
 
+#: The lease and heartbeat of whoever is not meant to lose it: a machine may well stand still for some seconds.
+PATIENT: dict[str, Any] = {"lease": 20.0, "heartbeat": 0.3}
+
 
 async def eventually(
     condition: Callable[[], Any], *, timeout: float = PATIENCE, interval: float = 0.02, what: str = ""
@@ -28,6 +31,12 @@ async def eventually(
         if loop.time() > give_up:
             raise AssertionError(f"not within {timeout:g} s: {what or inspect.getsource(condition).strip()} ({seen=})")
         await asyncio.sleep(interval)
+
+
+async def turns(count: int = 100) -> None:
+    """Let everything that can go on without waiting for time or others go on, so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 async def time_to_connect(url: str) -> float:

@@ -1,6 +1,7 @@
 """Monitors for tests: a fold, a source that a test fills, a clock that a test moves, and an application for processes.
 
-As an application it reads `TIDEMILL_WATCHED` (a folder): `events.jsonl` is the source, `clock` holds the time. With
+As an application it reads `TIDEMILL_WATCHED` (a folder): `events.jsonl` is the source, `clock` holds the time; or, if
+there is a `topic.json`, the topic of Kafka that it names is the source, and the time is that of the world. With
 `TIDEMILL_KILL_AT=stage:n` in the environment the process kills itself, as SIGKILL would, at the n-th time that stage is
 reached.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from typing import Any
 from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.clock import VirtualClock
-from tidemill.monitors import Incoming, JsonlSource, Monitor, Page, absent, momentary, sustained
+from tidemill.monitors import Incoming, JsonlSource, KafkaSource, Monitor, Page, absent, momentary, sustained
 from tidemill.monitors.runner import MonitorRunner, Watcher
 from tidemill.store.database import Database
 
 FOLDER = "TIDEMILL_WATCHED"
 KILL_AT = "TIDEMILL_KILL_AT"
+TOPIC = "topic.json"
 WATCHED = Path(__file__)
 
 
@@ -88,6 +90,28 @@ class Pages:
         begin = int(token or 0)
         for start in range(begin, len(found), self._page):
             yield Page(found[start : start + self._page], token=str(start + self._page))
+
+    async def close(self) -> None: ...
+
+
+class Parts:
+    """A source in parts, each of which the test fills; several watchers may read the same."""
+
+    overlap = overlap_most = 0.0
+
+    def __init__(self, count: int) -> None:
+        self.held: list[list[Incoming]] = [[] for _ in range(count)]
+
+    async def parts(self) -> int:
+        return len(self.held)
+
+    async def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[Page]:
+        for part, position in positions.items():
+            begin, held = position or 0, self.held[part]
+            for start in range(begin, len(held), 5):
+                yield Page(held[start : start + 5], positions={part: min(start + 5, len(held))})
+        ends = {part: len(self.held[part]) for part in positions}
+        yield Page([], positions=ends, heard=dict.fromkeys(positions, now))
 
     async def close(self) -> None: ...
 
@@ -227,7 +251,11 @@ def lines(count: int, start: float, who: Iterable[str] = ("a", "b", "c")) -> lis
 app = App("watched")
 if FOLDER in os.environ:
     folder = Path(os.environ[FOLDER])
-    app.monitor(heat_monitor(Rounds(folder)))
-    options = {"clock": FileClock(folder / "clock"), "reached": killer(os.environ.get(KILL_AT))}
+    options = {"reached": killer(os.environ.get(KILL_AT))}
+    if (folder / TOPIC).exists():
+        app.monitor(heat_monitor(KafkaSource(**json.loads((folder / TOPIC).read_text())), idle=0.05, idle_max=0.2))
+    else:
+        app.monitor(heat_monitor(Rounds(folder)))
+        options["clock"] = FileClock(folder / "clock")
     make_runner = app.monitor_runner
     app.monitor_runner = lambda **more: make_runner(**{**options, **more})  # type: ignore[method-assign]

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.nursery import begin
 from tests.support.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,23 +33,9 @@ class WebServer:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
         port = () if any(option.startswith("--port") for option in options) else ("--port=0",)
         with open(descriptor, "wb") as output:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tidemill.cli.main",
-                    "server",
-                    str(app),
-                    f"--database-url={url}",
-                    *port,
-                    *options,
-                ],
-                cwd=ROOT,
-                env={**kept, "PYTHONPATH": str(ROOT), "TIDEMILL_LOG_FORMAT": "human"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            arguments = ["server", str(app), f"--database-url={url}", *port, *options]
+            env = {**kept, "PYTHONPATH": str(ROOT), "TIDEMILL_LOG_FORMAT": "human"}
+            self._process = begin("tidemill.cli.main", arguments, cwd=ROOT, env=env, stdout=output)
 
     @property
     def said(self) -> str:

@@ -351,3 +351,12 @@ def test_bytes_that_are_not_json_are_a_bad_payload_and_nothing_else(data: bytes)
 
 def test_a_model_inside_a_plain_value_is_stored_as_its_fields() -> None:
     assert decode(encode({"who": [Customer(name="Ann", age=7)]})) == {"who": [{"name": "Ann", "age": 7, "since": None}]}
+
+
+@pytest.mark.parametrize("depth", [600, 5000])
+def test_what_is_nested_too_deeply_is_refused_as_any_other_bad_payload(depth: int) -> None:
+    value: Any = None
+    for _ in range(depth):
+        value = [value]
+    with pytest.raises(PayloadError):
+        encode(value)

@@ -11,10 +11,10 @@ import msgspec
 from rich.console import Console
 
 from tests.support.dags import Walk
-from tidemill.cli.dagpage import folded, live, page
+from tidemill.cli.dagpage import folded, live, page, sheet_from, sheet_of
 from tidemill.core.codec import encode
-from tidemill.dags import Dag, input_node, node
-from tidemill.dags.runner import DagInput
+from tidemill.dags import Dag, input_node, node, sub_dag
+from tidemill.dags.runner import DAG_KIND, DagInput
 from tidemill.dags.view import Line, View, lines, nodes_json, why_job, why_run
 
 DAG = Dag(
@@ -38,8 +38,8 @@ STARTED = datetime(2030, 1, 1, tzinfo=UTC)
 
 def seen(walk: Walk, *jobs: dict[str, Any], keepers: int = 1, **row: Any) -> View:
     row = {
-        "id": 5, "workflow": "d", "state": walk.state.status, "seq": 3, "note": None, "owner": None, "awake": False,
-        "origin": None, "key": None, "result": None, "created_at": STARTED, "ended_at": None,
+        "id": 5, "workflow": "d", "kind": DAG_KIND, "state": walk.state.status, "seq": 3, "note": None, "owner": None,
+        "awake": False, "origin": None, "key": None, "result": None, "created_at": STARTED, "ended_at": None,
         "input": encode(DagInput(msgspec.Raw(DAG.to_json()), {"x": 1})), **row,
     }  # fmt: skip
     return View(row=row, program=walk.program, state=walk.state, now=walk.now, jobs=jobs, keepers=keepers)
@@ -100,15 +100,29 @@ def test_the_tree_fits_any_width_and_its_lines_stay_whole() -> None:
     walk = Walk(DAG).start().done("each")
     view = seen(walk, {**JOB, "serving": 0})
     for width in (60, 80, 120):
-        text = drawn(page(view, width), width)
+        text = drawn(page(sheet_of(view), width), width)
         assert max(map(len, text)) <= width
         tree = text[text.index("nodes  0 of 4 have ended") + 1 : text.index("why") - 1]
         assert [line[2:12].split()[1] for line in tree if line[2] in "├└"] == ["a", "each", "ask", "last"]
         above = tree[: next(at for at, line in enumerate(tree) if line.startswith("  └"))]
         assert {line[2] for line in above} == {"├", "│"}
         assert "start one with `tidemill worker APP --queue gpu`" in re.sub(r"[\s│]+", " ", " ".join(tree))
-    shown = drawn(live(view, 80, 24), 80)
+    shown = drawn(live(sheet_of(view), 80, 24), 80)
     assert [line[:4] for line in shown] == ["run ", "├─ a", "├─ e", "├─ a", "└─ l", "It w"]
+
+
+def test_a_tree_that_a_server_tells_has_the_same_lines() -> None:
+    inner = Dag("inner", [node("first", "t"), node("second", "t", deps=["first"])])
+    dag = Dag("outer", [node("a", "t"), sub_dag("b", inner), node("c", "t", deps=["a"])])
+    walk = Walk(dag).start().done("a")
+    sheet = sheet_of(seen(walk, {**JOB, "work": walk.work("b/first")}))
+    tree = {"state": "running", "tick": None, "definition": {}, "nodes": sheet.nodes, "why": sheet.why}
+    told = sheet_from(sheet.run, msgspec.json.decode(msgspec.json.encode(tree)))
+    assert [msgspec.structs.replace(line, took=None) for line in told.lines] == [
+        msgspec.structs.replace(line, took=None) for line in sheet.lines
+    ]
+    assert [line.state for line in told.lines] == ["succeeded", "running", "queued", "pending", "running"]
+    assert told.nodes == sheet.nodes
 
 
 def test_where_there_is_no_room_what_goes_on_stays() -> None:

@@ -26,6 +26,7 @@ from tidemill.monitors.tick import Facts, stages, wanted_shares
     [
         (Facts(leads=True, shares=3), ("reset", "roster", "drain", "recompute", "triggers", "sleep")),
         (Facts(shares=3), ("reset", "recompute", "triggers", "sleep")),
+        (Facts(parted=True, shares=3), ("reset", "drain", "recompute", "triggers", "sleep")),
         (Facts(), ("reset", "sleep")),
         (Facts(paused=True, leads=True, shares=3), ("reset", "sleep")),
         (Facts(current=False, leads=True, shares=3), ("reset", "sleep")),

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 from pathlib import Path
+from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.pipelines import put
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.pattern import Pattern
 from tidemill.pipelines.walk import Walk
+from tidemill.store.database import Database
 
 TEXTS = ("a/{x}.txt", "a/**/{x}.txt", "a/b/*", "**/c.txt", "{y}/b/{x}.txt", "a/{x}/**", "c.txt", "a/b/c.txt")
 PATHS = ("c.txt", "a/c.txt", "a/d.md", "a/b/c.txt", "a/b/.hidden", "a/b/b/e.txt", "x/b/c.txt", "a/.h/c.txt")
@@ -50,3 +57,44 @@ def test_folders_whose_names_are_not_utf8_are_told(tmp_path: Path) -> None:
     os.makedirs(os.fsencode(tmp_path) + b"/a/\xff")
     survey = Walk(str(tmp_path), [Pattern("a/**/{x}.txt")]).run()
     assert [problem.endswith("its name is not UTF-8, and it is left alone") for problem in survey.problems] == [True]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_look_into_changed_folders_finds_what_a_look_at_everything_finds(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    places = ["in", "in/a", "in/a/deep", "in/b", "out", "set"]
+    pipeline = Pipeline("p", root=tmp_path)
+    pipeline.stage(input={"files": "in/**/{name}.txt", "one": "set/one.cfg"}, output="out/{name}.md", name="all")(print)
+
+    def change() -> None:
+        for _ in range(chance.randint(1, 6)):
+            folder = tmp_path / chance.choice(places)
+            file = folder / chance.choice(["x.txt", "y.txt", "y.md", "one.cfg"])
+            act = chance.random()
+            if act < 0.6:
+                folder.mkdir(parents=True, exist_ok=True)
+                file.write_text(str(chance.random()))
+            elif act < 0.85:
+                file.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def known(lookout: Lookout) -> tuple[set[str], dict[str, set[str]]]:
+        world = lookout.world
+        return set(world.files), {pattern.text: set(paths) for pattern, paths in world.matched.items()}
+
+    change()
+    patient = Lookout(cast("Database", None), pipeline)
+    await patient.survey()
+    for _ in range(6):
+        for folder, there in patient.folders.items():
+            if there:
+                os.utime(tmp_path / folder, ns=(1, 1))  # so that whatever comes is later
+                patient.folders[folder] = 1
+        before = known(patient)[0]
+        change()
+        news = set(await patient.survey_folders())
+        fresh = Lookout(cast("Database", None), pipeline)
+        await fresh.survey()
+        assert known(patient) == known(fresh)
+        assert news >= before ^ known(fresh)[0]

@@ -60,8 +60,8 @@ def test_waits_grow_by_the_factor_up_to_the_cap() -> None:
 
 
 def test_waits_stay_at_the_cap_however_often_the_job_failed() -> None:
-    policy = retry(10**9, factor=10, jitter=0)
-    decision = decide(policy, failures=10**6, error="OSError", seed=1)
+    policy = retry(32_767, factor=10, jitter=0)
+    decision = decide(policy, failures=32_766, error="OSError", seed=1)
     assert isinstance(decision, Retry)
     assert decision.delay == 3600
 
@@ -205,3 +205,12 @@ def test_tasks_say_what_should_happen_with_durations_as_text() -> None:
 def test_what_tasks_raise_can_cross_a_process_boundary(raised: Exception) -> None:
     copy = pickle.loads(pickle.dumps(raised))
     assert (type(copy), vars(copy), str(copy)) == (type(raised), vars(raised), str(raised))
+
+
+@pytest.mark.parametrize("field", ["max_attempts", "max_losses"])
+def test_no_more_tries_are_promised_than_are_counted(field: str) -> None:
+    most: dict[str, Any] = {field: 32_767}
+    more: dict[str, Any] = {field: 10**6}
+    assert getattr(retry(**most), field) == 32_767
+    with pytest.raises(ConfigError, match=f"retry {field}: 1000000 is not a whole number from 1 to 32767"):
+        retry(**more)

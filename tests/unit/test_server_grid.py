@@ -11,9 +11,11 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.staleness import Record
+from tidemill.pipelines.underway import BuildJob
 from tidemill.pipelines.world import FileFact
-from tidemill.server.grid import Rows, all_rows, group, matching, order_of, page_of, read_cursor, write_cursor
-from tidemill.server.overlook import BuildJob, Look
+from tidemill.server.cursor import read_row_cursor, write_row_cursor
+from tidemill.server.grid import Rows, all_rows, group, matching, order_of, page_of
+from tidemill.server.overlook import Look
 
 MANY = 10_000
 
@@ -48,12 +50,12 @@ def pages(look: Look, rows: Rows, *, limit: int, down: bool) -> list[str]:
     found: list[str] = []
     cursor: str | None = None
     while True:
-        page, before = page_of(entities, order, after=read_cursor(cursor), limit=limit, down=down)
+        page, before = page_of(entities, order, after=read_row_cursor(cursor), limit=limit, down=down)
         assert before == len(found)
         if not page:
             return found
         found += page
-        cursor = write_cursor(page[-1])
+        cursor = write_row_cursor(page[-1])
 
 
 def test_every_row_is_on_one_page_in_the_order_of_numbers() -> None:
@@ -64,7 +66,7 @@ def test_every_row_is_on_one_page_in_the_order_of_numbers() -> None:
 
 def test_a_page_begins_after_the_cursor_also_when_its_row_is_gone_or_others_came() -> None:
     order = order_of(group(look_at(range(1), stale=set()), "n")[1][0])
-    after = read_cursor(write_cursor("15"))
+    after = read_row_cursor(write_row_cursor("15"))
     assert page_of(["9", "10", "20", "100"], order, after=after, limit=2, down=False) == (["20", "100"], 2)
     assert page_of(["9", "10", "11", "20"], order, after=after, limit=2, down=True) == (["11", "10"], 1)
 
@@ -86,6 +88,6 @@ def test_rows_are_found_by_how_their_states_stand_and_by_name() -> None:
 def test_what_is_no_cursor_and_no_standing_is_refused() -> None:
     for text in ("!", "aWQ6MTI", "%00", "x" * 5000):
         with pytest.raises(ConfigError, match="not a cursor"):
-            read_cursor(text)
+            read_row_cursor(text)
     with pytest.raises(ConfigError, match="a state is fresh"):
         Rows("n", ("rotten",)).validate()

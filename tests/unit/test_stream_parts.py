@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from tidemill.streams.breaker import Breaker, BreakerRule
 from tidemill.streams.buckets import TokenBucket
 from tidemill.streams.fair import NEVER, FairShare, Lane
 from tidemill.streams.figures import PlanFigures, percentile
+from tidemill.streams.link import Link, ToEngine, Work
 from tidemill.streams.offsets import Offsets
 from tidemill.streams.seen import Seen
 
@@ -225,3 +228,32 @@ def test_percentiles_of_buckets_are_as_good_as_a_factor_of_two() -> None:
     assert percentile(figures.buckets, 0.5) == pytest.approx(0.05, rel=0.5)
     assert percentile(figures.buckets, 0.99) == pytest.approx(0.099, rel=0.5)
     assert percentile([0] * 5, 0.5) is None
+
+
+# -- the wire to an engine ------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(60)
+def test_a_large_frame_is_put_together_once_in_however_many_pieces_it_comes() -> None:
+    """Not with every piece anew: 32 MB in 8 KB would be 64 GB to copy."""
+    heard: list[int] = []
+    link = Link(ToEngine, lambda frame: heard.extend(work.ticket for work in frame.work), lambda: None)
+    frames = [ToEngine([Work(1, 0, b"x" * (32 << 20))]), ToEngine([Work(2, 0, b"")]), ToEngine([Work(3, 0, b"y")])]
+    bodies = [msgspec.msgpack.encode(frame) for frame in frames]
+    wire = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    began = time.process_time()
+    for at in range(0, len(wire), 8192):
+        link.data_received(wire[at : at + 8192])
+    assert heard == [1, 2, 3]
+    assert time.process_time() - began < 10
+
+
+@given(st.lists(st.integers(0, 300), max_size=6), st.integers(1, 40))
+def test_frames_arrive_whole_and_in_order_wherever_the_wire_is_cut(sizes: list[int], piece: int) -> None:
+    heard: list[int] = []
+    link = Link(ToEngine, lambda frame: heard.extend(len(work.payload) for work in frame.work), lambda: None)
+    bodies = [msgspec.msgpack.encode(ToEngine([Work(1, 0, b"x" * size)])) for size in sizes]
+    wire = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
+    for at in range(0, len(wire), piece):
+        link.data_received(wire[at : at + piece])
+    assert heard == sizes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidemill.cli.place import HERE, Place
+from tidemill.cli.place import ANYWHERE, SERVER, Reach
 from tidemill.cli.render import out, print_json, table
-from tidemill.engine.settings import find_settings, settings_from
+from tidemill.engine.settings import Found, find_settings, hide_password, settings_from
 
 
-def config(*, json: bool = False, place: Place = HERE) -> None:
+def config(*, json: bool = False, place: Reach = ANYWHERE) -> None:
     """Show every setting and where its value came from.
 
     Parameters
@@ -15,8 +15,10 @@ def config(*, json: bool = False, place: Place = HERE) -> None:
     json
         Print one JSON document.
     """
-    found = find_settings(place.arguments())
+    found = find_settings(place.given())
     settings_from(found)
+    if place.server_url is not None:
+        found.append(Found("server", hide_password(place.server_url), "argument" if place.server else SERVER))
     if json:
         shown = [item.shown if item.name.endswith("_url") and item.value else item.value for item in found]
         return print_json(

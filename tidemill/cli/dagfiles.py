@@ -15,7 +15,7 @@ from tidemill.cli.place import HERE, Place, opened
 from tidemill.cli.render import out as result
 from tidemill.cli.render import print_json
 from tidemill.cli.roles import application
-from tidemill.cli.runs import run_number
+from tidemill.cli.toldrun import run_number
 from tidemill.core.errors import ConfigError
 from tidemill.core.paths import Path as Steps
 from tidemill.core.paths import format_path

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.page import json_text
-from tidemill.cli.render import ago, local, plain, read_json, short
+from tidemill.cli.render import ago, local, short
+from tidemill.cli.toldrun import told_run
 from tidemill.core.codec import decode
 from tidemill.dags.events import FINAL
 from tidemill.dags.runner import DagInput
-from tidemill.dags.view import UNSEEN_JOB, Line, View, counts, lines, nodes_json, why_run
-from tidemill.store.runs import OWN_KEY
+from tidemill.dags.view import UNSEEN_JOB, Line, View, lines, nodes_json, why_run
 
 WIDE = 100
 BAR = 10
@@ -39,46 +42,91 @@ STYLES = {
 }
 
 
-def page(view: View, width: int, *, room: int | None = None) -> RenderableType:
+class Sheet(msgspec.Struct, frozen=True):
+    """A run as it is shown, whoever tells it. `unkept` if nobody is there to drive it, as far as that is known."""
+
+    run: dict[str, Any]
+    state: str
+    tick: int | None
+    dag: Any
+    nodes: list[dict[str, Any]]
+    lines: list[Line]
+    now: float
+    unkept: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"r{self.run['id']}"
+
+    @property
+    def why(self) -> list[str]:
+        return self.run["why"]
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in ("running", "parked")
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many nodes have ended, and how many there are."""
+        return sum(node["state"] in FINAL for node in self.nodes), len(self.nodes)
+
+    @property
+    def took(self) -> float:
+        row = self.run
+        end = row["ended_at"].timestamp() if row["ended_at"] is not None and self.ended else self.now
+        return max(0.0, end - row["created_at"].timestamp())
+
+
+def sheet_of(view: View) -> Sheet:
+    """The sheet of a run that was read from the database."""
+    given = decode(view.row["input"], DagInput)
+    told = told_run(view.row, why_run(view))
+    unkept = not view.keepers
+    return Sheet(told, view.run_state, view.tick, given.dag, nodes_json(view), lines(view), view.now, unkept)
+
+
+def sheet_from(run: dict[str, Any], tree: dict[str, Any]) -> Sheet:
+    """The sheet of a run that a server tells."""
+    nodes = [{**node, "began": _moment(node["began"]), "ended": _moment(node["ended"])} for node in tree["nodes"]]
+    now = time.time()
+    told = {**run, "why": tree["why"]}
+    return Sheet(told, tree["state"], tree["tick"], tree["definition"], nodes, _lines(nodes, now), now)
+
+
+def page(sheet: Sheet, width: int, *, room: int | None = None) -> RenderableType:
     """Everything about a run, for reading; with `room`, no more lines of its tree than that."""
-    done, total = counts(view)
-    found = lines(view) if room is None else folded(lines(view), room)
+    done, total = sheet.counts
+    found = sheet.lines if room is None else folded(sheet.lines, room)
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, value in _facts(view):
+    for name, value in _facts(sheet):
         facts.add_row(name, value)
     return Group(
-        _title(view),
+        _title(sheet),
         Padding(facts, (0, 0, 0, 2), expand=False),
         Text.assemble(("\nnodes", "bold"), (f"  {done} of {total} have ended", "dim")),
         Padding(tree_table(found, width - 2, wrap=True), (0, 0, 0, 2), expand=False),
         Text("\nwhy", style="bold"),
-        *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in why_run(view)),
+        *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in sheet.why),
     )
 
 
-def live(view: View, width: int, height: int) -> RenderableType:
+def live(sheet: Sheet, width: int, height: int) -> RenderableType:
     """The same for a terminal of this size, as it is now."""
-    done, total = counts(view)
-    took = _took(view)
-    head = Text.assemble(_title(view), (f"  {done}/{total} nodes  {short(took)}", "dim"))
-    hints = [Text(each, style="dim", overflow="ellipsis", no_wrap=True) for each in why_run(view)]
+    done, total = sheet.counts
+    head = Text.assemble(_title(sheet), (f"  {done}/{total} nodes  {short(sheet.took)}", "dim"))
+    hints = [Text(each, style="dim", overflow="ellipsis", no_wrap=True) for each in sheet.why]
     room = max(3, height - len(hints) - 2)
-    return Group(head, tree_table(folded(lines(view), room), width, wrap=False), *hints)
+    return Group(head, tree_table(folded(sheet.lines, room), width, wrap=False), *hints)
 
 
-def page_json(view: View) -> dict[str, Any]:
+def page_json(sheet: Sheet) -> dict[str, Any]:
     """The page for programs."""
-    given = _input(view)
-    return {
-        **plain(view.row, "input", "turn"),
-        "state": view.run_state,
-        "args": given.args,
-        "dag": given.dag,
-        "nodes": nodes_json(view),
-        "why": why_run(view),
-    }
+    told = {name: value for name, value in sheet.run.items() if name != "input"}
+    more = {"state": sheet.state, "args": sheet.run["input"], "dag": sheet.dag, "nodes": sheet.nodes}
+    return {**told, **more}
 
 
 def tree_table(found: Sequence[Line], width: int, *, wrap: bool) -> Table:
@@ -125,27 +173,67 @@ def folded(found: list[Line], room: int) -> list[Line]:
     return [found[at] for at in sorted(kept)] + [Line("… ", f"{len(left):,} more", "", why=names)]
 
 
-def _title(view: View) -> Text:
-    state = view.run_state
-    then = "" if view.tick is None else f"  at tick {view.tick}"
-    words = f"  {view.row['workflow']}{then}"
-    return Text.assemble((f"run {view.id}  ", "bold"), (state, STYLES.get(state, "")), words)
+def _title(sheet: Sheet) -> Text:
+    then = "" if sheet.tick is None else f"  at tick {sheet.tick}"
+    words = f"  {sheet.run['workflow']}{then}"
+    return Text.assemble((f"run {sheet.id}  ", "bold"), (sheet.state, STYLES.get(sheet.state, "")), words)
 
 
-def _facts(view: View) -> list[tuple[str, str]]:
-    row, origin = view.row, read_json(view.row["origin"]) or {}
+def _facts(sheet: Sheet) -> list[tuple[str, str]]:
+    row, origin = sheet.run, sheet.run["origin"] or {}
     by = f" by {origin['by']}" if origin.get("by") else ""
-    took = _took(view)
     facts = [
-        ("arguments", json_text(_input(view).args)),
+        ("arguments", json_text(row["input"])),
         ("started", f"{local(row['created_at'])}  ({ago(row['created_at'])}){by}"),
         ("repeats", f"run r{origin['repeats']}" if origin.get("repeats") else ""),
-        ("key", "" if (row["key"] or OWN_KEY).startswith(OWN_KEY) else row["key"]),
+        ("key", row["key"] or ""),
     ]
-    if row["ended_at"] is not None and view.ended:
-        facts.append(("ended", f"{local(row['ended_at'])}  (took {short(took)})"))
-        facts.append(("result", "" if row["result"] is None else bytes(row["result"]).decode()))
+    if row["ended_at"] is not None and sheet.ended:
+        facts.append(("ended", f"{local(row['ended_at'])}  (took {short(sheet.took)})"))
+        facts.append(("result", "" if row["result"] is None else json_text(row["result"])))
     return [(name, value) for name, value in facts if value]
+
+
+def _lines(nodes: list[dict[str, Any]], now: float) -> list[Line]:
+    """The tree of nodes as a server tells them."""
+    last: dict[str, str] = {}
+    for node in nodes:
+        last[node["node"].rpartition("/")[0]] = node["node"]
+    below: dict[str, str] = {}
+    found: list[Line] = []
+    for node in nodes:
+        name = node["node"]
+        parent, _, label = name.rpartition("/")
+        above, is_last = below.get(parent, ""), last[parent] == name
+        below[name] = above + ("   " if is_last else "│  ")
+        why = "" if name in last and node["state"] == "running" else _told(node)
+        found.append(_line(node, above + ("└─ " if is_last else "├─ "), label, why, now))
+    return found
+
+
+def _line(node: dict[str, Any], branch: str, label: str, why: str, now: float) -> Line:
+    state, total = node["state"], node["total"]
+    single = node["jobs"][0] if len(node["jobs"]) == 1 and total is None else None
+    shown = "queued" if state == "running" and single is not None and single["state"] != "running" else state
+    far = single["progress"] if single is not None else None
+    if total is not None:
+        far = (node["done"] or 0) / total if total else 1.0
+    end = node["ended"].timestamp() if state in FINAL and node["ended"] is not None else now
+    took = None if node["began"] is None else max(0.0, end - node["began"].timestamp())
+    count = "" if total is None else f"{node['done']}/{total}"
+    return Line(branch, label, shown, far, count, took, why)
+
+
+def _told(node: dict[str, Any]) -> str:
+    """What there is to say of a node beside its state."""
+    if node["state"] in ("succeeded", "skipped", "waiting") or (node["state"] == "cancelled" and node["note"]):
+        return f"{node['note']}{' (carried over)' if node['carried'] else ''}".strip()
+    said = node["why"].removeprefix(repr(node["node"])).lstrip(": ")
+    return said.removeprefix("never runs: ").removeprefix("failed: ")
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
 
 
 def _progress(each: Line, wide: bool) -> Text:
@@ -158,14 +246,3 @@ def _progress(each: Line, wide: bool) -> Text:
 
 def _tone(each: Line) -> str:
     return {"failed": "red", "waiting": "yellow", "queued": "yellow"}.get(each.state, "dim")
-
-
-def _took(view: View) -> float:
-    row = view.row
-    if row["ended_at"] is not None and view.ended:
-        return (row["ended_at"] - row["created_at"]).total_seconds()
-    return max(0.0, view.now - row["created_at"].timestamp())
-
-
-def _input(view: View) -> DagInput:
-    return decode(view.row["input"], DagInput)

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from cyclopts import App as Commands
@@ -16,10 +16,10 @@ from tidemill.cli import dagfiles
 from tidemill.cli.dagfiles import find_dag, unknown_tasks
 from tidemill.cli.dagwatch import Watch, dag_kind, follow_run, require_dag, show_run_of_dag
 from tidemill.cli.enqueue import read_arguments
-from tidemill.cli.place import HERE, Place, opened, operator
-from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
+from tidemill.cli.place import ANYWHERE, HERE, Place, Reach, opened, operator
+from tidemill.cli.render import ago, cut, out, plain, print_json, read_json, short, state, table
 from tidemill.cli.roles import application
-from tidemill.cli.runs import run_number
+from tidemill.cli.toldrun import run_number
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.dags.handle import DagHandle
 from tidemill.dags.model import UNSET
@@ -27,6 +27,9 @@ from tidemill.dags.runner import DAG_KIND, DagKind
 from tidemill.store.database import Database
 from tidemill.store.runs import list_inputs, show_run
 from tidemill.store.runview import count_keepers, list_runs_of_kind
+
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
 
 commands = Commands(name="dag", help="Check, draw, start and repeat dags; answer what their runs ask.")
 commands.command(dagfiles.check)
@@ -134,7 +137,7 @@ def runs(
 
 
 @commands.command
-def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: Place = HERE) -> None:
+def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: Reach = ANYWHERE) -> None:
     """List what waits for a person, the longest waiting first.
 
     Parameters
@@ -150,15 +153,18 @@ def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, plac
         raise ConfigError(f"--limit {limit} would show nothing")
     wanted = None if run is None else run_number(run)
 
-    async def look() -> list[dict[str, Any]]:
-        async with opened(place.settings()) as database:
-            if wanted is not None:
-                require_dag(await show_run(database, wanted))
-            return [dict(row) for row in await list_inputs(database, run_id=wanted, limit=limit)]
+    async def stored(database: Database) -> list[dict[str, Any]]:
+        if wanted is not None:
+            require_dag(await show_run(database, wanted))
+        rows = await list_inputs(database, run_id=wanted, kind=DAG_KIND, limit=limit)
+        return [_told({**row, "schema": read_json(row["schema"])}) for row in rows]
 
-    rows = asyncio.run(look())
+    def served(server: Remote) -> list[dict[str, Any]]:
+        return [_told(row) for row in server.items("inputs", run=wanted, limit=limit) if row["shape"] == "dag"]
+
+    rows = place.ask(stored, served)
     if json:
-        return print_json([plain(row) for row in rows])
+        return print_json(rows)
     if not rows:
         return out().print("nothing waits for a person", style="dim")
     out().print(_inputs_table(rows, datetime.now(UTC)))
@@ -167,7 +173,7 @@ def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, plac
 
 @commands.command
 def submit(
-    id: str, node: str, answer: str, /, *, key: str | None = None, app: str | None = None, place: Place = HERE
+    id: str, node: str, answer: str, /, *, key: str | None = None, app: str | None = None, place: Reach = ANYWHERE
 ) -> None:
     """Answer what a run asks. The answer must fit the node's schema; the first that does counts.
 
@@ -186,14 +192,25 @@ def submit(
     """
     number, value = run_number(id), _read_json(answer, "answer")
 
-    async def put(database: Database, handle: DagHandle, kind: DagKind) -> None:
-        taken = await handle.submit(node, value, by=operator(), key=key)
-        if taken:
-            return out().print(f"run r{number} has its answer to {node}")
-        sys.stderr.write("warning: nobody drives the run now; the answer is looked at as soon as somebody does\n")
-        return out().print(f"the answer to {node} of run r{number} is stored")
+    async def stored() -> bool:
+        taken = False
 
-    asyncio.run(_with_handle(number, app, place, put))
+        async def put(database: Database, handle: DagHandle, kind: DagKind) -> None:
+            nonlocal taken
+            taken = await handle.submit(node, value, by=operator(), key=key)
+
+        await _with_handle(number, app, place, put)
+        return taken
+
+    if place.server_url is None:
+        taken = asyncio.run(stored())
+    else:
+        with place.remote() as server:
+            taken = server.post("runs", number, "inputs", node, body={"value": value, "key": key})["taken"]
+    if taken:
+        return out().print(f"run r{number} has its answer to {node}")
+    sys.stderr.write("warning: nobody drives the run now; the answer is looked at as soon as somebody does\n")
+    return out().print(f"the answer to {node} of run r{number} is stored")
 
 
 @commands.command
@@ -249,7 +266,7 @@ def show_command(
     follow: bool = False,
     app: str | None = None,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> int:
     """Show one run: the tree of its nodes, how far each is, and why. The same as `tidemill run ID`.
 
@@ -293,6 +310,10 @@ async def _begun(database: Database, handle: DagHandle, kind: DagKind, *, follow
     if not alive:
         sys.stderr.write(f"warning: {NO_KEEPER}\n")
     return 0
+
+
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in ("kind", "shape")}
 
 
 def _read_json(text: str, what: str) -> Any:

@@ -7,16 +7,17 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.live import Live
 
-from tidemill.cli.dagpage import live, page, page_json
-from tidemill.cli.page import readable
-from tidemill.cli.place import Place, opened
+from tidemill.cli.dagpage import Sheet, live, page, page_json, sheet_from, sheet_of
+from tidemill.cli.page import json_text, readable
+from tidemill.cli.place import Reach, opened
 from tidemill.cli.render import out, print_json, short
 from tidemill.cli.roles import application
+from tidemill.cli.toldrun import served_run
 from tidemill.core.errors import ConfigError
 from tidemill.core.refs import RefResolver
 from tidemill.core.ticks import CancelAsked
@@ -25,11 +26,14 @@ from tidemill.dags.journal import decode_tick
 from tidemill.dags.reducer import DagProgram
 from tidemill.dags.runner import DAG_KIND, DagKind
 from tidemill.dags.state import DagState
-from tidemill.dags.view import Line, View, lines, why_run
+from tidemill.dags.view import Line, View
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_jobs_of_run
 from tidemill.store.runs import load_run, read_ticks, show_run
 from tidemill.store.runview import count_keepers
+
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
 
 EVERY = 0.25
 COST_RATIO = 10  # looking may take a tenth of the time, however much there is to read
@@ -37,8 +41,14 @@ JOBS_ON_PAGE, JOBS_LIVE = 200, 30
 LEAST_ROOM = 40  # lines of the tree at the end, when it has been followed
 
 
+class Watched(Protocol):
+    """A run that can be looked at."""
+
+    async def look(self, *, jobs: int) -> Sheet: ...
+
+
 class Watch:
-    """A run that is looked at repeatedly: each time only what has happened since is read."""
+    """A run in the database that is looked at repeatedly: each time only what has happened since is read."""
 
     def __init__(self, database: Database, number: int, kind: DagKind) -> None:
         self._database = database
@@ -48,7 +58,7 @@ class Watch:
         self._held: tuple[DagProgram, DagState] | None = None
         self._seq = 0
 
-    async def look(self, *, jobs: int = JOBS_ON_PAGE) -> View:
+    async def look(self, *, jobs: int = JOBS_ON_PAGE) -> Sheet:
         """The run as it is now."""
         if self._held is None:
             row, snapshot, ticks = await load_run(self._database, self._number)
@@ -65,18 +75,33 @@ class Watch:
         if row["state"] == "cancelled" and state.status == "running":  # It was parked: nobody has told its nodes.
             program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
         found = await show_jobs_of_run(self._database, self._number, limit=jobs) if state.works else []
-        return View(
-            row=dict(row),
-            program=program,
-            state=state,
-            now=time.time(),
-            jobs=[readable(dict(job)) for job in found],
-            all_jobs=len(found) < jobs,
-            keepers=await count_keepers(self._database, DAG_KIND),
+        return sheet_of(
+            View(
+                row=dict(row),
+                program=program,
+                state=state,
+                now=time.time(),
+                jobs=[readable(dict(job)) for job in found],
+                all_jobs=len(found) < jobs,
+                keepers=await count_keepers(self._database, DAG_KIND),
+            )
         )
 
 
-async def look_back(database: Database, number: int, kind: DagKind, at: int) -> View:
+class ServedWatch:
+    """A run that a server tells of."""
+
+    def __init__(self, server: Remote, number: int) -> None:
+        self._server = server
+        self._number = number
+
+    async def look(self, *, jobs: int = JOBS_ON_PAGE, at: int | None = None) -> Sheet:
+        """The run as it is now, or was after one of its ticks; the server chooses of which jobs it tells."""
+        run = self._server.row("runs", self._number)
+        return sheet_from(served_run(run), self._server.get("runs", self._number, "tree", at=at))
+
+
+async def look_back(database: Database, number: int, kind: DagKind, at: int) -> Sheet:
     """The run as it was after one of its ticks."""
     row = await show_run(database, number)
     require_dag(row)
@@ -85,7 +110,7 @@ async def look_back(database: Database, number: int, kind: DagKind, at: int) -> 
         raise ConfigError(f"run r{number} has ticks 1 to {len(ticks)}; there is no tick {at}")
     program, state = restored(kind, row, None, [tick["data"] for tick in ticks[:at]])
     now = decode_tick(ticks[at - 1]["data"]).at if at else row["created_at"].timestamp()
-    return View(row=dict(row), program=program, state=state, now=now, tick=at)
+    return sheet_of(View(row=dict(row), program=program, state=state, now=now, tick=at))
 
 
 def restored(kind: DagKind, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagProgram, DagState]:
@@ -111,66 +136,78 @@ def dag_kind(refs: RefResolver | None = None) -> DagKind:
     return DagKind({}, refs)
 
 
-def show(view: View, *, json: bool) -> None:
+def show(sheet: Sheet, *, json: bool) -> None:
     """Print a run once."""
     if json:
-        return print_json(page_json(view))
+        return print_json(page_json(sheet))
     console = out()
-    return console.print(page(view, console.width))
+    return console.print(page(sheet, console.width))
 
 
-def show_run_of_dag(number: int, *, at: int | None, followed: bool, app: str | None, json: bool, place: Place) -> int:
+def show_run_of_dag(number: int, *, at: int | None, followed: bool, app: str | None, json: bool, place: Reach) -> int:
     """Show a run of a dag once, at an earlier tick, or until it ends; returns the exit status."""
     if at is not None and followed:
         raise ConfigError("--at shows the past and --follow the present: say one of them")
-    known = application(app, place) if app else None
-    kind = known.runs.dag_kind if known else dag_kind()
 
-    async def look() -> int:
+    async def told(watch: Watched) -> int:
+        if followed:
+            return await follow_run(watch, json=json)
+        show(await watch.look(jobs=JOBS_ON_PAGE), json=json)
+        return 0
+
+    async def stored() -> int:
+        known = application(app, place) if app else None
+        kind = known.runs.dag_kind if known else dag_kind()
         async with opened(place.settings() if known is None else known.settings) as database:
-            if at is not None:
-                show(await look_back(database, number, kind, at), json=json)
-                return 0
-            watch = Watch(database, number, kind)
-            if followed:
-                return await follow_run(watch, json=json)
-            show(await watch.look(), json=json)
+            if at is None:
+                return await told(Watch(database, number, kind))
+            show(await look_back(database, number, kind, at), json=json)
             return 0
 
-    return asyncio.run(look())
+    async def served(server: Remote) -> int:
+        watch = ServedWatch(server, number)
+        if at is None:
+            return await told(watch)
+        show(await watch.look(at=at), json=json)
+        return 0
+
+    if place.server_url is None:
+        return asyncio.run(stored())
+    with place.remote() as server:
+        return asyncio.run(served(server))
 
 
-async def follow_run(watch: Watch, *, json: bool) -> int:
+async def follow_run(watch: Watched, *, json: bool) -> int:
     """Show a run until it has ended; returns the exit status."""
     if json:
-        view = await _until_end(watch, lambda view: None)
-        print_json(page_json(view))
+        sheet = await _until_end(watch, lambda sheet: None)
+        print_json(page_json(sheet))
     elif sys.stdout.isatty():
-        view = await _draw(watch)
+        sheet = await _draw(watch)
     else:
-        view = await _until_end(watch, Changes().tell)
-        _tell_end(view)
-    return 0 if view.row["state"] == "succeeded" else 1
+        sheet = await _until_end(watch, Changes().tell)
+        _tell_end(sheet)
+    return 0 if sheet.state == "succeeded" else 1
 
 
-async def _draw(watch: Watch) -> View:
+async def _draw(watch: Watched) -> Sheet:
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
     with Live(console=console, auto_refresh=False, redirect_stderr=False, transient=True) as drawing:
-        view = await _until_end(
-            watch, lambda view: drawing.update(live(view, console.width, console.height), refresh=True)
+        sheet = await _until_end(
+            watch, lambda sheet: drawing.update(live(sheet, console.width, console.height), refresh=True)
         )
-    console.print(page(view, console.width, room=max(LEAST_ROOM, console.height)))
-    return view
+    console.print(page(sheet, console.width, room=max(LEAST_ROOM, console.height)))
+    return sheet
 
 
-async def _until_end(watch: Watch, tell: Callable[[View], None]) -> View:
+async def _until_end(watch: Watched, tell: Callable[[Sheet], None]) -> Sheet:
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()
-        view = await watch.look(jobs=JOBS_LIVE)
-        tell(view)
-        if view.row["state"] != "running":
-            return view
+        sheet = await watch.look(jobs=JOBS_LIVE)
+        tell(sheet)
+        if sheet.state != "running":
+            return sheet
         await asyncio.sleep(max(EVERY, (loop.time() - began) * COST_RATIO))
 
 
@@ -181,9 +218,9 @@ class Changes:
         self._before: dict[str, str] = {}
         self._said: list[str] = []
 
-    def tell(self, view: View) -> None:
+    def tell(self, sheet: Sheet) -> None:
         path: list[str] = []
-        for line in lines(view):
+        for line in sheet.lines:
             depth = len(line.branch) // 3 - 1
             path = [*path[:depth], line.label]
             if line.branch.endswith("· "):
@@ -192,8 +229,8 @@ class Changes:
             if self._before.get(name, "pending") != line.state:
                 print(f"{datetime.now(UTC):%H:%M:%S}  {name:<24} {_told(line)}".rstrip(), flush=True)
             self._before[name] = line.state
-        said = [] if view.ended else why_run(view)
-        if not view.keepers and not view.ended and said != self._said:
+        said = [] if sheet.ended else sheet.why
+        if sheet.unkept and not sheet.ended and said != self._said:
             sys.stderr.write(" ".join(said) + "\n")
         self._said = said
 
@@ -203,9 +240,9 @@ def _told(line: Line) -> str:
     return f"{line.state:<10}{took}{f'  {line.why}' if line.why else ''}"
 
 
-def _tell_end(view: View) -> None:
-    row = view.row
-    if row["state"] == "succeeded":
-        print("null" if row["result"] is None else bytes(row["result"]).decode())
+def _tell_end(sheet: Sheet) -> None:
+    row = sheet.run
+    if sheet.state == "succeeded":
+        print(json_text(row["result"]))
     else:
-        sys.stderr.write(f"error: run {view.id} {row['state']}: {row['note'] or 'no reason was given'}\n")
+        sys.stderr.write(f"error: run {sheet.id} {sheet.state}: {row['note'] or 'no reason was given'}\n")

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from datetime import datetime
-from typing import Any
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from cyclopts import CycloptsError
 
 from tidemill.app import App
-from tidemill.cli.page import readable
-from tidemill.cli.place import HERE, Place, opened, operator
+from tidemill.cli.page import told_job
+from tidemill.cli.place import ANYWHERE, Reach, opened, operator
 from tidemill.cli.render import print_json
 from tidemill.cli.roles import application
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.job import JobRef
+from tidemill.core.job import FINAL_STATES, JobRef
 from tidemill.engine.jobview import JobView
-from tidemill.engine.why import explain_job
 from tidemill.store.database import Database
 from tidemill.store.inspect import show_job
 
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
+
 TOGETHER = 5000
 SAY_WHY_AFTER = 2.0
+ASK_EVERY = 0.2
 
 
 def enqueue(
     app: str,
-    task: str,
-    arguments: str = "{}",
+    task: str | None = None,
+    arguments: str | None = None,
     /,
     *,
     delay: str | None = None,
@@ -42,9 +47,11 @@ def enqueue(
     count: int = 1,
     wait: bool = False,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> int:
     """Enqueue a job and print its id.
+
+    With a database, APP TASK '{...}'; through a server, which has the application, TASK '{...}'.
 
     Parameters
     ----------
@@ -81,11 +88,7 @@ def enqueue(
         raise ConfigError(f"--count {count} would enqueue nothing")
     if wait and count > 1:
         raise ConfigError("--wait waits for one job: leave out --count")
-    known = application(app, place)
-    known.acting_as = operator()
-    known.tasks.require(task)
     wish = {
-        "args": read_arguments(arguments),
         "delay": delay,
         "at": read_moment(at),
         "priority": priority,
@@ -95,7 +98,19 @@ def enqueue(
         "deadline": deadline,
         "tags": tag,
     }
-    return asyncio.run(_enqueue(known, task, wish, count, wait=wait, json=json))
+    if place.server_url is not None:
+        if arguments is not None or (task is not None and not task.lstrip().startswith("{")):
+            raise ConfigError(f"the server has the application: leave out {app!r}, and write TASK '{{...}}'")
+        new = {"task": app, "args": read_arguments(task or "{}"), **wish}
+        with place.remote() as server:
+            return _hand_over(server, new, count, wait=wait, json=json)
+    if task is None:
+        raise CycloptsError(msg="say which TASK of the application", command_chain=("enqueue",))
+    known = application(app, place)
+    known.acting_as = operator()
+    known.tasks.require(task)
+    given = read_arguments(arguments or "{}")
+    return asyncio.run(_enqueue(known, task, {"args": given, **wish}, count, wait=wait, json=json))
 
 
 def read_arguments(text: str) -> dict[str, Any]:
@@ -131,10 +146,23 @@ async def _enqueue(known: App, task: str, wish: dict[str, Any], count: int, *, w
             result = await _wait(known, database, refs[0]) if wait else None
         finally:
             await known.close()
+    return _tell(refs, result, json=json)
+
+
+def _hand_over(server: Remote, new: dict[str, Any], count: int, *, wait: bool, json: bool) -> int:
+    """The same by a server."""
+    refs = [msgspec.convert(server.post("jobs", body=new), JobRef) for _ in range(count)]
+    if not json:
+        _print_refs(refs)
+    return _tell(refs, _wait_there(server, refs[0]) if wait else None, json=json)
+
+
+def _tell(refs: list[JobRef], result: JobView | None, *, json: bool) -> int:
+    """Print what is known now; returns the exit status."""
     if json and result is not None:
         print_json({**msgspec.to_builtins(refs[0]), **msgspec.structs.asdict(result)})
     elif json:
-        print_json(refs[0] if count == 1 else refs)
+        print_json(refs[0] if len(refs) == 1 else refs)
     elif result is not None:
         _print_result(result)
     return 0 if result is None or result.state == "succeeded" else 1
@@ -142,18 +170,41 @@ async def _enqueue(known: App, task: str, wish: dict[str, Any], count: int, *, w
 
 async def _wait(known: App, database: Database, ref: JobRef) -> JobView:
     """The job's end; whoever has to wait for long is told what for."""
-    told: list[str] = []
+    reasons = Reasons()
     while True:
         try:
             return await known.wait(ref, timeout=SAY_WHY_AFTER)
         except TimeoutError:
             row = await show_job(database, ref.id)
-        if row is None or row["state"] == "running" or row["due_in"] is None:
-            continue
-        why = explain_job({**readable(dict(row)), "due_in": max(0.0, row["due_in"])})[1:]
-        if why != told and (not told or row["due_in"] <= 0):
+        if row is not None:
+            reasons.tell(told_job({**row, "due_in": max(0.0, row["due_in"])} if "due_in" in row else dict(row)))
+
+
+def _wait_there(server: Remote, ref: JobRef) -> JobView:
+    """The same, asking a server again and again."""
+    reasons, began = Reasons(), time.monotonic()
+    while True:
+        row = server.row("jobs", ref.id)
+        if row["state"] in FINAL_STATES:
+            return msgspec.convert({**row, "errors": row["errors"] or []}, JobView)
+        if time.monotonic() - began > SAY_WHY_AFTER:
+            reasons.tell(row)
+        time.sleep(ASK_EVERY)
+
+
+class Reasons:
+    """Why a job does not start, told once; and again when it is due and something else is in the way."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+
+    def tell(self, job: dict[str, Any]) -> None:
+        why = job["why"][1:]
+        if job["state"] in (*FINAL_STATES, "running") or why == self._told:
+            return
+        if not self._told or job["due_at"] <= datetime.now(UTC):
             sys.stderr.write(f"waiting: {' '.join(why)}\n")
-            told = why
+            self._told = why
 
 
 def _print_refs(refs: list[JobRef]) -> None:

@@ -1,24 +1,20 @@
-"""`tidemill jobs`, `tidemill job ID`, and what operators do to jobs: `tidemill retry`, `tidemill cancel`."""
+"""`tidemill jobs` and `tidemill job ID`: which jobs there are, and one of them with why it is as it is."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
 
-from tidemill.cli.confirm import agreed
-from tidemill.cli.page import job_page, readable
-from tidemill.cli.place import HERE, Place, opened, operator
-from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
+from tidemill.cli.page import job_page, told_job
+from tidemill.cli.place import ANYWHERE, Reach
+from tidemill.cli.render import ago, cut, out, print_json, short, state, table
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.job import FINAL_STATES, LIVE_STATES
-from tidemill.engine.why import explain_job
 from tidemill.store.database import Database
-from tidemill.store.inspect import JobFilter, list_jobs, show_job
-from tidemill.store.operate import Outcome, cancel_jobs, match_unfinished, match_unsuccessful, retry_jobs
+from tidemill.store.inspect import show_job
+from tidemill.store.listing import JobsWanted, list_job_page
 
 
 def jobs(
@@ -30,7 +26,7 @@ def jobs(
     limit: int = 25,
     before: int | None = None,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> None:
     """List jobs, the newest first.
 
@@ -54,17 +50,19 @@ def jobs(
     """
     if limit < 1:
         raise ConfigError(f"--limit {limit} would show nothing")
-    wanted = JobFilter(tuple(state or ()), queue, task, tag, before).validate()
+    wanted = JobsWanted(tuple(state or ()), queue, task, tag).validate()
 
-    async def look() -> list[dict[str, Any]]:
-        async with opened(place.settings()) as database:
-            return [dict(row) for row in await list_jobs(database, wanted, limit=limit)]
+    async def stored(database: Database) -> list[dict[str, Any]]:
+        return [dict(row) for row in await list_job_page(database, wanted, before=before, limit=limit)]
 
-    rows = asyncio.run(look())
+    rows = place.ask(
+        stored,
+        lambda server: server.pages("jobs", limit=limit, before=before, state=state, queue=queue, task=task, tag=tag),
+    )
     if json:
-        return print_json([plain(row) for row in rows])
+        return print_json(rows)
     if not rows:
-        nothing = "no jobs yet: tidemill enqueue app.py TASK '{...}'" if wanted == JobFilter() else "no job matches"
+        nothing = "no jobs yet: tidemill enqueue app.py TASK '{...}'" if wanted == JobsWanted() else "no job matches"
         return out().print(nothing, style="dim")
     out().print(jobs_table(rows, datetime.now(UTC)))
     if len(rows) == limit:
@@ -72,7 +70,7 @@ def jobs(
     return None
 
 
-def job(id: int, /, *, json: bool = False, place: Place = HERE) -> None:
+def job(id: int, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
     """Show one job: why it exists, what it waits for, how it went.
 
     Parameters
@@ -82,124 +80,15 @@ def job(id: int, /, *, json: bool = False, place: Place = HERE) -> None:
     json
         Print one JSON document.
     """
-    row = asyncio.run(_find(place, id))
-    if json:
-        return print_json({**row, "why": explain_job(row)})
-    return out().print(job_page(row))
 
+    async def stored(database: Database) -> dict[str, Any]:
+        row = await show_job(database, id) if 0 < id < 2**63 else None
+        if row is None:
+            raise NotFoundError(f"there is no job {id}: `tidemill jobs` lists them")
+        return told_job(dict(row))
 
-def retry(
-    *ids: int,
-    state: list[str] | None = None,
-    queue: str | None = None,
-    task: str | None = None,
-    tag: str | None = None,
-    yes: bool = False,
-    place: Place = HERE,
-) -> int:
-    """Run jobs again: waiting ones now, finished ones as new jobs.
-
-    Parameters
-    ----------
-    ids
-        The jobs; or say with the options which.
-    state
-        Jobs in this state; say it again for more. Failed ones, if not given.
-    queue
-        Jobs of this queue.
-    task
-        Jobs of this task.
-    tag
-        Jobs with this tag.
-    yes
-        Do not ask.
-    """
-    wanted = JobFilter(tuple(state or ()), queue, task, tag).validate()
-
-    async def match(database: Database) -> list[int]:
-        states = wanted.states or ("failed",)
-        waiting = tuple(name for name in states if name in LIVE_STATES and name != "running")
-        ended = tuple(name for name in states if name in FINAL_STATES)
-        found = await match_unfinished(database, JobFilter(waiting, queue, task, tag)) if waiting else []
-        return found + (await match_unsuccessful(database, JobFilter(ended, queue, task, tag)) if ended else [])
-
-    async def act(database: Database, found: list[int]) -> str:
-        return told_retry(await retry_jobs(database, found, by=operator()))
-
-    return asyncio.run(_operate("retry", ids, wanted, match, act, yes=yes, place=place))
-
-
-def cancel(
-    *ids: str,
-    state: list[str] | None = None,
-    queue: str | None = None,
-    task: str | None = None,
-    tag: str | None = None,
-    yes: bool = False,
-    place: Place = HERE,
-) -> int:
-    """Cancel jobs: waiting ones at once, running ones as soon as their task lets them. Runs of workflows as well.
-
-    Parameters
-    ----------
-    ids
-        The jobs (12) and runs (r12); or say with the options which jobs.
-    state
-        Jobs in this state; say it again for more.
-    queue
-        Jobs of this queue.
-    task
-        Jobs of this task.
-    tag
-        Jobs with this tag.
-    yes
-        Do not ask.
-    """
-    wanted = JobFilter(tuple(state or ()), queue, task, tag).validate()
-
-    async def match(database: Database) -> list[int]:
-        return await match_unfinished(database, wanted)
-
-    async def act(database: Database, found: list[int]) -> str:
-        return told_cancel(await cancel_jobs(database, found, by=operator()))
-
-    runs = [each for each in ids if each.startswith("r")]
-    if runs:
-        from tidemill.cli.runs import cancel_runs  # with all that runs are made of
-
-        asyncio.run(cancel_runs(runs, place))
-    jobs = tuple(_job_number(each) for each in ids if not each.startswith("r"))
-    if runs and not jobs and wanted == JobFilter():
-        return 0
-    return asyncio.run(_operate("cancel", jobs, wanted, match, act, yes=yes, place=place))
-
-
-def _job_number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"{text!r} is neither a job (12) nor a run (r12)")
-    return int(text)
-
-
-def told_retry(outcome: Outcome) -> str:
-    """What a retry did, in one line."""
-    parts = []
-    if outcome.asked:
-        parts.append(f"enqueued again as {_some(outcome.asked)}")
-    if outcome.done:
-        parts.append(f"due now: {_some(outcome.done)}")
-    return "; ".join(parts) or "nothing to retry: the jobs are running, or their unique keys are taken"
-
-
-def told_cancel(outcome: Outcome) -> str:
-    """What a cancel did, in one line."""
-    parts = []
-    if outcome.done:
-        parts.append(f"cancelled: {_some(outcome.done)}")
-    if outcome.asked:
-        parts.append(f"asked to stop: {_some(outcome.asked)}")
-    if outcome.unchanged:
-        parts.append(f"had ended or been asked before: {_some(outcome.unchanged)}")
-    return "; ".join(parts) or "nothing to cancel"
+    row = place.ask(stored, lambda server: server.row("jobs", id))
+    return print_json(row) if json else out().print(job_page(row))
 
 
 def jobs_table(rows: list[dict[str, Any]], now: datetime) -> Table:
@@ -222,42 +111,3 @@ def when(row: Mapping[str, Any], now: datetime) -> str:
     if row["due_at"] > now:
         return f"due {ago(row['due_at'], now)}"
     return f"waits {short((now - row['due_at']).total_seconds())}"
-
-
-async def _find(place: Place, job_id: int) -> dict[str, Any]:
-    async with opened(place.settings()) as database:
-        row = await show_job(database, job_id) if 0 < job_id < 2**63 else None
-    if row is None:
-        raise NotFoundError(f"there is no job {job_id}: `tidemill jobs` lists them")
-    return readable(dict(row))
-
-
-async def _operate(
-    verb: str,
-    ids: tuple[int, ...],
-    wanted: JobFilter,
-    match: Callable[[Database], Awaitable[list[int]]],
-    act: Callable[[Database, list[int]], Awaitable[str]],
-    *,
-    yes: bool,
-    place: Place,
-) -> int:
-    """Do something to named jobs, or to those that match a filter once somebody has agreed to how many."""
-    if bool(ids) == (wanted != JobFilter()):
-        raise ConfigError(f"say which jobs to {verb}: either ids, or --queue, --task, --tag, --state")
-    if bad := [each for each in ids if not 0 < each < 2**63]:
-        raise NotFoundError(f"there is no job {bad[0]}: `tidemill jobs` lists them")
-    async with opened(place.settings()) as database:
-        found = list(dict.fromkeys(ids)) or await match(database)
-        if not found:
-            out().print(f"no job to {verb} matches", style="dim")
-            return 0
-        if not ids and not yes and not agreed(f"{verb} {'1 job' if len(found) == 1 else f'{len(found):,} jobs'}"):
-            return 1
-        out().print(await act(database, found))
-    return 0
-
-
-def _some(ids: list[int]) -> str:
-    shown = ", ".join(map(str, ids[:10]))
-    return shown if len(ids) <= 10 else f"{shown} and {len(ids) - 10:,} more"

@@ -26,12 +26,12 @@ EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
 #: What can be typed, by heading, and where it is. A command's module is loaded when the command is given.
 COMMANDS = {
     "Run": ("up:up", "roles:worker", "roles:orchestrator", "roles:scheduler", "roles:keeper", "server:server"),
-    "Jobs": ("enqueue:enqueue", "jobs:jobs", "jobs:job", "jobs:retry", "jobs:cancel"),
+    "Jobs": ("enqueue:enqueue", "jobs:jobs", "jobs:job", "jobacts:retry", "jobacts:cancel"),
     "Workflows": (
         "runs:runs",
         "runs:run",
-        "runs:send",
-        "runs:fork",
+        "runacts:send",
+        "runacts:fork",
         "dags:commands dag",
         "monitors:commands monitor",
         "pipelines:commands pipeline",

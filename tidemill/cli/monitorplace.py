@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from tidemill.cli.place import Place, opened
+from tidemill.cli.place import Place, with_database
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
 from tidemill.store.monitors import list_monitors
 
 T = TypeVar("T")
-
-
-def with_database(place: Place, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Do something with the open database."""
-
-    async def go() -> T:
-        async with opened(place.settings()) as database:
-            return await work(database)
-
-    return asyncio.run(go())
 
 
 def with_monitor(place: Place, name: str | None, work: Callable[[Database, str], Awaitable[T]]) -> T:

@@ -6,17 +6,17 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from cyclopts import App
 from rich.text import Text
 
 from tidemill.cli.backtests import backtest
-from tidemill.cli.monitorplace import pair, some, with_database, with_monitor
-from tidemill.cli.monitorview import alerts_table, print_alert, print_status
-from tidemill.cli.place import HERE, Place, operator, require_database
-from tidemill.cli.render import local, out, plain, print_json, read_json
+from tidemill.cli.monitorplace import pair, some, with_monitor
+from tidemill.cli.monitorview import alerts_table, print_alert, print_status, told_alert
+from tidemill.cli.place import ANYWHERE, HERE, Place, Reach, operator, require_database, with_database
+from tidemill.cli.render import local, out, plain, print_json, read_json, timely
 from tidemill.cli.roles import Part, application, play
 from tidemill.cli.roster import roster
 from tidemill.core.duration import parse_duration
@@ -27,6 +27,9 @@ from tidemill.store import roster as roster_store
 from tidemill.store.database import Database
 from tidemill.store.monitors import list_monitors, list_problems
 from tidemill.store.observed import read_tail
+
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
 
 commands = App(name="monitor", help="Follow entities, and act on what monitors tell.")
 commands.command(roster)
@@ -177,7 +180,7 @@ def alerts(
     all: bool = False,
     limit: int = 50,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> None:
     """List alerts, the newest first: open ones, and those resolved in the last two minutes.
 
@@ -197,20 +200,23 @@ def alerts(
         Print one JSON document.
     """
 
-    async def look(database: Database) -> list[dict[str, Any]]:
+    async def stored(database: Database) -> list[dict[str, Any]]:
         rows = await alert_store.list_alerts(
             database, monitor, entity=entity, trigger=trigger, current=not all, limit=limit
         )
-        return [dict(row) for row in rows]
+        return [told_alert(dict(row)) for row in rows]
 
-    rows = with_database(place, look)
+    def served(server: Remote) -> list[dict[str, Any]]:
+        return server.items("alerts", monitor=monitor, entity=entity, trigger=trigger, current=not all, limit=limit)
+
+    rows = place.ask(stored, served)
     if json:
-        return print_json([plain(row) for row in rows])
+        return print_json(rows)
     return out().print(alerts_table(rows, datetime.now(UTC)) if rows else "no alerts")
 
 
 @commands.command
-def explain(id: int, /, *, json: bool = False, place: Place = HERE) -> None:
+def explain(id: int, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
     """Why an alert was opened: the rule, the events, the state; and what has happened to it since.
 
     Parameters
@@ -221,18 +227,22 @@ def explain(id: int, /, *, json: bool = False, place: Place = HERE) -> None:
         Print one JSON document.
     """
 
-    async def look(database: Database) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    async def stored(database: Database) -> dict[str, Any]:
         row = dict(await alert_store.show_alert(database, id))
-        return row, [dict(each) for each in await alert_store.show_history(database, id)]
+        history = [dict(each) for each in await alert_store.show_history(database, id)]
+        return {**told_alert(row), "explain": read_json(row["explain"]), "history": history}
 
-    row, history = with_database(place, look)
-    if json:
-        return print_json({**plain(row), "history": [plain(each) for each in history]})
-    return print_alert(row, history)
+    def served(server: Remote) -> dict[str, Any]:
+        story = server.get("alerts", id)
+        history = [timely(each) for each in story["history"]]
+        return {**timely(story["alert"]), "explain": story["explain"], "history": history}
+
+    alert = place.ask(stored, served)
+    return print_json(alert) if json else print_alert(alert)
 
 
 @commands.command
-def ack(*ids: int, note: str | None = None, place: Place = HERE) -> None:
+def ack(*ids: int, note: str | None = None, place: Reach = ANYWHERE) -> None:
     """Acknowledge alerts: somebody has seen them. A lasting one comes back if nothing changes.
 
     Parameters
@@ -244,16 +254,16 @@ def ack(*ids: int, note: str | None = None, place: Place = HERE) -> None:
     """
     some(ids)
 
-    async def acknowledge(database: Database) -> set[int]:
+    async def stored(database: Database) -> set[int]:
         return await alert_store.ack_alerts(database, ids, by=operator(), at=time.time(), note=note)
 
-    done = with_database(place, acknowledge)
+    done = place.ask(stored, lambda server: set(server.post("alerts", "ack", body={"ids": ids, "note": note})["ids"]))
     for id in ids:
         out().print(f"alert {id} {'is acknowledged' if id in done else 'was acknowledged before'}")
 
 
 @commands.command
-def note(id: int, text: str, /, *, owner: str | None = None, place: Place = HERE) -> None:
+def note(id: int, text: str, /, *, owner: str | None = None, place: Reach = ANYWHERE) -> None:
     """Put a note on an alert.
 
     Parameters
@@ -266,10 +276,10 @@ def note(id: int, text: str, /, *, owner: str | None = None, place: Place = HERE
         Whose alert it is from now on.
     """
 
-    async def put(database: Database) -> None:
+    async def stored(database: Database) -> None:
         await alert_store.note_alert(database, id, by=operator(), note=text, owner=owner)
 
-    with_database(place, put)
+    place.ask(stored, lambda server: server.post("alerts", id, "note", body={"note": text, "owner": owner}))
     out().print(f"alert {id} has a note")
 
 

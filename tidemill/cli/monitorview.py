@@ -12,6 +12,8 @@ from rich.text import Text
 
 from tidemill.cli.render import ago, cut, local, out, read_json, short, table
 
+INNER = ("key", "tick", "realert_at", "again_after", "explain")
+
 SEVERITIES = {"info": "", "warning": "yellow", "critical": "bold red"}
 
 
@@ -60,6 +62,11 @@ def roster_table(rows: Sequence[dict[str, Any]]) -> Table:
     return made
 
 
+def told_alert(row: dict[str, Any]) -> dict[str, Any]:
+    """An alert as it is told, whoever tells it."""
+    return {name: value for name, value in row.items() if name not in INNER}
+
+
 def alerts_table(rows: Sequence[dict[str, Any]], now: datetime) -> Table:
     made = table("id", "state", "severity", "trigger", "entity", "since", "for", "note", numbers=("id",), wide="note")
     for row in rows:
@@ -85,10 +92,10 @@ def alert_state(row: dict[str, Any]) -> str:
     return "acked" if row["acked_at"] is not None else "open"
 
 
-def print_alert(row: dict[str, Any], history: Sequence[dict[str, Any]]) -> None:
+def print_alert(row: dict[str, Any]) -> None:
     """Why an alert was opened, and its life."""
     console = out()
-    told = read_json(row["explain"]) or {}
+    told = row["explain"] or {}
     console.print(
         Text.assemble((f"alert {row['id']}  ", "bold"), f"{row['trigger']} of {row['entity']}  {alert_state(row)}")
     )
@@ -104,6 +111,6 @@ def print_alert(row: dict[str, Any], history: Sequence[dict[str, Any]]) -> None:
     for event in told.get("events", []):
         console.print(f"  event    {local(datetime.fromtimestamp(event['at'], UTC))}  {event['id']}")
     console.print("\nhistory", style="bold")
-    for each in history:
+    for each in row["history"]:
         detail = f": {each['detail']}" if each["detail"] else ""
         console.print(f"  {local(each['at'])}  {each['action']} by {each['who']}{detail}")

@@ -17,6 +17,8 @@ from tidemill.core.job import LIVE_STATES
 from tidemill.engine.why import explain_job
 
 JSON_COLUMNS = ("args", "options", "origin", "errors", "result")
+REASONS = ("due_in", "running_for", "ahead", "serving", "knowing", "held", "rate", "slots", "required_model")
+NOT_YET = {"finished_at": None, "progress": None, "result": None, "cancel_reason": None}
 
 
 def job_page(row: Mapping[str, Any]) -> Group:
@@ -28,7 +30,7 @@ def job_page(row: Mapping[str, Any]) -> Group:
     for name, value in job_facts(row):
         facts.add_row(name, value)
     parts: list[Any] = [title, Padding(facts, (0, 0, 0, 2), expand=False), Text("\nwhy", style="bold")]
-    parts += [Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in explain_job(row)]
+    parts += [Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in row["why"]]
     for error in row["errors"] or ():
         moment = local(datetime.fromtimestamp(error["at"], UTC))
         head = Text.assemble((f"\nattempt {error['attempt']}", "bold red"), f"  {moment}  {error.get('worker', '')}")
@@ -59,6 +61,13 @@ def job_facts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 def json_text(value: Any) -> str:
     """A JSON value on as few lines as it needs."""
     return msgspec.json.encode(value).decode()
+
+
+def told_job(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A job as it is told, whether it has ended or not: `why` stands for the columns that it is made from."""
+    known = readable(row)
+    told = {name: value for name, value in known.items() if name not in REASONS}
+    return {**NOT_YET, **told, "why": explain_job(known)}
 
 
 def readable(row: Mapping[str, Any]) -> dict[str, Any]:

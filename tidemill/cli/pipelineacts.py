@@ -16,8 +16,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines import operate
 from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.target import load_target
-from tidemill.store import states as rows
 from tidemill.store.statelist import is_kept
+from tidemill.store.statewishes import accept_code, count_marked, retry_failures, set_approved, set_paused
 
 LOOK_EVERY = 0.5
 
@@ -74,7 +74,7 @@ def retry(app: str, target: str | None = None, /, *, place: Place = HERE) -> Non
                 elif target is not None and target != owner.name:
                     known, entity = operate.find_state(owner, target)
                     stage, entities = known.name, [entity]
-                done = await rows.retry_failures(lookout.database, owner.name, stage, entities, by=operator())
+                done = await retry_failures(lookout.database, owner.name, stage, entities, by=operator())
                 out().print(f"{owner.name}: {done} failed states are tried again")
 
     asyncio.run(act())
@@ -100,9 +100,7 @@ def accept(app: str, stage: str, /, *, yes: bool = False, place: Place = HERE) -
         if not yes and not agreed(f"take all states of {known.name} as built by its code of now"):
             return
         async for lookout, _ in looks(where, owner.name, place):
-            done = await rows.accept_code(
-                lookout.database, owner.name, known.name, known.code.total, None, by=operator()
-            )
+            done = await accept_code(lookout.database, owner.name, known.name, known.code.total, None, by=operator())
             out().print(f"{done} states of {known.name} count as built by the code of now")
 
     asyncio.run(act())
@@ -124,7 +122,7 @@ def approve(app: str, stage: str, /, *, place: Place = HERE) -> None:
         owner = owner_of(where, stage)
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
         async for lookout, _ in looks(where, owner.name, place):
-            await rows.set_approved(
+            await set_approved(
                 lookout.database, owner.name, known.name, known.code.total, by=operator(), seconds=APPROVAL_LASTS
             )
         out().print(f"approved for a day: states of {known.name} are built again by its code of now")
@@ -231,7 +229,7 @@ async def _follow(lookout: Lookout, mark: str, progress: Progress, bar: TaskID, 
                 f"nobody keeps pipeline {lookout.pipeline.name} up to date: it goes on when `tidemill up` or "
                 "`tidemill pipeline run` does"
             )
-        left, failed = await rows.count_marked(lookout.database, lookout.pipeline.name, mark)
+        left, failed = await count_marked(lookout.database, lookout.pipeline.name, mark)
         progress.update(bar, completed=asked - left)
         if left == failed:
             return failed
@@ -279,7 +277,7 @@ async def _set_paused(app: str, target: str, place: Place, *, paused: bool) -> N
     owner = owner_of(where, target)
     stage = "" if target == owner.name else owner.require(target.removeprefix(f"{owner.name}/")).name
     async with opened(where, place) as database:
-        await rows.set_paused(database, owner.name, stage, paused=paused, by=operator())
+        await set_paused(database, owner.name, stage, paused=paused, by=operator())
     out().print(f"{target} {'is paused' if paused else 'goes on'}")
 
 

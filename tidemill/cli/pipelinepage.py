@@ -16,6 +16,7 @@ from tidemill.pipelines.reasons import kind_of_reason
 
 STYLES = {
     "fresh": "green",
+    "building": "blue",
     "stale": "cyan",
     "waiting": "",
     "failed": "red",

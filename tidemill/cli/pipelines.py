@@ -24,10 +24,13 @@ from tidemill.pipelines.driver import Driver, run_once
 from tidemill.pipelines.model import Pipeline
 from tidemill.pipelines.runner import PipelineRunner
 from tidemill.pipelines.target import Target, is_workflow, load_target
+from tidemill.pipelines.underway import builds_under_way
 from tidemill.pipelines.workflows import load_workflow
+from tidemill.pipelines.workflows.folder import read_folder
 from tidemill.pipelines.workflows.runner import WorkflowRunner
-from tidemill.store import states as rows
 from tidemill.store.database import Database
+from tidemill.store.statehistory import list_builds
+from tidemill.store.statewishes import set_approved
 
 commands = App(name="pipeline", help="Pipelines: what must exist, what is missing or out of date, and why.")
 for command in COMMANDS:
@@ -67,12 +70,17 @@ def run(
         if is_workflow(app):
             settings = place.settings(metrics=metrics)
             database = Database(settings.database(), application="tidemill pipeline")
-            return Part(WorkflowRunner(database, Path(app), keep_days=settings.keep_days), database, settings)
+            folder = read_folder(Path(app))
+            role = WorkflowRunner(database, folder, keep_days=settings.keep_days, migrates=True)
+            return Part(role, database, settings)
         target = load_target(app)
         settings = settings_of(target, place, metrics=metrics)
         if target.app is not None:
             require_database(settings)
         database = Database(settings.database(), application="tidemill pipeline")
+        if target.app is not None and pipeline is None:
+            role = target.app.pipelines.runner(database, keep_days=settings.keep_days)
+            return Part(role, database, settings)
         chosen = target.choose(pipeline)
         task_of = target.app.pipelines.task_of if target.app is not None else None
         role = PipelineRunner(database, chosen, task_of, keep_days=settings.keep_days, migrates=target.app is None)
@@ -98,7 +106,8 @@ def status(app: str, pipeline: str | None = None, /, *, json: bool = False, plac
     async def look() -> None:
         told = []
         async for lookout, plan in looks(load_target(app), pipeline, place):
-            counted, used = operate.counts(lookout, plan), operate.usage(lookout)
+            jobs = await builds_under_way(lookout.database, lookout.pipeline, lookout.order)
+            counted, used = operate.counts(lookout, plan, jobs), operate.usage(lookout)
             paused = {stage: c.paused_by for stage, c in lookout.world.controls.items() if c.paused_by}
             if json:
                 told.append(
@@ -235,7 +244,7 @@ def history(
                 elif target is not None and target != owner.name:
                     known, entity = operate.find_state(owner, target)
                     stage = known.name
-                found += [dict(row) for row in await rows.list_builds(database, owner.name, stage, entity, limit=limit)]
+                found += [dict(row) for row in await list_builds(database, owner.name, stage, entity, limit=limit)]
         return sorted(found, key=lambda row: row["at"], reverse=True)[:limit]
 
     builds = asyncio.run(look())
@@ -313,7 +322,7 @@ async def _run_once(target: Target, name: str | None, approve: bool, place: Plac
             driver = Driver(database, pipeline)
             if approve:
                 for stage in driver.lookout.order:
-                    await rows.set_approved(
+                    await set_approved(
                         database, pipeline.name, stage.name, stage.code.total, by=operator(), seconds=APPROVAL_LASTS
                     )
             found = await run_once(driver)

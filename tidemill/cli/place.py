@@ -1,15 +1,16 @@
-"""Where a command works: the options that every command has, and the way to the database they name."""
+"""Where a command works: the options that say it, and the way to the database or the running server they name."""
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import asyncpg
 from cyclopts import Group, Parameter
@@ -19,11 +20,20 @@ from tidemill.engine.settings import Settings, load_settings
 from tidemill.store.database import Database
 from tidemill.store.migrate import wait_for_schema
 
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
+
 PATIENCE = 6.0
 SCHEMA_PATIENCE = 2.0
+SERVER, TOKEN, TOKEN_FILE = "TIDEMILL_SERVER", "TIDEMILL_TOKEN", "TIDEMILL_TOKEN_FILE"
+
+T = TypeVar("T")
+
+_DATABASE = Group("Database", sort_key=9)
+_SERVER = Group("Server", sort_key=10)
 
 
-@Parameter(name="*", group=Group("Database", sort_key=9))
+@Parameter(name="*", group=_DATABASE)
 @dataclass(frozen=True)
 class Place:
     """Options of every command."""
@@ -31,11 +41,26 @@ class Place:
     database_url: Annotated[str | None, Parameter(help="Your own PostgreSQL; unset means the embedded one.")] = None
     directory: Annotated[str | None, Parameter(help="Where the embedded PostgreSQL keeps its data.")] = None
     schema: Annotated[str | None, Parameter(help="The schema that all tables live in.")] = None
+    server: Annotated[str | None, Parameter(show=False)] = None
 
-    def arguments(self) -> dict[str, str]:
-        """What was given, as settings."""
+    @property
+    def server_url(self) -> str | None:
+        """The server that is named: by an option, or in the environment unless options name a database."""
+        if self.server is not None and self.given():
+            raise ConfigError("say either --server, or which database: not both")
+        return self.server or (None if self.given() else os.environ.get(SERVER) or None)
+
+    def given(self) -> dict[str, str]:
+        """Which database was named, as settings."""
         given = {"database_url": self.database_url, "directory": self.directory, "schema": self.schema}
         return {name: value for name, value in given.items() if value is not None}
+
+    def arguments(self) -> dict[str, str]:
+        """The same for who works on the database itself: an error if a server was named."""
+        if self.server_url is not None:
+            how = "leave out --server" if self.server else f"unset {SERVER}, or name the database with an option"
+            raise ConfigError(f"this command works on the database itself, and not through a server: {how}")
+        return self.given()
 
     def options(self) -> list[str]:
         """What was given, as it stands on a command line."""
@@ -45,7 +70,50 @@ class Place:
         return load_settings(**self.arguments(), **more)
 
 
+@Parameter(name="*", group=_DATABASE)
+@dataclass(frozen=True)
+class Reach(Place):
+    """Options of the commands that work through a running server as well."""
+
+    server: Annotated[
+        str | None,
+        Parameter(group=_SERVER, help=f"Work through this running server instead; or set {SERVER}."),
+    ] = None
+    token_file: Annotated[
+        str | None,
+        Parameter(group=_SERVER, help=f"A file with the token for it; or set {TOKEN}, or {TOKEN_FILE}."),
+    ] = None
+    plain_http: Annotated[
+        bool, Parameter(group=_SERVER, help="Send the token without TLS: whoever is on the way can read it.")
+    ] = False
+
+    def ask(self, stored: Callable[[Database], Awaitable[T]], served: Callable[[Remote], T]) -> T:
+        """What the database has or does, or the server if one is named."""
+        if self.server_url is None:
+            return with_database(self, stored)
+        with self.remote() as server:
+            return served(server)
+
+    def remote(self) -> Remote:
+        """The server that is named."""
+        from tidemill.cli.remote import Remote, read_token  # Here, for most commands have a database.
+
+        token = read_token(self.token_file, os.environ.get(TOKEN), os.environ.get(TOKEN_FILE))
+        return Remote(self.server_url or "", token, plain_http=self.plain_http)
+
+
 HERE = Place()
+ANYWHERE = Reach()
+
+
+def with_database(place: Place, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Do something with the open database."""
+
+    async def go() -> T:
+        async with opened(place.settings()) as database:
+            return await work(database)
+
+    return asyncio.run(go())
 
 
 @asynccontextmanager

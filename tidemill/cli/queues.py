@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.place import HERE, Place, opened, operator
-from tidemill.cli.render import out, plain, print_json, rate, short, table
+from tidemill.cli.place import ANYWHERE, Reach, operator
+from tidemill.cli.render import out, print_json, rate, short, table
 from tidemill.core.duration import parse_rate
 from tidemill.core.job import check_name
-from tidemill.store.inspect import count_queues
+from tidemill.store.database import Database
+from tidemill.store.queues import list_queues
 from tidemill.store.workers import QueueLimit, set_limit
+
+LATELY = 3600.0
 
 commands = App(name="queues", help="Count what is in each queue; limit how fast its jobs start.")
 
 
 @commands.default
-def queues(*, json: bool = False, place: Place = HERE) -> None:
+def queues(*, json: bool = False, place: Reach = ANYWHERE) -> None:
     """Count the jobs of each queue, with those that ended in the last hour.
 
     Parameters
@@ -28,16 +31,20 @@ def queues(*, json: bool = False, place: Place = HERE) -> None:
     json
         Print one JSON document.
     """
-    rows = asyncio.run(_count(place))
+
+    async def stored(database: Database) -> list[dict[str, Any]]:
+        return [_told(dict(row)) for row in await list_queues(database, ended_within=LATELY)]
+
+    rows = place.ask(stored, lambda server: [_told(row) for row in server.items("queues", ended_within=LATELY)])
     if json:
-        return print_json([plain(row) for row in rows])
+        return print_json(rows)
     if not rows:
         return out().print("no queue is in use: a queue is made by enqueueing to it", style="dim")
     return out().print(queues_table(rows))
 
 
 @commands.command
-def limit(name: str, rate: str, /, *, place: Place = HERE) -> None:
+def limit(name: str, rate: str, /, *, place: Reach = ANYWHERE) -> None:
     """Limit how fast the jobs of a queue start, over all workers together.
 
     Parameters
@@ -50,7 +57,10 @@ def limit(name: str, rate: str, /, *, place: Place = HERE) -> None:
     check_name("queue", name)
     per_second = None if rate == "none" else parse_rate(rate, what=f"rate of queue {name}")
     burst = None if per_second is None else max(1.0, per_second / 10)
-    asyncio.run(_limit(place, QueueLimit(name, per_second, burst)))
+    place.ask(
+        lambda database: set_limit(database, QueueLimit(name, per_second, burst), by=operator()),
+        lambda server: server.put("queues", name, "limit", body={"rate": None if per_second is None else rate}),
+    )
     out().print(f"queue {name}: {'no limit' if per_second is None else f'at most {rate}'}")
 
 
@@ -69,11 +79,6 @@ def queues_table(rows: list[dict[str, Any]]) -> Table:
     return made
 
 
-async def _count(place: Place) -> list[dict[str, Any]]:
-    async with opened(place.settings()) as database:
-        return [dict(row) for row in await count_queues(database)]
-
-
-async def _limit(place: Place, wanted: QueueLimit) -> None:
-    async with opened(place.settings()) as database:
-        await set_limit(database, wanted, by=operator())
+def _told(row: Mapping[str, Any]) -> dict[str, Any]:
+    told = ("delayed", "held", "running", "oldest", "succeeded", "unsuccessful", "workers", "rate")
+    return {"queue": row["name"], "ready": row["waiting"], **{name: row[name] for name in told}}

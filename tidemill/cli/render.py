@@ -18,6 +18,9 @@ from rich.text import Text
 PIPE_WIDTH = 160
 WIDEST = 32  # a cell of an ordinary column
 
+#: Beside those that end with `_at`, the fields of rows that are moments.
+MOMENTS = ("at", "deadline", "last_fire", "lease_until", "next_fire")
+
 STATE_STYLES = {
     "ready": "",
     "gated": "yellow",
@@ -61,6 +64,16 @@ def plain(row: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
 def read_json(value: bytes | None) -> Any:
     """What a JSON column holds."""
     return None if value is None else msgspec.json.decode(value)
+
+
+def timely(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of JSON as the database has it: moments are moments, and not text."""
+    return {
+        name: msgspec.convert(value, datetime)
+        if isinstance(value, str) and (name.endswith("_at") or name in MOMENTS)
+        else value
+        for name, value in row.items()
+    }
 
 
 def table(*columns: str, numbers: Sequence[str] = (), wide: str | None = None) -> Table:

@@ -1,33 +1,32 @@
-"""`tidemill runs`, `tidemill run ID`, `tidemill send`: durable runs of workflows, their journals, events for them."""
+"""`tidemill runs`, `tidemill run ID`: durable runs of workflows, and the journal of one of them.
+
+What runs are made of is loaded where it is needed: it takes a while, and a list or a server needs none of it.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 from rich.text import Text
 
-from tidemill.cli.dagwatch import show_run_of_dag
-from tidemill.cli.place import HERE, Place, opened, operator
-from tidemill.cli.render import ago, cut, out, plain, print_json, short, state, table
-from tidemill.cli.roles import application
-from tidemill.core.codec import decode, encode
-from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.dags.runner import DAG_KIND
+from tidemill.cli.page import json_text
+from tidemill.cli.place import ANYWHERE, Reach
+from tidemill.cli.render import ago, cut, out, print_json, short, state, table
+from tidemill.cli.steplog import print_log, served_log, stored_log
+from tidemill.cli.toldrun import run_number, served_run, told_run
+from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError
 from tidemill.engine.why import explain_run
-from tidemill.flows.compat import run_program
-from tidemill.flows.fork import relive
-from tidemill.flows.journal import TickRecord, decode_tick
-from tidemill.flows.sending import named_event
-from tidemill.flows.snapshot import encode_state
-from tidemill.flows.wire import encode_event
-from tidemill.runs import cancel_tick
-from tidemill.store.runs import cancel_run, list_runs, new_token, read_ticks, send_to_run, show_run
+from tidemill.store.database import Database
+from tidemill.store.listing import RunsWanted, list_run_page
+from tidemill.store.runlog import read_step_logs
+from tidemill.store.runs import read_ticks, show_run
 
-_ENDED = ("succeeded", "failed", "cancelled", "timed_out")
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
+
+TICKS_AT_ONCE = 1000
 
 
 def runs(
@@ -37,7 +36,7 @@ def runs(
     limit: int = 25,
     before: str | None = None,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> None:
     """List durable runs of workflows, the newest first.
 
@@ -54,21 +53,28 @@ def runs(
     json
         Print one JSON document.
     """
-    if state is not None and state not in ("running", "parked", *_ENDED):
-        raise ConfigError(f"there is no run state {state!r}; the states are running, parked, {', '.join(_ENDED)}")
+    if limit < 1:
+        raise ConfigError(f"--limit {limit} would show nothing")
+    older = None if before is None else run_number(before)
+    wanted = RunsWanted(() if state is None else (state,), workflow).validate()
 
-    async def look() -> list[dict[str, Any]]:
-        async with opened(place.settings()) as database:
-            older = None if before is None else run_number(before)
-            found = await list_runs(database, state=state, workflow=workflow, before=older, limit=limit)
-            return [dict(row) for row in found]
+    async def stored(database: Database) -> list[dict[str, Any]]:
+        return [dict(row) for row in await list_run_page(database, wanted, before=older, limit=limit)]
 
-    rows = asyncio.run(look())
+    def served(server: Remote) -> list[dict[str, Any]]:
+        return [
+            served_run(row) for row in server.pages("runs", limit=limit, before=older, state=state, workflow=workflow)
+        ]
+
+    rows = place.ask(stored, served)
     if json:
-        return print_json([plain(row) for row in rows])
+        return print_json(rows)
     if not rows:
         return out().print("no runs: start one with `await app.start(Workflow, ...)`", style="dim")
-    return out().print(_runs_table(rows, datetime.now(UTC)))
+    out().print(_runs_table(rows, datetime.now(UTC)))
+    if len(rows) == limit:
+        out().print(f"\nolder ones: --before r{rows[-1]['id']}", style="dim")
+    return None
 
 
 def run(
@@ -80,7 +86,7 @@ def run(
     app: str | None = None,
     as_workflows: str | None = None,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> int | None:
     """Show one run: where it stands and why, and everything that happened to it; of a dag, the tree of its nodes.
 
@@ -91,111 +97,49 @@ def run(
     arguments
         With --as-workflows: what the program is given.
     at
-        Show the state after this tick instead; of a workflow, this needs --app.
+        Show the state after this tick instead; of a workflow, this needs --app or a server.
     follow
         Of a dag: keep showing it until it has ended; the exit status says whether it succeeded.
     app
-        The application that declares the workflow: app.py.
+        The application that declares the workflow: app.py. A server has it.
     as_workflows
         Instead, run this unmodified program that imports `workflows`, with Tidemill in its place.
     json
         Print one JSON document.
     """
     if as_workflows is not None:
+        from tidemill.flows.compat import run_program
+
         return run_program(as_workflows, [each for each in (id, *arguments) if each is not None])
     if id is None or arguments:
         raise ConfigError("say one run, as `tidemill runs` shows it: `tidemill run r12`")
     wanted = run_number(id)
 
-    async def look() -> tuple[dict[str, Any], list[Any]]:
-        async with opened(place.settings()) as database:
-            row = dict(await show_run(database, wanted))
-            return row, [] if row["kind"] == DAG_KIND else await read_ticks(database, wanted)
+    async def stored(database: Database) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        row = dict(await show_run(database, wanted))
+        told = told_run(row, [explain_run(row)])
+        if told["shape"] == "dag" or at is not None:
+            return told, []
+        told["log"] = stored_log(await read_step_logs(database, wanted))
+        return told, [{"seq": tick["seq"], **decode(tick["data"])} for tick in await read_ticks(database, wanted)]
 
-    row, ticks = asyncio.run(look())
-    if row["kind"] == DAG_KIND:
+    def served(server: Remote) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        row = served_run(server.row("runs", wanted))
+        if row["shape"] == "dag" or at is not None:
+            return row, []
+        row["log"] = served_log(server.get("runs", wanted, "log")["items"])
+        return row, _served_ticks(server, wanted)
+
+    row, ticks = place.ask(stored, served)
+    if row["shape"] == "dag":
+        from tidemill.cli.dagwatch import show_run_of_dag
+
         return show_run_of_dag(wanted, at=at, followed=follow, app=app, json=json, place=place)
     if follow:
         raise ConfigError(f"--follow is for runs of dags, and run r{wanted} is of workflow {row['workflow']}")
     if at is not None:
-        return _print_state_at(row, ticks, at, app, place)
-    if json:
-        told = [{"seq": tick["seq"], **decode(tick["data"], dict[str, Any])} for tick in ticks]
-        return print_json({**plain(row), "ticks": told})
-    return _print_page(row, ticks)
-
-
-def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, place: Place = HERE) -> None:
-    """Send an event to a run: it is stored when this returns, and wakes the run if it sleeps.
-
-    Parameters
-    ----------
-    id
-        The run, as `tidemill runs` shows it: r12.
-    event
-        The name of the event's class.
-    fields
-        The event's fields as a JSON object.
-    app
-        The application that declares the workflow; with it, the event is checked before it is sent.
-    """
-    values = _object(fields)
-
-    async def put() -> None:
-        async with opened(place.settings()) as database:
-            row = await show_run(database, run_number(id))
-            if row["kind"] == DAG_KIND:
-                raise ConfigError(f"run {id} is of a dag: answer what it asks with `tidemill dag submit`")
-            data = _event_of(row["workflow"], event, values, app, place)
-            token = new_token()
-            record = TickRecord("received", time.time(), event=msgspec.Raw(data), token=token)
-            await send_to_run(database, row["id"], encode(record), token=token)
-
-    asyncio.run(put())
-    out().print(f"{event} sent to run r{run_number(id)}")
-
-
-def fork(id: str, /, *, at: int, app: str, place: Place = HERE) -> None:
-    """Start a new run where another was after one of its ticks.
-
-    Parameters
-    ----------
-    id
-        The run, as `tidemill runs` shows it: r12.
-    at
-        The last tick that the new run shares with it.
-    app
-        The application that declares the workflow: app.py.
-    """
-    known = application(app, place)
-    known.acting_as = operator()
-
-    async def begin() -> int:
-        try:
-            return (await known.fork(run_number(id), at=at)).id
-        finally:
-            await known.close()
-
-    out().print(f"run r{asyncio.run(begin())} goes on from tick {at} of run r{run_number(id)}")
-
-
-async def cancel_runs(ids: list[str], place: Place) -> None:
-    """Ask runs to end; each is told by itself."""
-    numbers = [run_number(each) for each in ids]
-    async with opened(place.settings()) as database:
-        for number in numbers:
-            reason = f"cancelled by {operator()}"
-            row = await show_run(database, number)
-            await cancel_run(database, number, cancel_tick(row["kind"], reason), reason=reason)
-            out().print(f"run r{number} was asked to end")
-
-
-def run_number(id: str) -> int:
-    """The number of a run from how people write it: r12, or 12."""
-    text = id.removeprefix("r")
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"{id!r} is not a run: write it as `tidemill runs` shows it, such as r12")
-    return int(text)
+        return print_json(_state_at(row, at, app, place))
+    return print_json({**row, "ticks": ticks}) if json else _print_page(row, ticks)
 
 
 def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Any:
@@ -204,75 +148,81 @@ def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Any:
         took = "" if row["ended_at"] is None else short((row["ended_at"] - row["created_at"]).total_seconds())
         made.add_row(
             f"r{row['id']}", state(row["state"]), row["workflow"], f"{row['seq']:,}", ago(row["created_at"], now), took,
-            cut(row["note"] or ("" if row["owner"] or row["ended_at"] or row["awake"] else "waiting"), 60),
+            cut(row["note"] or ("" if row["owned"] or row["ended_at"] or row["awake"] else "waiting"), 60),
         )  # fmt: skip
     return made
 
 
-def _print_page(row: dict[str, Any], ticks: list[Any]) -> None:
+def _print_page(row: dict[str, Any], ticks: list[dict[str, Any]]) -> None:
     console = out()
     console.print(Text.assemble((f"run r{row['id']}  ", "bold"), state(row["state"]), f"  {row['workflow']}"))
-    console.print(f"  input    {bytes(row['input']).decode()}")
+    console.print(f"  input    {json_text(row['input'])}")
     if row["result"] is not None:
-        console.print(f"  result   {bytes(row['result']).decode()}")
+        console.print(f"  result   {json_text(row['result'])}")
+    if row["note"] and row["note"] not in row["why"]:
+        console.print(f"  note     {row['note']}")
     console.print("\nwhy", style="bold")
-    console.print(f"  {explain_run(row)}")
+    for sentence in row["why"]:
+        console.print(f"  {sentence}")
     console.print("\nticks", style="bold")
-    began: float | None = None
     for tick in ticks:
-        record: TickRecord = decode(tick["data"], TickRecord)
-        began = record.at if began is None else began
-        console.print(f"  {tick['seq']:>5}  +{short(record.at - began):<7} {_told(record)}")
+        console.print(f"  {tick['seq']:>5}  +{short(tick['at'] - ticks[0]['at']):<7} {_told(tick)}")
+    print_log(row["log"])
 
 
-def _told(record: TickRecord) -> str:
-    match record.kind:
+def _told(tick: dict[str, Any]) -> str:
+    work = tick.get("work", 0)
+    match tick["kind"]:
         case "started" | "received":
-            kind = decode(bytes(record.event), dict[str, Any])["type"].rpartition(".")[2]
-            return f"{record.kind} {kind}" + (f" for {record.target}" if record.target else "")
-        case "completed" if record.error is not None:
-            again = "" if record.retry_in is None else f"; trying again in {short(record.retry_in)}"
-            return f"work {record.work} failed: {record.error[0].rpartition('.')[2]}: {record.error[1]}{again}"
+            return f"{tick['kind']} {_bare(tick['event'])}" + (f" for {tick['target']}" if tick.get("target") else "")
+        case "completed" if tick.get("error"):
+            again = f"; trying again in {short(tick['retry_in'])}" if tick.get("retry_in") is not None else ""
+            return f"work {work} failed: {tick['error'][0].rpartition('.')[2]}: {tick['error'][1]}{again}"
         case "completed":
-            kinds = [decode(bytes(event), dict[str, Any])["type"].rpartition(".")[2] for event in record.events]
-            return f"work {record.work} ended with {', '.join(kinds) or 'nothing'}"
+            return f"work {work} ended with {', '.join(map(_bare, tick.get('events', ()))) or 'nothing'}"
         case "noted":
-            note = decode(bytes(record.note), dict[str, Any])
+            note = tick["note"]
             about = note.get("question") or note.get("path") or note.get("name") or note.get("buffer") or ""
-            return f"work {record.work} {note.get('kind')} {about}".rstrip()
+            return f"work {work} {note.get('kind')} {about}".rstrip()
         case "elapsed":
-            return f"timer {record.timer} went off"
+            return f"timer {tick['timer']} went off"
         case "cancel_asked":
-            return f"cancel asked: {record.reason}"
+            return f"cancel asked: {tick['reason']}"
     return "taken up by an owner"
 
 
-def _print_state_at(row: dict[str, Any], ticks: list[Any], at: int, app: str | None, place: Place) -> None:
-    if app is None:
-        raise ConfigError("--at folds the run's ticks and needs its code: say --app app.py")
-    if not 0 <= at <= len(ticks):
-        raise ConfigError(f"run r{row['id']} has ticks 1 to {len(ticks)}; there is no tick {at}")
-    workflow = application(app, place).runs.flows.get(row["workflow"])
-    if workflow is None:
-        raise ConfigError(f"{app} declares no workflow {row['workflow']!r}")
-    folded, timers = relive(workflow.workflow, [decode_tick(tick["data"]) for tick in ticks[:at]])
-    print_json({**decode(encode_state(folded)), "timers": timers})
+def _bare(event: dict[str, Any]) -> str:
+    return event["type"].rpartition(".")[2]
 
 
-def _object(text: str) -> dict[str, Any]:
-    try:
-        values = decode(text)
-    except PayloadError as error:
-        raise ConfigError(f"the event's fields are not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError('the event\'s fields must be a JSON object, such as {"ok": true}')
-    return values
+def _served_ticks(server: Remote, number: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while True:
+        after = found[-1]["seq"] if found else 0
+        page = server.get("runs", number, "ticks", after=after, limit=TICKS_AT_ONCE)["items"]
+        found += [{"seq": tick["seq"], **tick["data"]} for tick in page]
+        if len(page) < TICKS_AT_ONCE:
+            return found
 
 
-def _event_of(workflow: str, event: str, values: dict[str, Any], app: str | None, place: Place) -> bytes:
-    if app is None:
-        return encode({"type": event, "value": values})
-    known = application(app, place).runs.flows.get(workflow)
-    if known is None:
-        raise ConfigError(f"{app} declares no workflow {workflow!r}")
-    return encode_event(named_event(known.workflow, event, values))
+def _state_at(row: dict[str, Any], at: int, app: str | None, place: Reach) -> Any:
+    """The state of a workflow's run after a tick, which takes its code to tell."""
+
+    async def stored(database: Database) -> Any:
+        if app is None:
+            raise ConfigError("--at folds the run's ticks and needs its code: say --app app.py")
+        from tidemill.cli.roles import application
+        from tidemill.flows.fork import relive
+        from tidemill.flows.journal import decode_tick
+        from tidemill.flows.snapshot import encode_state
+
+        ticks = await read_ticks(database, row["id"])
+        if not 0 <= at <= len(ticks):
+            raise ConfigError(f"run r{row['id']} has ticks 1 to {len(ticks)}; there is no tick {at}")
+        workflow = application(app, place).runs.flows.get(row["workflow"])
+        if workflow is None:
+            raise ConfigError(f"{app} declares no workflow {row['workflow']!r}")
+        folded, timers = relive(workflow.workflow, [decode_tick(tick["data"]) for tick in ticks[:at]])
+        return {**decode(encode_state(folded)), "timers": timers}
+
+    return place.ask(stored, lambda server: server.get("runs", row["id"], "state", at=at)["state"])

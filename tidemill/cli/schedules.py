@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.place import HERE, Place, opened, operator
-from tidemill.cli.render import ago, out, plain, print_json, table
+from tidemill.cli.place import ANYWHERE, Reach, operator
+from tidemill.cli.render import ago, out, print_json, table
 from tidemill.core.codec import decode
-from tidemill.core.schedule import Cron, Schedule, describe
+from tidemill.core.schedule import Schedule, describe
+from tidemill.store.database import Database
 from tidemill.store.schedules import list_schedules, run_now, set_paused
+
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
 
 commands = App(name="schedules", help="List schedules; pause, resume or run them.")
 
 
 @commands.default
-def schedules(*, json: bool = False, place: Place = HERE) -> None:
+def schedules(*, json: bool = False, place: Reach = ANYWHERE) -> None:
     """List the schedules and their next fires.
 
     Parameters
@@ -28,16 +32,16 @@ def schedules(*, json: bool = False, place: Place = HERE) -> None:
     json
         Print one JSON document.
     """
-    rows = asyncio.run(_list(place))
+    rows = place.ask(_stored, _served)
     if json:
-        return print_json([plain(row) for row in rows])
+        return print_json(rows)
     if not rows:
         return out().print('no schedules: declare one with @app.task(cron="*/5 * * * *")', style="dim")
     return out().print(schedules_table(rows, datetime.now(UTC)))
 
 
 @commands.command
-def pause(name: str, /, *, place: Place = HERE) -> None:
+def pause(name: str, /, *, place: Reach = ANYWHERE) -> None:
     """Stop a schedule from firing.
 
     Parameters
@@ -45,12 +49,12 @@ def pause(name: str, /, *, place: Place = HERE) -> None:
     name
         The schedule.
     """
-    asyncio.run(_set_paused(place, name, True))
+    _set_paused(place, name, True)
     out().print(f"schedule {name} is paused")
 
 
 @commands.command
-def resume(name: str, /, *, place: Place = HERE) -> None:
+def resume(name: str, /, *, place: Reach = ANYWHERE) -> None:
     """Let a schedule fire again, from now on.
 
     Parameters
@@ -58,12 +62,12 @@ def resume(name: str, /, *, place: Place = HERE) -> None:
     name
         The schedule.
     """
-    asyncio.run(_set_paused(place, name, False))
+    _set_paused(place, name, False)
     out().print(f"schedule {name} fires again")
 
 
 @commands.command
-def run(name: str, /, *, place: Place = HERE) -> None:
+def run(name: str, /, *, place: Reach = ANYWHERE) -> None:
     """Enqueue a schedule's job once, now; prints its id.
 
     Parameters
@@ -71,7 +75,11 @@ def run(name: str, /, *, place: Place = HERE) -> None:
     name
         The schedule.
     """
-    out().print(str(asyncio.run(_run_now(place, name))))
+
+    async def stored(database: Database) -> int:
+        return (await run_now(database, name, by=operator())).id
+
+    out().print(str(place.ask(stored, lambda server: server.post("schedules", name, "run")["id"])))
 
 
 def schedules_table(rows: list[dict[str, Any]], now: datetime) -> Table:
@@ -80,7 +88,7 @@ def schedules_table(rows: list[dict[str, Any]], now: datetime) -> Table:
     for row in rows:
         made.add_row(
             row["name"],
-            when(decode(row["spec"], Schedule)),
+            row["when"],
             row["task"],
             row["queue"],
             Text("paused", style="yellow") if row["paused"] else ago(row["next_fire"], now),
@@ -91,23 +99,23 @@ def schedules_table(rows: list[dict[str, Any]], now: datetime) -> Table:
     return made
 
 
-def when(spec: Schedule) -> str:
-    """A schedule as its author wrote it."""
-    if isinstance(spec, Cron):
-        return spec.expr if spec.timezone == "UTC" else f"{spec.expr}  {spec.timezone}"
-    return describe(spec)
+async def _stored(database: Database) -> list[dict[str, Any]]:
+    return [
+        {**_without(dict(row), "spec"), "when": describe(decode(row["spec"], Schedule))}
+        for row in await list_schedules(database)
+    ]
 
 
-async def _list(place: Place) -> list[dict[str, Any]]:
-    async with opened(place.settings()) as database:
-        return [dict(row) for row in await list_schedules(database)]
+def _served(server: Remote) -> list[dict[str, Any]]:
+    return [_without(row, "then") for row in server.items("schedules")]
 
 
-async def _set_paused(place: Place, name: str, paused: bool) -> None:
-    async with opened(place.settings()) as database:
-        await set_paused(database, name, paused, by=operator())
+def _without(row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {each: value for each, value in row.items() if each != name}
 
 
-async def _run_now(place: Place, name: str) -> int:
-    async with opened(place.settings()) as database:
-        return (await run_now(database, name, by=operator())).id
+def _set_paused(place: Reach, name: str, paused: bool) -> None:
+    place.ask(
+        lambda database: set_paused(database, name, paused, by=operator()),
+        lambda server: server.post("schedules", name, "pause" if paused else "resume"),
+    )

@@ -17,6 +17,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.supervisor import ChildSpec, Supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
+from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database
 
 
@@ -30,6 +31,7 @@ def up(
     server: Annotated[bool, Parameter(negative="--no-server")] = True,
     port: int | None = None,
     read_only: bool = False,
+    grpc: str | None = None,
     metrics: str | None = None,
     place: Place = HERE,
 ) -> int:
@@ -51,18 +53,25 @@ def up(
         Where; any that is free, if not given and the usual one is taken.
     read_only
         Let nobody change anything through the server.
+    grpc
+        Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434.
     metrics
         Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
     if workers < 1:
         raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
+    if grpc is not None and not server:
+        raise ConfigError("--grpc is served by the server: leave out --no-server")
+    if not ServerSettings(grpc=grpc).is_local:
+        raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
     known = application(app, place, metrics=metrics)
     shapes = (known.runs.declares_any, known.pipelines.declared, known.streams.declared, known.monitors)
-    idle = not known.tasks and any(shapes)
+    idle = not known.tasks and any(shapes) and known.settings.workflow_folder is None
     queues = () if idle else served_queues(known, queue, concurrency)
     children = tree(known, app, queue, concurrency, workers if queues else 0, place)
     if server:
-        children.append(ChildSpec("server", role_command("server", app, *_served(port, read_only), *place.options())))
+        options = _served(port, read_only, grpc)
+        children.append(ChildSpec("server", role_command("server", app, *options, *place.options())))
     return asyncio.run(_run(known, children, queues))
 
 
@@ -72,7 +81,7 @@ def tree(
     """The children to keep running."""
     names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]
     command = worker_command(app, queue, concurrency, place)
-    alone = [name for name, some in (("pipeline", known.pipelines.declared), ("monitor", known.monitors)) if some]
+    alone = [name for name, some in (("pipeline", known.pipelines.are_kept), ("monitor", known.monitors)) if some]
     return [
         ChildSpec("orchestrator", role_command("orchestrator", app, *place.options())),
         *(ChildSpec(name, command) for name in names),
@@ -90,9 +99,13 @@ def tree(
     ]
 
 
-def _served(port: int | None, read_only: bool) -> list[str]:
-    where = ["--or-any-port"] if port is None else [f"--port={port}"]
-    return [*where, "--read-only"] if read_only else where
+def _served(port: int | None, read_only: bool, grpc: str | None) -> list[str]:
+    options = ["--or-any-port"] if port is None else [f"--port={port}"]
+    if read_only:
+        options.append("--read-only")
+    if grpc is not None:
+        options.append(f"--grpc={grpc}")
+    return options
 
 
 async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.place import HERE, Place, opened, operator
-from tidemill.cli.render import ago, names, out, plain, print_json, state, table
+from tidemill.cli.place import ANYWHERE, Reach, operator
+from tidemill.cli.render import ago, names, out, print_json, read_json, state, table
+from tidemill.store.database import Database
 from tidemill.store.workers import Mode, list_workers, set_control
+
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
 
 commands = App(name="workers", help="List workers; pause, drain, stop or resume them.")
 
 
 @commands.default
-def workers(*, json: bool = False, place: Place = HERE) -> None:
+def workers(*, json: bool = False, place: Reach = ANYWHERE) -> None:
     """List the workers that live, and those that ended in the last hour.
 
     Parameters
@@ -27,16 +30,16 @@ def workers(*, json: bool = False, place: Place = HERE) -> None:
     json
         Print one JSON document.
     """
-    rows = asyncio.run(_list(place))
+    rows = place.ask(_list, lambda server: server.items("workers"))
     if json:
-        return print_json([plain(row) for row in rows])
+        return print_json(rows)
     if not rows:
         return out().print("no worker runs: tidemill worker app.py", style="dim")
     return out().print(workers_table(rows, datetime.now(UTC)))
 
 
 @commands.command
-def pause(host: str, queue: str, /, *, place: Place = HERE) -> None:
+def pause(host: str, queue: str, /, *, place: Reach = ANYWHERE) -> None:
     """Let workers take no more jobs; those in hand finish.
 
     Parameters
@@ -46,11 +49,11 @@ def pause(host: str, queue: str, /, *, place: Place = HERE) -> None:
     queue
         The queue; '*' for all.
     """
-    asyncio.run(_control(place, host, queue, "pause"))
+    _control(place, host, queue, "pause")
 
 
 @commands.command
-def drain(host: str, queue: str, /, *, place: Place = HERE) -> None:
+def drain(host: str, queue: str, /, *, place: Reach = ANYWHERE) -> None:
     """Let workers take no more jobs and give back those that have not started; running ones finish.
 
     Parameters
@@ -60,11 +63,11 @@ def drain(host: str, queue: str, /, *, place: Place = HERE) -> None:
     queue
         The queue; '*' for all.
     """
-    asyncio.run(_control(place, host, queue, "drain"))
+    _control(place, host, queue, "drain")
 
 
 @commands.command
-def stop(host: str, queue: str, /, *, place: Place = HERE) -> None:
+def stop(host: str, queue: str, /, *, place: Reach = ANYWHERE) -> None:
     """Let workers give back everything, running jobs too; the processes stay.
 
     Parameters
@@ -74,11 +77,11 @@ def stop(host: str, queue: str, /, *, place: Place = HERE) -> None:
     queue
         The queue; '*' for all.
     """
-    asyncio.run(_control(place, host, queue, "stop"))
+    _control(place, host, queue, "stop")
 
 
 @commands.command
-def resume(host: str, queue: str, /, *, place: Place = HERE) -> None:
+def resume(host: str, queue: str, /, *, place: Reach = ANYWHERE) -> None:
     """Let workers work again.
 
     Parameters
@@ -88,7 +91,7 @@ def resume(host: str, queue: str, /, *, place: Place = HERE) -> None:
     queue
         The queue; '*' for all.
     """
-    asyncio.run(_control(place, host, queue, "run"))
+    _control(place, host, queue, "run")
 
 
 def workers_table(rows: list[dict[str, Any]], now: datetime) -> Table:
@@ -120,20 +123,26 @@ def _remark(row: Mapping[str, Any], now: datetime) -> Text:
     return Text(f"models: {names(row['models'])}" if row["models"] else "")
 
 
-async def _list(place: Place) -> list[dict[str, Any]]:
-    async with opened(place.settings()) as database:
-        return [dict(row) for row in await list_workers(database)]
+async def _list(database: Database) -> list[dict[str, Any]]:
+    return [{**row, "versions": read_json(row["versions"])} for row in await list_workers(database)]
 
 
-async def _control(place: Place, host: str, queue: str, mode: Mode) -> None:
-    async with opened(place.settings()) as database:
+def _control(place: Reach, host: str, queue: str, mode: Mode) -> None:
+    async def stored(database: Database) -> tuple[str, int]:
         before = await set_control(database, host, queue, mode, by=operator())
-        meant = [row for row in await list_workers(database, ended_within=0.0) if _is_meant(dict(row), host, queue)]
+        living = await list_workers(database, ended_within=0.0)
+        return before, sum(_is_meant(dict(row), host, queue) for row in living)
+
+    def served(server: Remote) -> tuple[str, int]:
+        done = server.post("workers", "control", body={"mode": mode, "host": host, "queue": queue})
+        return done["before"], done["workers"]
+
+    before, meant = place.ask(stored, served)
     if mode == "run" and before == "run":
         out().print(f"nothing was held for {host}/{queue}: the remarks of `tidemill workers` show what is")
         return
     verb = "runs again" if mode == "run" else mode
-    who = "1 worker" if len(meant) == 1 else f"{len(meant)} workers"
+    who = "1 worker" if meant == 1 else f"{meant} workers"
     out().print(f"{host}/{queue}: {verb} (was {before}); {who} concerned now")
 
 

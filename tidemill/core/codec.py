@@ -57,7 +57,10 @@ def encode(value: Any) -> bytes:
         raise PayloadError(f"this value cannot be stored as JSON: {error}") from error
     if _NULL in data:
         # The encoder quietly writes null for a float that JSON does not have.
-        place = find_no_number(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True), "$")
+        try:
+            place = find_no_number(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True), "$")
+        except RecursionError as error:
+            raise PayloadError("this value cannot be stored as JSON: it is nested too deeply") from error
         if place is not None:
             raise PayloadError(f"this value cannot be stored as JSON: NaN or an infinity - at `{place}`")
     return data

@@ -7,6 +7,14 @@ message of a `TidemillError` and nothing else; any other exception is a defect o
 from __future__ import annotations
 
 
+def words_of(error: BaseException) -> str:
+    """What an exception says; not every exception can say anything."""
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
+        return f"(its message cannot be read: {type(broken).__name__})"
+
+
 class TidemillError(Exception):
     """The root of all errors that Tidemill raises on purpose."""
 

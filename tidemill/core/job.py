@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.retry import RetryPolicy
 
@@ -19,6 +20,7 @@ FINAL_STATES: tuple[FinalState, ...] = ("succeeded", "failed", "cancelled", "exp
 PRIORITIES = range(10)
 DEFAULT_PRIORITY = 5
 DEFAULT_QUEUE = "default"
+MOST_OF_A_KEY = 1800
 
 
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,7 +51,7 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job to be enqueued. Times are seconds; `delay` counts from the database's clock."""
+    """A job to be enqueued. Times are seconds; `delay` and `deadline_in` count from the database's clock."""
 
     queue: str
     task: str
@@ -58,6 +60,7 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
     delay: float = 0.0
     at: float | None = None
     deadline: float | None = None
+    deadline_in: float | None = None
     unique_key: str | None = None
     unique_for: float | None = None
     concurrency_key: str | None = None
@@ -86,6 +89,10 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
                 )
         if self.at is not None and self.delay:
             raise ConfigError("give either delay= or at=, not both")
+        if self.unique_key is not None:
+            check_key("unique_key", self.unique_key)
+        if self.concurrency_key is not None:
+            check_key("concurrency_key", self.concurrency_key)
         if self.unique_for is not None and self.unique_key is None:
             raise ConfigError("unique_for= needs a unique_key=")
         if self.concurrency_max < 1:
@@ -152,6 +159,13 @@ class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     traceback: str = ""
     worker: str = ""
+
+
+def check_key(what: str, key: object) -> str:
+    """A key as it may be stored and looked up: text, and no more of it than an index takes."""
+    if isinstance(key, str) and key == storable(key) and len(key.encode()) <= MOST_OF_A_KEY:
+        return key
+    raise ConfigError(f"{what}={key!r:.100} will not do: write a text of at most {MOST_OF_A_KEY} bytes, without NUL")
 
 
 def check_name(what: str, name: str) -> str:

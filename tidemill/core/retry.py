@@ -33,6 +33,9 @@ import msgspec
 from tidemill.core.duration import Duration, format_duration, jitter_fraction, parse_duration
 from tidemill.core.errors import ConfigError
 
+#: As many as are counted with a job.
+MOST_TRIES = 32_767
+
 
 class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """How often and when a job is tried again. Make one with `retry(...)`, which checks it.
@@ -145,8 +148,8 @@ def retry(
 def validate(policy: RetryPolicy) -> None:
     """Raise a ConfigError that names the first field which makes no sense."""
     checks = (
-        ("max_attempts", _is_count(policy.max_attempts), "a whole number of 1 or more"),
-        ("max_losses", _is_count(policy.max_losses), "a whole number of 1 or more"),
+        ("max_attempts", _is_count(policy.max_attempts), f"a whole number from 1 to {MOST_TRIES}"),
+        ("max_losses", _is_count(policy.max_losses), f"a whole number from 1 to {MOST_TRIES}"),
         ("factor", _is_within(policy.factor, 1.0, math.inf), "a number of 1 or more"),
         ("jitter", _is_within(policy.jitter, 0.0, 1.0), "a fraction from 0 to 1"),
         ("cap", policy.cap >= policy.backoff, f"at least the backoff, {format_duration(policy.backoff)}"),
@@ -259,7 +262,7 @@ def _without_builtins(path: str) -> str:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_TRIES
 
 
 def _is_within(value: object, low: float, high: float) -> bool:

@@ -129,6 +129,8 @@ class EndRun(msgspec.Struct, frozen=True, tag="end_run"):
     state: str
     result: Any = None
     error: Any = None
+    why: str = ""
+    """For whoever looks at it later, where neither result nor error tells."""
 
 
 Command = RunWork | StopWork | Answer | SetTimer | DropTimer | Publish | EndRun

@@ -95,12 +95,6 @@ def nodes_json(view: View) -> list[dict[str, Any]]:
     ]
 
 
-def counts(view: View) -> tuple[int, int]:
-    """How many nodes have ended, and how many there are."""
-    rows = tree(view.program, view.state)
-    return sum(row.status in FINAL for row in rows), len(rows)
-
-
 def jobs_by_node(view: View) -> dict[str, list[Job]]:
     """The unfinished jobs of each node."""
     found: dict[str, list[Job]] = {}

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
-from tidemill.core.errors import TidemillError
 from tidemill.engine.enqueuer import Enqueuer
 from tidemill.engine.portal import Portal
 from tidemill.store.database import Database
@@ -42,7 +41,7 @@ class Access:
             opening = self._opening[loop] = loop.create_task(self._connect(), name="tidemill-open")
         try:
             return await asyncio.shield(opening)
-        except TidemillError:
+        except Exception:
             if self._opening.get(loop) is opening:
                 del self._opening[loop]
             raise
@@ -50,7 +49,7 @@ class Access:
     def call(self, work: Callable[[Way], Awaitable[T]]) -> T:
         """Do async work from plain code, on a loop in a thread of its own."""
         with self._lock:
-            if self._portal is None:
+            if self._portal is None or not self._portal.is_alive:  # A fork of this process has none of its threads.
                 self._portal = Portal()
             portal = self._portal
 

@@ -1,4 +1,4 @@
-"""What an attempt at a job logs, kept for people to see: the last lines, and no more of them than fit.
+"""What an attempt at a job or at a step logs, kept for people to see: the last lines, and no more of them than fit.
 
 Lines come from structlog and from Python's own logging, in the processes whose logs Tidemill has set up
 (`engine.logs`); what a task prints is not among them. One lock a line: a task may log from several threads.
@@ -10,7 +10,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Protocol
 
 from tidemill.core.codec import encode, storable
 
@@ -21,6 +22,25 @@ MOST_OF_A_FIELD = 1_000
 
 #: What every line has anyway, or what the page shows elsewhere.
 _KNOWN = frozenset({"event", "level", "job", "task", "attempt", "exc_info", "timestamp", "exception"})
+
+
+class KeepsLines(Protocol):
+    """An attempt that keeps what is logged in it; from any thread."""
+
+    def keep_line(self, line: bytes) -> None: ...
+
+
+_listener: ContextVar[KeepsLines] = ContextVar("tidemill_lines")
+
+
+def listen(attempt: KeepsLines) -> None:
+    """Have what the calling context logs from here on kept with this attempt."""
+    _listener.set(attempt)
+
+
+def find_listener() -> KeepsLines | None:
+    """The attempt that the calling code runs in, if any."""
+    return _listener.get(None)
 
 
 class Lines:

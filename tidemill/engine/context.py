@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.engine.captured import Lines
+from tidemill.engine.captured import Lines, listen
 
 if TYPE_CHECKING:
     from tidemill.engine.models import ModelUse
@@ -134,3 +134,4 @@ def find_current_job() -> RunningJob | None:
 def enter_job(job: RunningJob) -> None:
     """Make this the current job for the rest of the calling context."""
     _current.set(job)
+    listen(job)

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import structlog
@@ -38,6 +39,7 @@ from tidemill.engine.seams import InvokeContext, NodeCall, within
 from tidemill.engine.task import Task, encode_result
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.tracing import is_tracing, run_traced
+from tidemill.engine.threads import caught
 from tidemill.store.joblog import AttemptLog
 from tidemill.store.turns import UNWANTED
 
@@ -345,7 +347,7 @@ class Hands:
 
     async def _in_thread(self, slot: Slot, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
-        future = self._threads.submit(context.run, _call, task.function, kwargs)
+        future = self._threads.submit(context.run, caught, partial(task.function, **kwargs))
         try:
             result, error = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -385,11 +387,3 @@ def log_of(job: RunningJob) -> AttemptLog:
     """What an attempt has logged so far."""
     began_at, dropped, lines = (job.lines or Lines()).take()
     return AttemptLog(job.id, job.attempt, began_at, dropped, lines)
-
-
-def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[Any, BaseException | None]:
-    """What a function returned, or what it raised: a future cannot carry every exception from a thread."""
-    try:
-        return function(**kwargs), None
-    except BaseException as error:  # noqa: BLE001 - raised again on the loop
-        return None, error

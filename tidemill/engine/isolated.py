@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
@@ -57,8 +58,11 @@ def serve(app_path: str) -> None:
     mouth = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
 
+    speaking = threading.Lock()  # A task may log from several threads, and a long line is written in pieces.
+
     def say(word: Word) -> None:
-        mouth.write(encode(word) + b"\n")
+        with speaking:
+            mouth.write(encode(word) + b"\n")
 
     app = load_app(app_path)
     configure_logs(app.settings.log_level, app.settings.log_format)

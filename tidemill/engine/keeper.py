@@ -23,10 +23,10 @@ from tidemill.core.codec import decode, storable
 from tidemill.core.errors import LeaseLostError, StoreError
 from tidemill.core.ticks import Elapsed, Tick
 from tidemill.engine.numbers import RunNumbers
-from tidemill.engine.runstore import CLASHES, RunStore
+from tidemill.engine.runstore import RunStore
 from tidemill.engine.stored import RunKind, StoredRun, Unopened, WorkEnd
 from tidemill.engine.writer import TurnWriter
-from tidemill.store.database import Connection, is_away, is_full
+from tidemill.store.database import CLASHES, Connection, is_away, is_full, is_passing
 from tidemill.store.turns import RunTurn
 from tidemill.store.workers import WorkerCard
 from tidemill.version import VERSION
@@ -314,7 +314,7 @@ class RunKeeper:
             try:
                 await self._store.clear_away()
             except Exception as error:
-                if not (is_away(error) or is_full(error) or isinstance(error, CLASHES)):
+                if not is_passing(error):
                     raise
 
     async def _wake_sleepers(self) -> None:

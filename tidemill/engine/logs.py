@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from tidemill.engine.captured import write_line
+from tidemill.engine.captured import find_listener, write_line
 from tidemill.engine.context import find_current_job
 
 
@@ -56,10 +56,10 @@ def add_job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Muta
 
 
 def keep_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Keep a line with the job that it was logged in."""
-    job = find_current_job()
-    if job is not None:
-        job.keep_line(write_line(event, _trace_of(event.get("exc_info"))))
+    """Keep a line with the attempt at a job or a step that it was logged in."""
+    attempt = find_listener()
+    if attempt is not None:
+        attempt.keep_line(write_line(event, _trace_of(event.get("exc_info"))))
     return event
 
 

@@ -20,11 +20,12 @@ from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.outcome import after_loss, record
 from tidemill.engine.telemetry.meter import Meter, Reporter
 from tidemill.store import retention, sweeps
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_passing
 from tidemill.store.eventlog import keep_log
 from tidemill.store.joblog import keep_job_log
 from tidemill.store.migrate import OWN_CHAIN, Chain, migrate
 from tidemill.store.retained import read_retention
+from tidemill.store.runlog import keep_run_log
 from tidemill.store.runs import forget_runs
 from tidemill.store.telemetry import forget_telemetry
 from tidemill.store.turns import cancel_unwanted
@@ -91,9 +92,9 @@ class Orchestrator:
                 await self._reporter.report_when_due()
                 self._ready.set()
             except Exception as error:
-                if not (is_away(error) or is_full(error)):
+                if not is_passing(error):
                     raise
-                log.warning("the database is away", error=str(error))
+                log.warning("this round could not be ended: the next one does it", error=str(error))
             try:
                 async with asyncio.timeout(self.settings.sweep):
                     await self._stop.wait()
@@ -135,6 +136,7 @@ class Orchestrator:
         if dropped := await retention.drop_partitions(self._database, today, keep_days=jobs):
             log.info("history dropped", partitions=dropped)
         await keep_job_log(self._database, today, keep_days=jobs)
+        await keep_run_log(self._database, today, keep_days=runs)
         await keep_log(self._database, today, keep_days=wanted.events or self.settings.keep_days)
         await retention.forget_leftovers(self._database)
         await forget_telemetry(self._database)

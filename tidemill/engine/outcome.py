@@ -12,7 +12,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.duration import format_duration
-from tidemill.core.errors import PayloadError
+from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.core.retry import (
     Discard,
@@ -172,12 +172,8 @@ def _lineage(error: BaseException) -> tuple[str, ...]:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, in a form that can be kept; not every exception can say anything."""
-    try:
-        text = str(error)
-    except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
-        text = f"(its message cannot be read: {type(broken).__name__})"
-    return storable(_shortened(text, MOST_MESSAGE))
+    """What an exception says, in a form that can be kept."""
+    return storable(_shortened(words_of(error), MOST_MESSAGE))
 
 
 def trace_of(error: BaseException) -> str:

@@ -18,6 +18,10 @@ class Portal:
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidemill-portal", daemon=True)
         self._thread.start()
 
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine, run in the portal's thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

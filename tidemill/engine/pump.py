@@ -19,7 +19,7 @@ from tidemill.engine.affinity import Affinity
 from tidemill.engine.fairness import Appetite, share_room
 from tidemill.engine.hands import Hands
 from tidemill.store.claims import Claims
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import CLASHES, Database, is_away, is_full
 from tidemill.store.joblog import write_logs
 from tidemill.store.modelclaims import ModelClaims
 
@@ -98,6 +98,10 @@ class Pump:
                         self._strays_at.pop(0)
                         await self._release_strays(claims, unwritten)
                     unwritten = await self._take_turn(claims, unwritten)
+                except CLASHES as error:
+                    log.info("met another statement head-on: saying it again", error=str(error))
+                    self._strays_at = [self._clock.monotonic()]  # The turn may have claimed some before it.
+                    self.look()
                 except Exception as error:
                     if not (is_away(error) or is_full(error)):
                         raise

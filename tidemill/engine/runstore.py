@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import asyncpg
+import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.engine.hands import Hands
@@ -20,6 +20,7 @@ from tidemill.engine.isolation import Children
 from tidemill.engine.lifeline import Lifeline
 from tidemill.store.database import Connection, Database, is_away
 from tidemill.store.migrate import wait_for_schema
+from tidemill.store.runlog import write_step_logs
 from tidemill.store.runs import (
     CLAIM_RUNS,
     DUE_INBOX,
@@ -39,13 +40,12 @@ from tidemill.store.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_
 from tidemill.store.wake import Listener
 from tidemill.store.workers import END_WORKER, WorkerCard, register_worker
 
+log = structlog.get_logger("tidemill.runs")
+
 Row = Mapping[str, Any]
 
 #: What is stored of runs: the newest snapshot of each, and the ticks after it.
 Loaded = tuple[dict[int, bytes], dict[int, list[bytes]]]
-
-#: Two statements met head-on: one of them has to be said again.
-CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class RunStore(Protocol):
@@ -195,14 +195,27 @@ class PostgresRuns:
         if connection is None or connection.is_closed():
             connection = await self._database.connect_to_look_up()
         try:
-            return await commit_turn(self._database, connection, owner, number, turns)
+            mine = await commit_turn(self._database, connection, owner, number, turns)
+            await self._write_logs(connection, turns)
+            return mine
         finally:
             self._free.append(connection)
 
     async def commit_within(self, connection: Any, owner: int, number: int, turn: RunTurn) -> set[int]:
         mine = await commit_turn(self._database, connection, owner, number, [turn])
         await connection.execute("COMMIT" if mine else "ROLLBACK")
+        await self._write_logs(connection, [turn])
         return mine
+
+    async def _write_logs(self, connection: Any, turns: Sequence[RunTurn]) -> None:
+        """Keep what steps logged. No turn fails for that: it is written by now."""
+        logs = [each for turn in turns for each in turn.logs]
+        if not logs:
+            return
+        try:
+            await write_step_logs(self._database, connection, logs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, only lines are lost
+            log.warning("what steps logged cannot be kept", attempts=len(logs), error=str(error))
 
     async def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
         numbers, lasts = [turn.run_id for turn in turns], [turn.last for turn in turns]

@@ -19,7 +19,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.job import NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
 from tidemill.engine.telemetry.tracing import enqueueing
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_passing
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.schedules import SCHEDULES_CHANNEL, Declared, declare_schedules, fire_due, next_scheduled
 from tidemill.store.wake import Listener
@@ -63,7 +63,7 @@ class Scheduler:
         await self._database.open()
         await wait_for_schema(self._database)
         if self._app is not None:
-            await declare_schedules(self._database, self._app, self._declared, self._clock.now())
+            await declare_schedules(self._database, self._app, self._declared)
         listener = Listener(self._database)
         listener.on(SCHEDULES_CHANNEL, lambda _: self._news.set())
         async with asyncio.TaskGroup() as group:
@@ -83,13 +83,15 @@ class Scheduler:
             for fired in await fire_due(self._database, _plan, self._place):
                 if fired.jobs and self._is_worth_telling(fired.schedule):
                     log.info("schedule fired", schedule=fired.schedule, jobs=[job.id for job in fired.jobs[:5]])
+                if fired.problem is not None:
+                    log.error("A SCHEDULE CANNOT BE FIRED HERE", schedule=fired.schedule, why=fired.problem)
                 if fired.missed:
                     log.warning("fires were missed", schedule=fired.schedule, missed=fired.missed)
             wait = await next_scheduled(self._database)
         except Exception as error:
-            if not (is_away(error) or is_full(error)):
+            if not is_passing(error):
                 raise
-            log.warning("the database is away", error=str(error))
+            log.warning("nothing can be fired now: trying again", error=str(error))
             return 1.0
         return SAFETY_POLL if wait is None else min(SAFETY_POLL, max(wait, 0.0))
 

@@ -57,14 +57,20 @@ class Seams(msgspec.Struct, frozen=True):
 
 
 class ResolvingTasks(TaskBook):
-    """The tasks of an application, and those that its host finds by name."""
+    """The tasks of an application, those of its workflow files, and those that its host finds by name."""
 
-    def __init__(self, resolve: NodeResolver | None = None) -> None:
+    def __init__(
+        self,
+        resolve: NodeResolver | None = None,
+        filed: Callable[[str], Task[Any, Any] | None] = lambda name: None,
+    ) -> None:
+        """`filed` finds what a file declares now: asked every time, for files change."""
         super().__init__()
         self._resolve = resolve
+        self._filed = filed
 
     def __getitem__(self, name: str) -> Task[Any, Any]:
-        found = self._tasks.get(name)
+        found = self._tasks.get(name) or self._filed(name)
         if found is None and self._resolve is not None:
             function = _resolved(self._resolve, name)
             if function is not None:

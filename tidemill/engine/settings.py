@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True):
     sample_every: float = 5.0
     """How often to sample what this host uses; 0 for never."""
     workflow_folder: str | None = None
-    """The folder of workflow files that the console's editor may read and change; unset means none."""
+    """The folder of workflow files that are run, and that the console's editor may change; unset means none."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "auto"

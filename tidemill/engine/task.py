@@ -10,7 +10,7 @@ import msgspec
 
 from tidemill.core.codec import Signature, encode
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
-from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_name
+from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_key, check_name
 from tidemill.core.retry import RetryPolicy
 from tidemill.core.schedule import Catchup, Schedule
 
@@ -90,9 +90,10 @@ class Task(Generic[P, R]):
         if template is None or "{" not in template:
             return template
         try:
-            return template.format_map(self.signature.load(args))
+            made = template.format_map(self.signature.load(args))
         except (KeyError, IndexError, AttributeError, ValueError) as error:
             raise PayloadError(f"task {self.name}: concurrency_key {template!r} does not fit: {error!r}") from error
+        return check_key("concurrency_key", made)
 
     def new_job(
         self, args: bytes, *, origin: Origin | None = None, required_model: str | None = None, **changes: Any

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -23,10 +22,10 @@ def read_wish(wish: Mapping[str, Any], task: Task[Any, Any]) -> dict[str, Any]:
             continue
         if name in ("delay", "unique_for"):
             fields[name] = parse_duration(value, what=name)
-        elif name == "at":
+        elif name == "deadline" and not isinstance(value, datetime):
+            fields["deadline_in"] = parse_duration(value, what=name)
+        elif name in ("at", "deadline"):
             fields[name] = _moment(name, value)
-        elif name == "deadline":
-            fields[name] = _deadline(value)
         elif name == "tags":
             fields[name] = (*task.options.tags, *_words(value))
         elif name == "concurrency":
@@ -44,13 +43,6 @@ def _moment(what: str, value: Any) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     raise ConfigError(f"{what}={value!r} is neither a datetime nor seconds since 1970")
-
-
-def _deadline(value: Any) -> float:
-    """A moment as it stands, or a duration from now on."""
-    if isinstance(value, datetime):
-        return _moment("deadline", value)
-    return time.time() + parse_duration(value, what="deadline")
 
 
 def _words(value: Any) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from tidemill.engine.seams import InvokeContext
 from tidemill.engine.task import Task
 from tidemill.engine.telemetry.meter import Reporter
 from tidemill.store.claims import find_cancels, report_progress
-from tidemill.store.database import Database
+from tidemill.store.database import Database, is_passing
 from tidemill.store.joblog import write_logs
 from tidemill.store.jobs import JOBS_CHANNEL
 from tidemill.store.migrate import wait_for_schema
@@ -322,15 +322,23 @@ class Worker:
         """Write what running jobs report, a few times a second and all in one statement."""
         while True:
             await asyncio.sleep(PROGRESS_EVERY)
-            await self._show_lines()
-            told = [slot.job for slot in self.hands.slots.values() if slot.job.reported]
-            if not told:
-                continue
-            for job in told:
-                job.reported = False
-            await report_progress(
-                self._database, self.worker_id, [(job.id, job.attempt, job.progress, job.note) for job in told]
-            )
+            try:
+                await self._show_lines()
+                await self._show_reports()
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                log.debug("progress cannot be shown now", worker=self.name, error=str(error))
+
+    async def _show_reports(self) -> None:
+        told = [slot.job for slot in self.hands.slots.values() if slot.job.reported]
+        if not told:
+            return
+        for job in told:
+            job.reported = False
+        await report_progress(
+            self._database, self.worker_id, [(job.id, job.attempt, job.progress, job.note) for job in told]
+        )
 
     async def _show_lines(self) -> None:
         """Write what running jobs have logged; those that end soon write it themselves when they do."""

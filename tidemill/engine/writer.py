@@ -14,8 +14,8 @@ import asyncio
 import structlog
 
 from tidemill.core.codec import storable
-from tidemill.engine.runstore import CLASHES, RunStore
-from tidemill.store.database import is_away, is_full
+from tidemill.engine.runstore import RunStore
+from tidemill.store.database import CLASHES, is_away, is_full
 from tidemill.store.turns import RunTurn
 
 log = structlog.get_logger("tidemill.runs")

@@ -12,8 +12,11 @@ import msgspec
 
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import PayloadError
-from tidemill.core.ticks import Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
+from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
+from tidemill.engine.captured import listen
+from tidemill.engine.loop import RunLoop
 from tidemill.engine.stored import Begun, StoredRun, WorkEnd
+from tidemill.flows.asking import Questionnaire
 from tidemill.flows.away import ended_elsewhere, step_job
 from tidemill.flows.declared import declared
 from tidemill.flows.errors import WorkflowRuntimeError
@@ -26,10 +29,12 @@ from tidemill.flows.runner import FlowRun
 from tidemill.flows.signature import StepSpec
 from tidemill.flows.state import FlowState, Work
 from tidemill.flows.store import StateCell
+from tidemill.flows.talk import StepTalk, Talk
 from tidemill.flows.validate import find_state_type
 from tidemill.flows.values import encode_packed
 from tidemill.flows.wire import decode_event
 from tidemill.store.database import Connection
+from tidemill.store.runlog import StepLog
 from tidemill.store.turns import JobRow, NewRun, RunTurn, job_row
 
 if TYPE_CHECKING:
@@ -95,12 +100,19 @@ class DurableRun(StoredRun, FlowRun):
         self._in_transaction = asyncio.Lock()
         self._transaction: tuple[int, Connection] | None = None
         self._records: dict[int, TickRecord] = {}  # of outcomes and notes that have been encoded on their way in
+        self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
+        self._talk = Talk(number, self._home, self._write_logs)
         self.own(keeper, number, stored=stored, new=new)
 
     def now(self) -> float:
         return self._keeper.clock.now()
 
     # -- journaling -------------------------------------------------------------------------------
+
+    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+        super().journal(loop, ticks, commands)
+        if not self.let_go:
+            self._questionnaire.follow(loop.state, ticks, self.turn())
 
     def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
         record = None
@@ -153,12 +165,15 @@ class DurableRun(StoredRun, FlowRun):
             self.turn().shown.append(data)
 
     def write_end(self, turn: RunTurn, end: EndRun) -> None:
+        turn.logs += self._talk.take()
         turn.result = None if end.result is None else encode_packed(end.result)
         if end.error is not None:
             turn.error = encode({"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback})
             turn.note = storable(f"{end.error.kind.rpartition('.')[2]}: {end.error.message}")
         elif end.state == "timed_out":
             turn.note = self._timeout_message()
+        elif end.why:
+            turn.note = storable(end.why)
 
     def stop_all(self) -> None:
         for task in list(self._tasks.values()):
@@ -245,7 +260,15 @@ class DurableRun(StoredRun, FlowRun):
 
     # -- running steps ----------------------------------------------------------------------------
 
+    def begun(self, work: Work) -> None:
+        listen(StepTalk(self._talk, work))
+
+    def _write_logs(self, logs: list[StepLog]) -> None:
+        if logs and not self.let_go and self.loop.state.status == "running":
+            self.turn().logs += logs
+
     def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
+        self._write_logs(self._talk.ended(work))
         try:
             super().ended(spec, work, ended)
         except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's

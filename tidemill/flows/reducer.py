@@ -32,6 +32,7 @@ from tidemill.flows.drafts import settle, write
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.events import (
     CollectionReleaseEvent,
+    HumanResponseEvent,
     InputRequiredEvent,
     StepFailedEvent,
     StopEvent,
@@ -85,7 +86,8 @@ class FlowProgram:
         elif kind is Elapsed:
             self._elapsed(state, tick, out)  # pyright: ignore[reportArgumentType]
         elif kind is CancelAsked:
-            self._end(state, out, "cancelled", event=WorkflowCancelledEvent())
+            why = tick.reason  # pyright: ignore[reportAttributeAccessIssue]
+            self._end(state, out, "cancelled", event=WorkflowCancelledEvent(), why=why)
         elif kind is Resumed:
             self._resumed(state, tick, out)  # pyright: ignore[reportArgumentType]
         if state.status == "running":
@@ -107,6 +109,8 @@ class FlowProgram:
         self.route(state, Parcel(tick.input), tick.at, out)
 
     def _received(self, state: FlowState, tick: Received, out: list[Command]) -> None:
+        if state.prompts and isinstance(tick.event, HumanResponseEvent):
+            state.prompts.popleft()
         answered = self._answer(state, tick.event, out)
         if not self._deliver(state, Parcel(tick.event), tick.at, out, target=tick.target) and not answered:
             self._unhandled(state, tick.event, out)
@@ -244,6 +248,8 @@ class FlowProgram:
             return
         if returned and isinstance(event, InputRequiredEvent):
             out.append(Publish(event))
+            if self.topology.answers:
+                state.prompts.append(event)
         answered = self._answer(state, event, out)
         if not self._deliver(state, parcel, at, out) and not answered:
             self._unhandled(state, event, out)
@@ -415,13 +421,14 @@ class FlowProgram:
         event: Any,
         result: Any = None,
         error: Failure | None = None,
+        why: str = "",
     ) -> None:
         state.status, state.result, state.error = status, result, error
         for number in heapq.nsmallest(len(state.works), state.works):
             if state.works[number].slot >= 0 or state.works[number].waiting:
                 out.append(StopWork(number))
         out.append(Publish(event))
-        out.append(EndRun(status, result, error))
+        out.append(EndRun(status, result, error, why))
 
     def _unhandled(self, state: FlowState, event: Any, out: list[Command]) -> None:
         if isinstance(event, InputRequiredEvent):  # It is for the outside: no step need take it.

@@ -12,12 +12,14 @@ import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import msgspec
 from pydantic import InstanceOf, TypeAdapter
 
+from tidemill.core.errors import words_of
 from tidemill.core.ticks import (
     Answer,
     CancelAsked,
@@ -37,6 +39,7 @@ from tidemill.core.ticks import (
     Tick,
 )
 from tidemill.engine.loop import RunLoop
+from tidemill.engine.threads import in_thread
 from tidemill.flows.context import Context, enter_step
 from tidemill.flows.declared import declared
 from tidemill.flows.errors import (
@@ -294,6 +297,7 @@ class FlowRun:
         hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
         context: Context[Any] = Context._of_step(self, work, hold=hold)
         enter_step(context)
+        self.begun(work)
         try:
             kwargs = dict(work.input) if isinstance(work.input, dict) else {spec.event_name: work.input}
             if spec.context_parameter is not None:
@@ -317,20 +321,21 @@ class FlowRun:
                 self._questions.end(work.id)
         self.ended(spec, work, ended)
 
+    def begun(self, work: Work) -> None:
+        """An attempt at a step begins, in the context that it runs in."""
+
     def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
         """An attempt at a step is over."""
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
     def _call(self, spec: StepSpec, kwargs: dict[str, Any]) -> Awaitable[Any]:
         args = () if spec.is_free else (self.workflow,)
-        if not spec.is_async:
-            call = asyncio.to_thread(spec.function, *args, **kwargs)
-        else:
-            call = spec.function(*args, **kwargs)
+        step = partial(spec.function, *args, **kwargs)
+        call = step() if spec.is_async else in_thread(step)
         return call if spec.timeout is None else asyncio.wait_for(call, spec.timeout)
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
-        delay, message = None, str(error)
+        delay, message = None, words_of(error)
         if spec.retry_policy is not None:
             try:
                 delay = next_delay(

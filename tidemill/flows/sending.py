@@ -19,13 +19,18 @@ def named_event(workflow: object, name: str, fields: dict[str, Any]) -> Any:
     """An event by the bare or whole name of its class; a `ConfigError` says what does not fit."""
     # What steps wait for is named in their bodies only: any event class of the application may be meant.
     classes = EventRegistry([*declared(workflow).events, HumanResponseEvent, *defined_elsewhere()])
+    return make_event(classes.find(name), fields)
+
+
+def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:
+    """An event of a class; a `ConfigError` says what does not fit."""
     try:
-        return classes.find(name)(**fields)
+        return kind(**fields)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"{name} cannot be made from these fields: {wrong}") from error
+        raise ConfigError(f"{kind.__name__} cannot be made from these fields: {wrong}") from error
     except TypeError as error:
-        raise ConfigError(f"{name} cannot be made from these fields: {error}") from error
+        raise ConfigError(f"{kind.__name__} cannot be made from these fields: {error}") from error
 
 
 def event_tick(event: Event, step: str | None, token: str) -> bytes:

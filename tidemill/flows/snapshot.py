@@ -46,6 +46,7 @@ class Snapshot(msgspec.Struct, omit_defaults=True):
     batches: list[Any] = []
     pairs: list[Any] = []
     buffers: list[Any] = []
+    prompts: list[Any] = []
     drafted: int = 0
     settled: list[tuple[int, str]] = []
 
@@ -75,6 +76,7 @@ def encode_state(state: FlowState) -> bytes:
                 [step, buffer, [[qualified_name(kind), pack(list(queue))] for kind, queue in kinds.items()]]
                 for (step, buffer), kinds in state.buffers.items()
             ],
+            prompts=[pack(event) for event in state.prompts],
             drafted=state.drafted,
             settled=[(each.number, each.path) for each in settled_drafts(state.drafts)],
         )
@@ -101,6 +103,7 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         error=_unpack_failure(snap.error),
         steps={name: StepState() for name in topology.steps},
         batches={batch["id"]: _unpack_batch(batch) for batch in snap.batches},
+        prompts=deque(unpack(event) for event in snap.prompts),
         drafted=snap.drafted,
     )
     for packed in snap.works:

@@ -116,6 +116,8 @@ class FlowState(msgspec.Struct):
     pairs: dict[tuple[str, Lineage], dict[str, deque[Any]]] = {}
     buffers: dict[tuple[str, str], dict[type, deque[Any]]] = {}
     waits: dict[type, dict[tuple[int, str], Work]] = {}
+    prompts: deque[Any] = msgspec.field(default_factory=deque)
+    """Requests for input that steps have returned, the oldest first; the next answer from outside is to the first."""
     store: Any = None
     drafts: Drafts = msgspec.field(default_factory=Drafts)
     """Writes of attempts that have not ended."""

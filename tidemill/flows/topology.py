@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.flows.collect import Take
+from tidemill.flows.events import HumanResponseEvent
 from tidemill.flows.levels import covered_steps, event_levels, levels_of
-from tidemill.flows.signature import StepSpec
+from tidemill.flows.signature import EventClass, StepSpec
 
 
 class Topology:
@@ -21,6 +22,7 @@ class Topology:
         self.handler_of = _handlers(steps)
         self.version = _version(steps)
         self.queues_work = any(spec.queue is not None for spec in steps.values())
+        self.answers = _answers(steps)
         self._accepting: dict[type, tuple[StepSpec, ...]] = {}
 
     def accepting(self, kind: type) -> tuple[StepSpec, ...]:
@@ -65,6 +67,17 @@ def _handlers(steps: Mapping[str, StepSpec]) -> dict[str, StepSpec]:
         for name in covered_steps(handler, steps):
             found.setdefault(name, handler)
     return found
+
+
+def _answers(steps: Mapping[str, StepSpec]) -> tuple[tuple[str, EventClass], ...]:
+    """The steps that take somebody's answer, each with its class."""
+    return tuple(
+        (spec.name, kind)
+        for spec in steps.values()
+        if spec.role == "step" and spec.collection_param is None and not spec.collect_params
+        for kind in [next((each for each in spec.accepted_events if issubclass(each, HumanResponseEvent)), None)]
+        if kind is not None
+    )
 
 
 def _version(steps: Mapping[str, StepSpec]) -> str:

@@ -46,6 +46,15 @@ def encode_packed(value: Any) -> bytes:
     return encode(pack(value))
 
 
+def plain_result(packed: Any) -> Any:
+    """What a run ended with, as its author wrote it: the result of a StopEvent, or the fields of another."""
+    event = packed.get(_EVENT) if isinstance(packed, dict) and len(packed) == 1 else None
+    if not isinstance(event, dict) or not isinstance(event.get("value"), dict):
+        return packed
+    fields = event["value"]
+    return fields["result"] if set(fields) == {"result"} else fields
+
+
 def unpack(value: Any) -> Any:
     """The value that `pack` made this from."""
     if isinstance(value, list):

@@ -7,9 +7,10 @@ from tidemill.monitors.channels import Command, Email, Slack, Webhook
 from tidemill.monitors.event import Event
 from tidemill.monitors.hours import Hours
 from tidemill.monitors.model import Monitor
-from tidemill.monitors.sources.base import Incoming, Page, Source, SourceError
+from tidemill.monitors.sources.base import Incoming, Page, Parted, Source, SourceError
 from tidemill.monitors.sources.http import HttpCursorSource
 from tidemill.monitors.sources.jsonl import JsonlSource
+from tidemill.monitors.sources.kafka import KafkaSource
 from tidemill.monitors.sources.postgres import PostgresSource
 from tidemill.monitors.sources.stream import StreamSource
 from tidemill.monitors.state import Bag
@@ -24,8 +25,10 @@ __all__ = [
     "HttpCursorSource",
     "Incoming",
     "JsonlSource",
+    "KafkaSource",
     "Monitor",
     "Page",
+    "Parted",
     "PostgresSource",
     "Slack",
     "Source",

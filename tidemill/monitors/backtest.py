@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import count, groupby
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from tidemill.core.codec import decode
 from tidemill.monitors.event import Event, Tick
 from tidemill.monitors.model import Monitor
 from tidemill.monitors.recompute import read_event
-from tidemill.monitors.reducer import Outcome, Rules, Ticks, advance
+from tidemill.monitors.reducer import Outcome, Rules, Ticks, advance, look
 from tidemill.monitors.standing import AlertRecord, Problem, Standing
 from tidemill.monitors.triggers import Trigger
 from tidemill.monitors.wishes import steps_of
@@ -32,6 +32,7 @@ from tidemill.store.wishes import read_wishes
 
 STEP = 0.5
 MOST_LOOKS = 1_000_000
+MOST_SINCE = 256
 
 
 class Report(msgspec.Struct):
@@ -109,20 +110,19 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
 
 def walk_through(rules: Rules, entity: str, events: Sequence[Event], until: float, *, step: float = STEP) -> Outcome:
     """One entity from its first event to the end of the span: each event in time, each timer when it is due. Pure."""
-    standing, total, number = Standing(entity), Outcome(), 0
+    standing, outcome, numbers = Standing(entity), Outcome(), count(1)
     groups = [list(group) for _, group in groupby(events, key=lambda event: event.at // step)]
     for came in [*groups, []]:
         moment = came[-1].at if came else until
         for _ in range(MOST_LOOKS):
             if standing.due is None or standing.due > moment or (came and standing.due >= moment):
                 break
-            number += 1
-            _gather(total, advance(rules, standing, {}, Ticks([Tick(number, standing.due)]), write=False))
+            look(rules, standing, (), Tick(next(numbers), standing.due), outcome)
         if came:
-            number += 1
-            own = [msgspec.structs.replace(event, tick=number) for event in came]
-            _gather(total, advance(rules, standing, {number: own}, Ticks([Tick(number, moment)]), write=False))
-    return total
+            look(rules, standing, came, Tick(next(numbers), moment), outcome)
+            if len(standing.since) > MOST_SINCE:
+                standing.write()  # So that an event which the fold cannot take costs no more than so many others.
+    return outcome
 
 
 def compare(first: Report, second: Report) -> Difference:
@@ -144,12 +144,6 @@ def _by_identity(alerts: Iterable[AlertRecord]) -> dict[tuple[Any, ...], AlertRe
         seen[about] += 1
         found[(*about, seen[about])] = alert
     return found
-
-
-def _gather(total: Outcome, outcome: Outcome) -> None:
-    total.opened += outcome.opened
-    total.problems += outcome.problems
-    total.late += outcome.late
 
 
 def _add(report: Report, outcome: Outcome) -> None:

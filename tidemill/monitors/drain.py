@@ -6,7 +6,8 @@ in between asks again from where the last page left it, and what was stored alre
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -17,18 +18,22 @@ from tidemill.monitors.cursor import Cursor, adapted, ask_from, moved
 from tidemill.monitors.folding import describe
 from tidemill.monitors.model import Monitor
 from tidemill.monitors.recompute import shard_of
-from tidemill.monitors.sources.base import Backfilling, Incoming, Page, SourceError
-from tidemill.store.database import Database
+from tidemill.monitors.sources.base import Backfilling, Incoming, Page, Parted, Source, SourceError
+from tidemill.store.database import Database, Executor
 from tidemill.store.monitors import CursorMove, NewEvents, Stored, add_entities, ingest, note_problems
+from tidemill.store.parts import move_parts, read_parts, share_of_part
 from tidemill.store.roster import move_backfill, next_backfills
 
 log = structlog.get_logger("tidemill.monitors")
+
+T = TypeVar("T")
 
 PAGES_A_TICK = 40
 BACKFILLS_AT_ONCE = 8
 BACKFILL_TRIES = 5
 PROBE_EVERY = 60.0
 CHEAP_PAGES = 2
+KEPT_BUFFERS = 31 << 20
 
 
 class Backfill(msgspec.Struct, omit_defaults=True):
@@ -39,6 +44,15 @@ class Backfill(msgspec.Struct, omit_defaults=True):
     pages: int = 0
     events: int = 0
     failures: int = 0
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """What a poll brought: how many events were new, and up to when the source has been read, unless that is now."""
+
+    count: int
+    heard: float | None = None
+    parts: int = 0
+    """Of how many parts the source is, each of which is read up to a moment of its own."""
 
 
 class Drain:
@@ -52,9 +66,8 @@ class Drain:
         self._probe_at = 0.0
         self._next_backfill = 0.0
 
-    async def drain(self, cursor: Cursor, lateness: float, now: float) -> int:
-        """Store everything new; returns how much that was. Raises `SourceError` if the source does not give it."""
-        source = self._watch.source
+    async def drain(self, source: Source, cursor: Cursor, lateness: float, now: float) -> Drained:
+        """Store everything new. Raises `SourceError` if the source does not give it."""
         least, most = source.overlap, source.overlap_most
         since = ask_from(cursor, lateness, least=least, most=most)
         probing = cursor.at is not None and now >= self._probe_at and most > least
@@ -63,7 +76,7 @@ class Drain:
         elif probing:
             # Now and then further back, to notice what comes later than was ever seen, or by a clock set back.
             since = cursor.at - most
-        began, seen, count, pages = cursor, [], 0, 0
+        began, seen, count, pages, heard = cursor, [], 0, 0, None
         async for page in _given(source.pages(since, cursor.token, now)):
             pages += 1
             if page.settled:
@@ -75,10 +88,30 @@ class Drain:
             count += stored.count
             self._reached("drain")
             if page.settled and pages >= PAGES_A_TICK:
+                heard = cursor.at  # There may be more: what nobody has read yet is not silence.
                 break
         if probing:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
-        return count
+        return Drained(count, heard)
+
+    async def drain_parts(self, source: Parted, owner: int, shares: Sequence[int], now: float) -> Drained:
+        """Store everything new in the parts that belong to these shares, each page with how far that is."""
+        parts, name = await _asked(source.parts()), self._watch.name
+        own = [part for part in range(parts) if share_of_part(part) in set(shares)]
+        positions: dict[int, int | None] = {**dict.fromkeys(own), **await read_parts(self._database, name, own)}
+        count = pages = 0
+        async for page in _given(source.read(positions, now)):
+            new = await self._columns(page)
+            move = CursorMove(at=min(now, max(new.times))) if new.times else CursorMove()
+            async with self._database.transaction() as connection:
+                count += (await ingest(self._database, connection, name, new, move)).count
+                await move_parts(self._database, connection, name, owner, page.positions, page.heard)
+                await self._tell_unreadable(connection, page)
+            self._reached("drain")
+            pages += 1
+            if pages >= PAGES_A_TICK:
+                break
+        return Drained(count, parts=parts)
 
     async def _store(self, page: Page, move: CursorMove, began: Cursor, lateness: float) -> Stored:
         new = await self._columns(page)
@@ -89,10 +122,12 @@ class Drain:
                 if adapted(lateness, seen) > lateness:
                     late = CursorMove(lateness=adapted(lateness, seen))
                     await ingest(self._database, connection, self._watch.name, NewEvents([], [], [], []), late)
-            if page.unreadable:
-                told = [("source", "", storable(f"an event was left out: {why}")) for why in page.unreadable]
-                await note_problems(self._database, connection, self._watch.name, told)
+            await self._tell_unreadable(connection, page)
         return stored
+
+    async def _tell_unreadable(self, connection: Executor, page: Page) -> None:
+        told = [("source", "", storable(f"an event was left out: {why}")) for why in page.unreadable]
+        await note_problems(self._database, connection, self._watch.name, told)
 
     async def _columns(self, page: Page) -> NewEvents:
         """The page as columns, once per id, without what is about nobody; newcomers are followed first."""
@@ -176,15 +211,28 @@ class Drain:
         return count
 
 
+def keep_buffers() -> None:
+    """Have the C library keep the buffers that pages are sent from: else each page's are mapped anew, byte by byte.
+
+    glibc learns from a large block that is freed to keep blocks of up to that size; elsewhere this changes nothing.
+    """
+    bytearray(KEPT_BUFFERS)
+
+
 async def _given(pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
     """What a source gives; whatever it raises is its failure, and not the monitor's."""
     while True:
         try:
-            page = await anext(pages)
+            page = await _asked(anext(pages))
         except StopAsyncIteration:
             return
-        except SourceError:
-            raise
-        except Exception as error:
-            raise SourceError(describe(error)) from error
         yield page
+
+
+async def _asked(answer: Awaitable[T]) -> T:
+    try:
+        return await answer
+    except (StopAsyncIteration, SourceError):
+        raise
+    except Exception as error:
+        raise SourceError(describe(error)) from error

@@ -31,10 +31,16 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Tick(NamedTuple):
-    """A moment at which entities are looked at."""
+    """A moment at which entities are looked at: that up to which their source has been read."""
 
     number: int
     at: float
+    clock: float | None = None
+    """When it was completed, where that is later: while a source is behind, or a part of it does not answer."""
+
+    @property
+    def complete_at(self) -> float:
+        return self.at if self.clock is None else self.clock
 
 
 def place_of(at: float, id: str) -> Place:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemill.monitors.event import Event, Place, Tick
+from tidemill.monitors.event import Event, Place, Tick, place_of
 from tidemill.monitors.model import Fold
 from tidemill.monitors.standing import RECENT, Checkpoint, Problem, Standing
 from tidemill.monitors.state import write_state
@@ -69,9 +69,11 @@ def take_events(
     if place is None or newest.place > place:
         standing.at, standing.id = newest.at, newest.id
     # A source whose clock is ahead must not make a silent entity look alive for longer.
-    standing.last_at = max(standing.last_at or 0.0, min(max(event.at for event in ordered), tick.at))
-    recent = sorted([*((at, id) for id, at in standing.marks.recent), *((e.at, e.id) for e in ordered[-RECENT:])])
-    standing.marks.recent = [(id, at) for at, id in recent[-RECENT:]]
+    standing.last_at = max(standing.last_at or 0.0, min(newest.at, tick.complete_at))
+    recent = [*standing.marks.recent, *((event.id, event.at) for event in ordered[-RECENT:])]
+    if late:
+        recent.sort(key=lambda seen: place_of(seen[1], seen[0]))
+    standing.marks.recent = recent[-RECENT:]
     return problems, late
 
 

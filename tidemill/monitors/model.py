@@ -20,7 +20,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.memory import parse_memory
 from tidemill.monitors.channels import Channel
-from tidemill.monitors.sources.base import Source
+from tidemill.monitors.sources.base import Parted, Source
 from tidemill.monitors.state import Bag, read_state
 from tidemill.monitors.triggers import Momentary, Trigger
 
@@ -84,7 +84,7 @@ class Monitor:
         self,
         name: str,
         *,
-        source: Source,
+        source: Source | Parted,
         entity: Callable[[Any], Any],
         fold: Any,
         triggers: Iterable[Trigger] = (),

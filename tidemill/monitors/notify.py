@@ -32,8 +32,11 @@ from tidemill.core.web import site_of
 from tidemill.engine.task import Task, TaskOptions
 from tidemill.monitors.channels import Channel, Command, Email, Message, Slack, Told, Webhook, named
 from tidemill.monitors.model import Monitor
+from tidemill.monitors.silencing import find_silence
+from tidemill.store.alerts import Silence, hold_silences
 from tidemill.store.database import Database
-from tidemill.store.notices import NOTIFY_TASK, SILENCED, bind_notices, mark_notices
+from tidemill.store.jobs import insert_jobs
+from tidemill.store.notices import NOTIFY_TASK, SILENCED, bind_notices, loose_notices, mark_notices, put_off
 
 TASK = NOTIFY_TASK
 QUEUE = "notifications"
@@ -53,16 +56,38 @@ def notify_task(reach: Callable[[], Awaitable[Database]], monitors: Mapping[str,
         chosen = None if watch is None else named(watch.notify).get(channel)
         if chosen is None:
             raise ConfigError(f"monitor {monitor} has no channel {channel!r} in this application")
-        return await send_batch(await reach(), monitor, chosen, channel, batch)
+        database = await reach()
+        if batch.startswith(SILENCED):
+            await keep_silent(database, task, monitor, channel, batch)
+        return await send_batch(database, monitor, chosen, channel, batch)
 
     policy = retry(max_attempts=20, backoff="2s", cap="10m")
-    return Task(send_notices, TASK, TaskOptions(queue=QUEUE, retry=policy, concurrency_key=KEY))
+    task = Task(send_notices, TASK, TaskOptions(queue=QUEUE, retry=policy, concurrency_key=KEY))
+    return task
 
 
 def notify_job(task: Task[Any, Any], monitor: str, channel: str, batch: str, at: float | None) -> NewJob:
     """The job that sends a batch, at once or at a moment."""
     args = task.signature.bind((), {"monitor": monitor, "channel": channel, "batch": batch})
     return task.new_job(args, origin=Origin(by=f"monitor {monitor}"), at=at)
+
+
+async def keep_silent(database: Database, task: Task[Any, Any], monitor: str, channel: str, batch: str) -> None:
+    """Of what waited for the end of a silence, put off what another one fits that goes on."""
+    now = time.time()
+    async with database.transaction() as connection:
+        silences = await hold_silences(database, connection, monitor, now)
+        others = [silence for silence in silences if f"{SILENCED}{silence.id}" != batch]
+        found: dict[int, tuple[Silence, list[int]]] = {}
+        for row in await loose_notices(database, connection, monitor, channel, batch) if others else ():
+            if (silence := find_silence(others, dict(row), now)) is not None:
+                found.setdefault(silence.id, (silence, []))[1].append(row["id"])
+        for silence, ids in found.values():
+            later = f"{SILENCED}{silence.id}"
+            await put_off(database, connection, ids, later)
+            await insert_jobs(
+                database, connection, [notify_job(task, monitor, channel, later, silence.ends_at)], notify=True
+            )
 
 
 async def send_batch(database: Database, monitor: str, channel: Channel, name: str, batch: str) -> int:

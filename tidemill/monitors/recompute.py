@@ -7,9 +7,9 @@ at, alerts, what has to be told to whom, and the jobs that tell it.
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -24,9 +24,10 @@ from tidemill.monitors.memory import StateCache
 from tidemill.monitors.model import Monitor
 from tidemill.monitors.notify import notify_job
 from tidemill.monitors.reducer import Outcome, Rules, Ticks, advance, rebuild
+from tidemill.monitors.silencing import find_silence
 from tidemill.monitors.standing import AlertRecord, Checkpoint, Marks, Problem, Standing
 from tidemill.monitors.wishes import steps_of, switched_on
-from tidemill.store.alerts import Silence, open_alerts, read_open, read_silences, resolve_alerts
+from tidemill.store.alerts import Silence, hold_silences, open_alerts, read_open, resolve_alerts
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs import insert_jobs
 from tidemill.store.monitors import (
@@ -77,6 +78,8 @@ class Recompute:
         self, database: Database, watch: Monitor, task: Task[Any, Any] | None, reached: Callable[[str], None]
     ) -> None:
         self.cache = StateCache(watch.memory)
+        self.writing = 0.0
+        """How many seconds the last run has spent on writing down what follows."""
         self._database = database
         self._watch = watch
         self._task = task
@@ -85,13 +88,16 @@ class Recompute:
 
     async def run(self, owner: int, shares: Sequence[int], off: Sequence[str], tick: Tick) -> int:
         """Bring everything in these shares up to a tick; returns how many entities changed."""
-        done = 0
+        done, self.writing = 0, 0.0
         while rows := await self._database.fetch(
             FIND_WORK, self._watch.name, list(shares), tick.number, tick.at, BATCH
         ):
-            moved = await self._advance(rows, off, tick)
+            # In one order, whoever does it and whatever happened before: so are the numbers of alerts.
+            moved = await self._advance(sorted(rows, key=lambda row: row["entity"]), off, tick)
             self._reached("triggers")
+            began = time.monotonic()
             await self._commit(owner, moved, tick)
+            self.writing += time.monotonic() - began
             done += len(moved)
         return done
 
@@ -112,7 +118,7 @@ class Recompute:
         dues += [row["realert_at"] for row in opened if row["realert_at"] is not None and row["realert_at"] <= tick.at]
         numbers = sorted({number for came in arrivals.values() for number in came})
         found = await self._database.fetch(READ_TICKS, name, tick.number, numbers, min(dues, default=tick.at))
-        ticks = Ticks({Tick(row["number"], row["at"]) for row in found} | {tick})
+        ticks = Ticks({tick.number: tick, **{row["number"]: Tick(*row) for row in found}}.values())
         alerts: dict[str, dict[str, AlertRecord]] = {}
         for row in opened:
             alerts.setdefault(row["entity"], {})[row["trigger"]] = AlertRecord(monitor=name, **dict(row))
@@ -246,11 +252,10 @@ class Recompute:
     async def _commit(self, owner: int, moved: Sequence[Moved], tick: Tick) -> None:
         name, version = self._watch.name, self._watch.fold.version
         moves = [_entity_move(each) for each in moved]
-        opened = [alert for each in moved for alert in each.outcome.opened]
+        opened = sorted((alert for each in moved for alert in each.outcome.opened), key=lambda alert: alert.tick)
         resolved = [alert for each in moved for alert in each.outcome.resolved]
         problems = [(p.place, p.entity, storable(p.error)) for each in moved for p in each.outcome.problems]
         late = sum(each.outcome.late for each in moved)
-        silences = await read_silences(self._database, name, tick.at) if opened else []
         async with self._database.transaction() as connection:
             if late:  # First of all: whoever locks the monitor and entities of it does so in this order.
                 await connection.execute(self._database.sql(COUNT_LATE), name, late)
@@ -259,6 +264,7 @@ class Recompute:
             await resolve_alerts(
                 self._database, connection, [(a.id, a.resolved_at or tick.at, a.resolution or "") for a in resolved]
             )
+            silences = await hold_silences(self._database, connection, name, tick.at) if opened else []
             made = await open_alerts(self._database, connection, [_as_row(alert, silences) for alert in opened])
             await self._tell(connection, made, opened, resolved, silences)
             await note_problems(self._database, connection, name, problems)
@@ -285,12 +291,11 @@ class Recompute:
             over = alert.resolved_at is not None and alert.kind != "momentary"
             what = "resolved" if over else "opened" if alert.again_after is None else "again"
             moment = alert.resolved_at if over and alert.resolved_at is not None else alert.opened_at
-            silence = None if over else find_silence(alert, silences)
+            silence = None if over else find_silence(silences, alert.facts, alert.opened_at)
             for channel_name, channel in self._channels.items():
                 if not channel.wants(alert.trigger, alert.severity) or (over and not channel.resolved):
                     continue
-                parts = {"trigger": alert.trigger, "entity": alert.entity, "severity": alert.severity}
-                batch, at = channel.batch(parts, moment, alert.tick)
+                batch, at = channel.batch(alert.facts, moment, alert.tick)
                 if silence is not None:
                     batch, at = f"{SILENCED}{silence.id}", silence.ends_at
                 notices.append((id, channel_name, what, batch))
@@ -306,18 +311,6 @@ def _wished_since(tick: Tick, standing: Standing, rules: Rules) -> bool:
     later = 2**62
     labelled = standing.turns is not None and standing.turns.between(tick.number, later)
     return bool(labelled or switched_on(rules.off, tick.number, later))
-
-
-def find_silence(alert: AlertRecord, silences: Sequence[Silence]) -> Silence | None:
-    """The silence that ends last among those that fit an alert, if there is one."""
-    facts = {"trigger": alert.trigger, "entity": alert.entity, "severity": alert.severity}
-    fitting = [
-        silence
-        for silence in silences
-        if silence.starts_at <= alert.opened_at < silence.ends_at
-        and all(fnmatchcase(facts[name], pattern) for name, pattern in silence.matchers.items())
-    ]
-    return max(fitting, key=lambda silence: silence.ends_at, default=None)
 
 
 def _entity_move(each: Moved) -> EntityMove:
@@ -348,7 +341,7 @@ def _slots(fresh: Sequence[Checkpoint]) -> list[tuple[int, Checkpoint]]:
 
 
 def _as_row(alert: AlertRecord, silences: Sequence[Silence]) -> dict[str, Any]:
-    silence = find_silence(alert, silences)
+    silence = find_silence(silences, alert.facts, alert.opened_at)
     return {
         **{name: getattr(alert, name) for name in alert.__struct_fields__ if name not in ("id", "explain", "acked_at")},
         "silence": None if silence is None else silence.id,

@@ -26,7 +26,6 @@ from tidemill.monitors.wishes import Steps, switched_on
 
 SWITCHED_OFF = "its trigger was switched off"
 MOST_EXPLAINED = 20_000
-MOST_SINCE = 256
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -80,12 +79,11 @@ def advance(
     ticks: Ticks,
     *,
     past: Sequence[Event] = (),
-    write: bool = True,
 ) -> Outcome:
     """Walk an entity through ticks, the last of which is where it stands afterwards.
 
-    `arrivals` are its events by the number of the tick that brought them, `ticks` are all that count, in order. With
-    `write`, the state is taken down at the end as it will be stored.
+    `arrivals` are its events by the number of the tick that brought them, `ticks` are all that count, in order. The
+    state is taken down at the end as it will be stored.
     """
     outcome = Outcome()
     position, stop = bisect_right(ticks.numbers, standing.folded), 0
@@ -103,23 +101,35 @@ def advance(
         if at >= len(ticks):
             break
         tick = ticks[at]
-        came = arrivals.get(tick.number, ())
         _switch_off(rules, standing, done, tick.number, outcome)
         done = tick.number
         standing.labels = turns.at(tick.number)
-        if came:
-            problems, late = take_events(rules.fold, standing, came, tick, past=past)
-            outcome.problems += problems
-            outcome.late += late
+        look(rules, standing, arrivals.get(tick.number, ()), tick, outcome, past=past)
         if stop < len(stops) and at == stops[stop]:
             stop += 1
-        settle(rules, standing, tick, outcome, folded=bool(came))
         position = at + 1
     _switch_off(rules, standing, done, last, outcome)
-    if standing.state is not None and (write or len(standing.since) > MOST_SINCE):
+    if standing.state is not None:
         standing.write()
     standing.folded = max(standing.folded, last)
     return outcome
+
+
+def look(
+    rules: Rules,
+    standing: Standing,
+    came: Sequence[Event],
+    tick: Tick,
+    outcome: Outcome,
+    *,
+    past: Sequence[Event] = (),
+) -> None:
+    """One tick of one entity: what came is folded, then its fold and every trigger look at it."""
+    if came:
+        problems, late = take_events(rules.fold, standing, came, tick, past=past)
+        outcome.problems += problems
+        outcome.late += late
+    settle(rules, standing, tick, outcome, folded=bool(came))
 
 
 def _switch_off(rules: Rules, standing: Standing, after: int, upto: int, outcome: Outcome) -> None:
@@ -212,7 +222,7 @@ def _follow(
         if alert is None:
             if now < mark.since + trigger.hold:
                 return _soonest(due, mark.since + trigger.hold)
-            began = now if mark.began is None else min(mark.began, now)
+            began = now if mark.began is None else min(mark.began, tick.complete_at)
             alert = standing.alerts[trigger.name] = _alert(rules, standing, trigger, tick, began)
             outcome.opened.append(alert)
         elif alert.realert_at is not None and alert.realert_at <= now:
@@ -275,7 +285,7 @@ def _alert(
         kind=trigger.kind,
         severity=trigger.severity,
         started_at=began,
-        opened_at=tick.at,
+        opened_at=max(tick.at, min(began, tick.complete_at)),
         tick=tick.number,
         realert=getattr(trigger, "realert", None),
         realert_from=getattr(trigger, "realert_from", "ack"),
@@ -289,7 +299,7 @@ def _alert(
 
 
 def _resolve(standing: Standing, alert: AlertRecord, now: float, why: str, outcome: Outcome) -> None:
-    alert.resolved_at, alert.resolution = now, why
+    alert.resolved_at, alert.resolution = max(now, alert.opened_at), why
     standing.alerts.pop(alert.trigger, None)
     if not any(alert is opened for opened in outcome.opened):
         outcome.resolved.append(alert)

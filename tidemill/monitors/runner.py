@@ -1,7 +1,8 @@
 """The shell of a monitor: a process that polls, stores, folds and tells, tick after tick, until it is stopped.
 
 Several processes may follow the same monitor. Each is a worker with a lease; the entities are shared out among those
-that live, and the one with the first share asks the source for all. Whoever dies is replaced when its lease lapses.
+that live, and the one with the first share asks the source for all. A source in parts is asked by everybody, each for
+the parts of their shares. Whoever dies is replaced when its lease lapses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -24,13 +25,13 @@ from tidemill.engine.runstore import PostgresRuns
 from tidemill.engine.task import Task
 from tidemill.monitors import pace, takeover, tick
 from tidemill.monitors.cursor import Cursor, overlap
-from tidemill.monitors.drain import Drain
+from tidemill.monitors.drain import Drain, Drained, keep_buffers
 from tidemill.monitors.event import Tick
 from tidemill.monitors.model import Monitor
 from tidemill.monitors.recompute import Recompute
-from tidemill.monitors.sources.base import SourceError
+from tidemill.monitors.sources.base import Parted, SourceError
 from tidemill.monitors.sources.stream import StreamSource
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import CLASHES, Database, is_away, is_full
 from tidemill.store.monitors import (
     MONITORS_CHANNEL,
     SHARDS,
@@ -50,6 +51,8 @@ from tidemill.store.workers import END_WORKER, WorkerCard
 from tidemill.version import VERSION
 
 log = structlog.get_logger("tidemill.monitors")
+
+T = TypeVar("T")
 
 STATUS_EVERY = 1.0
 HOUSEKEEPING = 3600.0
@@ -96,6 +99,11 @@ class Watcher:
         """Whether this process asks the source, for all."""
         return 0 in self._shares
 
+    @property
+    def parted(self) -> bool:
+        """Whether everybody asks the source, each for some parts."""
+        return isinstance(self.watch.source, Parted)
+
     def stop(self) -> None:
         self._stopping = True
         self.news.set()
@@ -117,6 +125,9 @@ class Watcher:
                 log.warning("entities have gone to another process", monitor=self.watch.name, why=str(error))
                 self._recompute.cache.clear()
                 self._share_at, pause = 0.0, 0.1
+            except CLASHES as error:
+                log.info("met another process", monitor=self.watch.name, why=str(error))
+                pause = 0.1
             except Exception as error:
                 if not (is_away(error) or is_full(error)):
                     raise
@@ -135,18 +146,20 @@ class Watcher:
         now = self._clock.now()
         row = await self._check_reset(began)
         current = row["version"] == self.watch.fold.version
-        facts = tick.Facts(row["paused"], self.leads, len(self._shares), current)
+        facts = tick.Facts(row["paused"], self.leads, self.parted, len(self._shares), current)
         planned = tick.stages(facts)
         self.timings = {"reset": time.monotonic() - began}
         sealed = Tick(row["tick"], row["tick_at"])
         active, pause = False, self._idle_pause(row, current)
         if "drain" in planned:
-            active, done = await self._poll(row, now)
+            active, done = await self._poll(row, now, fill="roster" in planned)
             sealed = done or sealed
             pause = self._pace.pause
         if "recompute" in planned:
             work = partial(self._recompute.run, self._owner, self._shares, row["off"], sealed)
             changed = await self._timed("recompute", work)
+            self.timings["triggers"] = self._recompute.writing
+            self.timings["recompute"] -= self._recompute.writing
             active = active or bool(changed)
         if not row["paused"] and not current:
             pause = await self._build()
@@ -178,27 +191,33 @@ class Watcher:
         self._was_current = self._was_current or current
         return row
 
-    async def _poll(self, row: Any, now: float) -> tuple[bool, Tick | None]:
+    async def _poll(self, row: Any, now: float, *, fill: bool) -> tuple[bool, Tick | None]:
         """Backfills, then everything new; completes the tick only if the source has answered."""
         if now >= self._housekeeping_at:
             # Before anything arrives: a week whose events lie elsewhere already cannot be made any more.
             await make_partitions(self._database, now)
             await drop_old(self._database, now)
             self._housekeeping_at = now + HOUSEKEEPING
-        cursor = Cursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
         try:
-            filled = await self._timed("roster", partial(self._drain.fill, now))
-            drained = await self._timed("drain", partial(self._drain.drain, cursor, row["lateness"], now))
+            filled = await self._timed("roster", partial(self._drain.fill, now)) if fill else 0
+            drained = await self._timed("drain", partial(self._ask, row, now))
         except SourceError as error:
             await self._failed(str(error))
             return False, None
         if self._pace.failures:
             log.info("the source answers again", monitor=self.watch.name, after=self._pace.failures)
-        done = await seal_tick(self._database, self.watch.name, now)
+        done = await seal_tick(self._database, self.watch.name, now, heard=drained.heard, parts=drained.parts)
         self._reached("sealed")
-        active = bool(filled or drained)
+        active = bool(filled or drained.count)
         self._pace = pace.after_success(self._pace, self._limits, active=active)
         return active, None if done is None else Tick(*done)
+
+    async def _ask(self, row: Any, now: float) -> Drained:
+        source = self.watch.source
+        if isinstance(source, Parted):
+            return await self._drain.drain_parts(source, self._owner, self._shares, now)
+        cursor = Cursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
+        return await self._drain.drain(source, cursor, row["lateness"], now)
 
     async def _failed(self, error: str) -> None:
         was = self._pace.healthy
@@ -226,7 +245,7 @@ class Watcher:
             return tick.PAUSED_RECHECK
         return SAFETY_POLL if current else tick.SUPERSEDED_RECHECK
 
-    async def _timed(self, stage: str, work: Callable[[], Awaitable[int]]) -> int:
+    async def _timed(self, stage: str, work: Callable[[], Awaitable[T]]) -> T:
         self._reached(stage)
         began = time.monotonic()
         try:
@@ -235,11 +254,13 @@ class Watcher:
             self.timings[stage] = self.timings.get(stage, 0.0) + time.monotonic() - began
 
     async def _sleep(self, seconds: float) -> None:
-        if not seconds:
-            await asyncio.sleep(0)
+        # Those who share a source wake each other: that is no reason to ask it more often.
+        least = min(seconds, self.watch.idle) if self.parted else 0.0
+        await asyncio.sleep(least)
+        if seconds <= least:
             return
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds - least):
                 await self.news.wait()
         except TimeoutError:
             return
@@ -303,6 +324,7 @@ class MonitorRunner:
 
     async def run(self) -> None:
         """Follow until told to stop. Raises `LeaseLostError` when taken for dead."""
+        keep_buffers()
         self.worker_id = await self._keeping.join(
             self._card(), lease=self._lease, heartbeat=self._heartbeat, on_fenced=self._fence
         )
@@ -331,8 +353,8 @@ class MonitorRunner:
 
     def _hear(self, name: str) -> None:
         for watcher in self.watchers.values():
-            # A leader makes the news itself; it is woken only by what people want.
-            if name in (watcher.watch.name, "*") and not watcher.leads:
+            # Who alone asks the source makes the news itself, and comes back soon enough for what people want.
+            if name in (watcher.watch.name, "*") and (watcher.parted or not watcher.leads):
                 watcher.news.set()
 
     def _fence(self, why: str) -> None:

@@ -55,6 +55,11 @@ class AlertRecord(msgspec.Struct):
     owner: str | None = None
     explain: bytes | None = None
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What alerts are silenced and grouped by."""
+        return {"trigger": self.trigger, "entity": self.entity, "severity": self.severity}
+
     def acknowledge(self, at: float) -> None:
         """Somebody has seen it; sets when it comes back if nothing changes."""
         self.acked_at = at

@@ -19,6 +19,8 @@ class Facts(msgspec.Struct, frozen=True):
     paused: bool = False
     leads: bool = False
     """Whether it asks the source, for all."""
+    parted: bool = False
+    """Whether the source is in parts, so that everybody asks for their own."""
     shares: int = 0
     """How many shares of the entities it follows."""
     current: bool = True
@@ -30,6 +32,8 @@ def stages(facts: Facts) -> tuple[Stage, ...]:
     if facts.paused or not facts.current:
         return ("reset", "sleep")
     asking: tuple[Stage, ...] = ("roster", "drain") if facts.leads else ()
+    if facts.parted and facts.shares and not facts.leads:
+        asking = ("drain",)
     judging: tuple[Stage, ...] = ("recompute", "triggers") if facts.shares else ()
     return ("reset", *asking, *judging, "sleep")
 

@@ -19,7 +19,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from tidemill.core.codec import encode
-from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.errors import ConfigError, TidemillError, words_of
 from tidemill.pipelines.files import FileStates
 from tidemill.pipelines.model import Entity, Stage
 from tidemill.pipelines.pattern import PatternError
@@ -195,7 +195,7 @@ class Caller:
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
     def _failed(self, entity: Entity, error: Exception, began: float) -> Result:
-        told = f"{type(error).__name__}: {error}" if not isinstance(error, BuildError) else str(error)
+        told = words_of(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {words_of(error)}"
         trace = "".join(traceback.format_exception(error, limit=-8))
         return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), told)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
@@ -21,8 +21,10 @@ from tidemill.pipelines.lookout import Lookout, record_of
 from tidemill.pipelines.manifests import Manifests
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.plan import Adoption, Plan, Step
+from tidemill.pipelines.slots import Slots
 from tidemill.pipelines.staleness import Record, input_key, input_pairs
 from tidemill.pipelines.states import StoreTrouble
+from tidemill.pipelines.underway import Marks
 from tidemill.pipelines.world import World
 from tidemill.store import states as rows
 from tidemill.store.database import Database
@@ -57,6 +59,8 @@ class Driver:
         self._dispatch = dispatch
         self._on_news = on_news
         self._lines: dict[str, StageLine] = {}
+        self._slots = Slots(database)
+        self._marks = Marks(database, pipeline.name, self.builder, self._running, self.idle.is_set)
 
     @property
     def world(self) -> World:
@@ -151,6 +155,7 @@ class Driver:
             if stage.options.in_process or self._dispatch is None:
                 self.idle.clear()
                 self._line(stage).put(steps)
+                self._marks.begin()
             else:
                 for step, job in zip(steps, await self._dispatch(stage, steps), strict=True):
                     self.in_flight[name, step.entity] = job
@@ -181,9 +186,17 @@ class Driver:
                 record = Record(each.content, code, each.inputs, each.size, versions[each.entity])
                 self.world.records[name][each.entity] = record
 
+    def _running(self) -> Iterator[tuple[str, str, float]]:
+        """The builds that run in this process: stage, entity, since when."""
+        for name, line in self._lines.items():
+            for entity, since in line.running.items():
+                yield name, entity, since
+
     def _line(self, stage: Stage) -> StageLine:
         if stage.name not in self._lines:
-            self._lines[stage.name] = StageLine(stage, self.lookout.states, self.world, self._commit, self._note_break)
+            self._lines[stage.name] = StageLine(
+                stage, self.lookout.states, self.world, self._commit, self._note_break, self._slots
+            )
         return self._lines[stage.name]
 
     async def _commit(self, stage: Stage, builds: Sequence[Build]) -> None:
@@ -252,6 +265,7 @@ class Driver:
     async def close(self) -> None:
         """Let what runs come to its end, and write what is left to write."""
         ended = await asyncio.gather(*(line.close() for line in self._lines.values()), return_exceptions=True)
+        await self._marks.close()
         await self.manifests.flush()
         for broken in ended:
             if broken is not None:

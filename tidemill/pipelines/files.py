@@ -64,9 +64,15 @@ class FileStates:
     async def survey(self, patterns: Sequence[Pattern]) -> Survey:
         return await asyncio.to_thread(self.survey_now, patterns)
 
-    def survey_now(self, patterns: Sequence[Pattern], known: Known | None = None) -> Survey:
-        """The same, in this thread; with `known` signatures, only files that are not among them are looked at."""
-        return Walk(str(self.root), patterns, known, skew_ns=self.skew_ns).run()
+    def survey_now(self, patterns: Sequence[Pattern]) -> Survey:
+        """The same, in this thread."""
+        return Walk(str(self.root), patterns, skew_ns=self.skew_ns).run()
+
+    def survey_folders(
+        self, patterns: Sequence[Pattern], known: Known, changed: Iterable[str], folders: Iterable[str]
+    ) -> Survey:
+        """The same for folders that have `changed` or are new; files with `known` signatures are not looked at."""
+        return Walk(str(self.root), patterns, known, skew_ns=self.skew_ns).run_in(changed, folders)
 
     def measure_skew(self) -> float:
         """How many seconds the file system's clock is ahead of this host's: that of another host may be wrong.

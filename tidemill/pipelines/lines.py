@@ -7,6 +7,7 @@ are handed on as they come, together with whatever else has come by then: a slow
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
@@ -15,6 +16,7 @@ from tidemill.pipelines.commit import Build
 from tidemill.pipelines.files import FileStates
 from tidemill.pipelines.model import Stage
 from tidemill.pipelines.plan import Step
+from tidemill.pipelines.slots import Slots
 from tidemill.pipelines.states import States
 from tidemill.pipelines.world import World
 
@@ -29,16 +31,24 @@ class StageLine:
     """The builds of one stage in this process."""
 
     def __init__(
-        self, stage: Stage, states: States, world: World, commit: Commit, on_break: Callable[[], None]
+        self,
+        stage: Stage,
+        states: States,
+        world: World,
+        commit: Commit,
+        on_break: Callable[[], None],
+        slots: Slots,
     ) -> None:
         """`commit` gets results as they come; `on_break` is called when the line cannot go on: see `check`."""
         self.taken: set[str] = set()
+        self.running: dict[str, float] = {}  # entities that are being built, and since when
         self._caller = Caller(stage)
         self._stage = stage
         self._states = states
         self._world = world
         self._commit = commit
         self._on_break = on_break
+        self._slots = slots
         self._todo: deque[Step] = deque()
         self._done: list[Build] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -77,12 +87,9 @@ class StageLine:
     def _start(self) -> None:
         most = self._stage.options.parallel or (ASYNC_AT_ONCE if self._stage.is_async else 1)
         while self._todo and len(self._running) < most and not self._closing:
-            if self._stage.is_async:
-                work = self._one(self._todo.popleft())
-            else:
-                room = self._chunk if most == 1 else 1
-                work = self._some([self._todo.popleft() for _ in range(min(room, len(self._todo)))])
-            task = asyncio.create_task(work)
+            room = self._chunk if most == 1 and not self._stage.is_async else 1
+            steps = [self._todo.popleft() for _ in range(min(room, len(self._todo)))]
+            task = asyncio.create_task(self._run(steps))
             self._running.add(task)
             task.add_done_callback(self._ended)
 
@@ -96,8 +103,15 @@ class StageLine:
             self._broken = self._broken or task.exception()
             self._on_break()
 
-    async def _one(self, step: Step) -> None:
-        self._give([(step, await self._build(step))])
+    async def _run(self, steps: list[Step]) -> None:
+        async with self._slots.hold(self._stage.options.group):
+            self.running.update(dict.fromkeys((step.entity for step in steps), time.monotonic()))
+            try:
+                done = [(steps[0], await self._build(steps[0]))] if self._stage.is_async else await self._some(steps)
+            finally:
+                for step in steps:
+                    del self.running[step.entity]
+        self._give(done)
 
     async def _build(self, step: Step) -> Result:
         """One build of any function, on states of any place."""
@@ -110,7 +124,7 @@ class StageLine:
         result.needs = needs
         return result
 
-    async def _some(self, steps: list[Step]) -> None:
+    async def _some(self, steps: list[Step]) -> list[Build]:
         """Plain calls, in one go in a thread where the functions can read their inputs by themselves."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -123,7 +137,7 @@ class StageLine:
             self._chunk = min(MOST, self._chunk * 4)
         elif took > QUICK * 4:
             self._chunk = max(1, self._chunk // 4)
-        self._give(results)
+        return results
 
     def _call_all(self, steps: list[Step], states: FileStates) -> list[Build]:
         results: list[Build] = []

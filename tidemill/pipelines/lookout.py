@@ -191,12 +191,37 @@ class Lookout:
         states = self.states
         if not isinstance(states, FileStates):
             return await self.survey()
-        if not await asyncio.to_thread(states.changed_folders, self.folders):
+        folders = await asyncio.to_thread(states.changed_folders, self.folders)
+        if not folders:
             return []
-        unseen, known = self._unseen, Signatures(self.world.files)
-        changed = await self._survey(asyncio.to_thread(states.survey_now, self.patterns, known))
-        self._unseen = list(dict.fromkeys([*unseen, *self._unseen]))
-        return changed
+        lately = self.world.seen_lately = set()
+        try:
+            found = await asyncio.to_thread(
+                states.survey_folders, self.patterns, Signatures(self.world.files), folders, list(self.folders)
+            )
+        finally:
+            self.world.seen_lately = None
+        return self._take_folders(found, folders, lately)
+
+    def _take_folders(self, found: Survey, changed: Sequence[str], lately: set[str]) -> list[str]:
+        """What a look into some folders has found becomes what is known; what was seen since it began is newer."""
+        files, there, blind = self.world.files, found.signatures, tuple(found.blind)
+        looked = {*changed, *found.folders}
+        gone: set[str] = set()
+        for pattern, paths in self.world.matched.items():
+            if not pattern.has_one_folder or f"{pattern.folder}/".removeprefix("/") in looked:
+                gone.update(path for path in paths if path not in there and path[: path.rfind("/") + 1] in looked)
+        news = {path: None for path in gone if not path.startswith(blind)}
+        news |= {path: mark for path, mark in there.items() if path not in files or files[path].signature != mark}
+        changes = [path for path, mark in news.items() if path not in lately and self.world.see(path, mark)]
+        self.unknown.update(path for path in changes if news[path] is not None)
+        self.forgotten += [path for path in changes if news[path] is None]
+        self.distrusted |= found.racy
+        for folder in changed:
+            self.folders.pop(folder, None)
+        self.folders |= found.folders
+        self._unseen = list(dict.fromkeys([*self._unseen, *found.problems]))
+        return changes
 
     async def unheeded(self, work: Awaitable[None]) -> None:
         """Have something done that changes folders and no states in them, as manifests do: no reason to list them."""

@@ -11,12 +11,22 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tidemill.pipelines.states import MANIFEST, Manifest, ManifestEntry, StoreTrouble
 
+
+class _Texts(msgspec.Struct):
+    """A manifest whose entries are not looked into: there may be very many, and few of them change."""
+
+    states: dict[str, msgspec.Raw] = {}
+
+
 _decoder = msgspec.json.Decoder(Manifest)
+_texts = msgspec.json.Decoder(_Texts)
+_encode = msgspec.json.Encoder().encode
 
 
 def entries_in(data: bytes, place: str) -> dict[str, ManifestEntry]:
@@ -27,24 +37,41 @@ def entries_in(data: bytes, place: str) -> dict[str, ManifestEntry]:
         raise StoreTrouble(f"{place} cannot be read: {error}; delete it, and it is written anew") from error
 
 
-def changed_entries(data: bytes | None, changes: Mapping[str, ManifestEntry | None]) -> dict[str, ManifestEntry]:
-    """The entries of a manifest after these changes. One that cannot be read is begun anew: it is no loss, since
-    the database knows the rest."""
+def changed_entries(data: bytes | None, changes: Mapping[str, ManifestEntry | None]) -> dict[str, msgspec.Raw]:
+    """The entries of a manifest after these changes, as texts. One that cannot be read is begun anew: it is no loss,
+    since the database knows the rest."""
     try:
-        entries = {} if data is None else entries_in(data, MANIFEST)
-    except StoreTrouble:
+        entries = {} if data is None else _texts.decode(data).states
+    except msgspec.DecodeError:
         entries = {}
+    is_sorted = True
     for name, entry in changes.items():
         if entry is None:
             entries.pop(name, None)
         else:
-            entries[name] = entry
-    return {name: entries[name] for name in sorted(entries)}
+            is_sorted = is_sorted and name in entries
+            entries[name] = msgspec.Raw(_indented(entry))
+    return entries if is_sorted else {name: entries[name] for name in sorted(entries)}
 
 
 def changed_manifest(data: bytes | None, changes: Mapping[str, ManifestEntry | None]) -> bytes:
     """A manifest's text after these changes."""
-    return msgspec.json.encode(Manifest(changed_entries(data, changes)))
+    return written(changed_entries(data, changes))
+
+
+def written(entries: Mapping[str, msgspec.Raw]) -> bytes:
+    """A manifest's text: the texts of its entries, put together without being read."""
+    pieces: list[Any] = [b'{\n "states": {']
+    for name, text in entries.items():
+        pieces += (b"\n  ", _encode(name), b": ", text, b",")
+    if entries:
+        pieces.pop()
+    pieces.append(b"\n }\n}")
+    return b"".join(pieces)
+
+
+def _indented(entry: ManifestEntry) -> bytes:
+    return msgspec.json.format(_encode(entry), indent=1).replace(b"\n", b"\n  ")
 
 
 def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
@@ -57,9 +84,9 @@ def change_manifest(directory: Path, changes: Mapping[str, ManifestEntry | None]
     """Put in and take out entries, whoever else does so at the same time."""
     with locked(directory):
         entries = changed_entries(_read(directory), changes)
-        there = set(os.listdir(directory))
-        kept = {name: entry for name, entry in entries.items() if name in there}
-        text = msgspec.json.format(msgspec.json.encode(Manifest(kept)), indent=1)
+        for name in entries.keys() - set(os.listdir(directory)):
+            del entries[name]
+        text = written(entries)
         temporary = directory / f"{MANIFEST}.{os.getpid()}.tmp"
         try:
             with open(temporary, "wb") as opened:

@@ -189,6 +189,7 @@ class StageOptions(msgspec.Struct, frozen=True):
     on_orphan: OnOrphan = "keep"
     backoff: tuple[float, ...] = BACKOFF
     approve_above: int | None = APPROVE_ABOVE
+    group: tuple[str, int] | None = None
 
 
 class Pipeline:
@@ -251,6 +252,7 @@ class Pipeline:
         scatter: bool = False,
         min_size: int = 0,
         parallel: int | None = None,
+        group: tuple[str, int] | None = None,
         queue: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         budget: Duration | None = None,
@@ -273,6 +275,7 @@ class Pipeline:
         scatter     the output has variables that the input does not have: the function returns a dict of outputs
         min_size    a smaller output is a failure
         parallel    at most so many builds of it at once
+        group       ("models", 2): of all stages in the group of this name, at most so many builds at once
         queue       where its builds wait for workers
         in_process  build in the pipeline's own process: for small, quick functions
         version     stands in for the code: the states are rebuilt when it changes, and only then
@@ -299,9 +302,13 @@ class Pipeline:
             else _one_of("on_orphan", on_orphan, ("keep", "archive", "delete")),
             backoff=defaults.backoff if backoff is None else _waits(backoff),
             approve_above=defaults.approve_above if approve_above == "as the pipeline" else approve_above,
+            group=group,
         )
-        if parallel is not None and parallel < 1:
-            raise ConfigError(f"parallel={parallel} would never let anything be built")
+        for most in (parallel, group and group[1]):
+            if most is not None and most < 1:
+                raise ConfigError(f"at most {most} builds at once: nothing would ever be built")
+        if parallel is not None and group is not None:
+            raise ConfigError(f"a stage is limited by parallel= or by the group {group[0]!r}, not by both")
 
         def declare(function: Function) -> Stage:
             wanted = name or getattr(function, "__name__", "")

@@ -14,8 +14,11 @@ from tidemill.pipelines.pattern import entity_id
 from tidemill.pipelines.plan import Plan, Step
 from tidemill.pipelines.reasons import Reason
 from tidemill.pipelines.staleness import NOTHING, input_pairs
+from tidemill.pipelines.underway import BuildJob, BuildJobs, builds_under_way
 from tidemill.pipelines.world import entities_of, touched_entities
 from tidemill.store import states as rows
+from tidemill.store.statehistory import list_builds, show_failure, show_state
+from tidemill.store.statewishes import invalidate_states
 
 State = tuple[Stage, str]
 
@@ -121,7 +124,7 @@ async def invalidate(lookout: Lookout, states: Sequence[State], *, by: str) -> i
         by_stage.setdefault(stage.name, []).append(entity)
     total = 0
     for stage, entities in by_stage.items():
-        total += await rows.invalidate_states(lookout.database, lookout.pipeline.name, stage, entities, by=by)
+        total += await invalidate_states(lookout.database, lookout.pipeline.name, stage, entities, by=by)
     return total
 
 
@@ -189,7 +192,7 @@ class Story(msgspec.Struct):
 async def explain(lookout: Lookout, plan: Plan, stage: Stage, entity: str, *, others: Iterable[Pipeline] = ()) -> Story:
     """The whole story of a state; `others` are pipelines that may take from it."""
     database, name = lookout.database, lookout.pipeline.name
-    row = await rows.show_state(database, name, stage.name, entity)
+    row = await show_state(database, name, stage.name, entity)
     step = next((s for s in plan.steps if s.stage is stage and s.entity == entity), None)
     orphan = any(found is stage and id == entity for found, id in plan.orphans)
     inputs = input_paths(lookout, stage, entity)
@@ -197,8 +200,9 @@ async def explain(lookout: Lookout, plan: Plan, stage: Stage, entity: str, *, ot
         raise NotFoundError(f"stage {stage.name} has no entity {entity!r}: it has no inputs and was never built")
     outputs = output_paths(lookout, stage, entity)
     above = makers(stage, lookout.order)
-    failure = await rows.show_failure(database, name, stage.name, entity)
-    builds = await rows.list_builds(database, name, stage.name, entity, limit=20)
+    failure = await show_failure(database, name, stage.name, entity)
+    builds = await list_builds(database, name, stage.name, entity, limit=20)
+    under_way = await builds_under_way(database, lookout.pipeline, [stage])
     taken = [f"{s.name}/{e}" for s, e in consumers(lookout, [(stage, entity)]) if (s, e) != (stage, entity)]
     told = "it is as it should be" if row is None or row["content"] != NOTHING else "its stage makes nothing of it"
     return Story(
@@ -206,7 +210,7 @@ async def explain(lookout: Lookout, plan: Plan, stage: Stage, entity: str, *, ot
         stage=stage.name,
         entity=entity,
         paths=outputs,
-        status=status_of(step, orphan),
+        status=status_of(step, orphan, job=under_way.get((stage.name, entity))),
         reason=None if step is None else step.reason,
         told="its inputs are gone" if orphan else told if step is None else str(step.reason),
         code="" if row is None else row["code"],
@@ -224,8 +228,10 @@ async def explain(lookout: Lookout, plan: Plan, stage: Stage, entity: str, *, ot
     )
 
 
-def status_of(step: Step | None, orphan: bool = False) -> str:
+def status_of(step: Step | None, orphan: bool = False, *, job: BuildJob | None = None) -> str:
     """A state's condition in a word."""
+    if job is not None and job.state == "running":
+        return "building"
     if step is None:
         return "orphan" if orphan else "fresh"
     if step.is_build:
@@ -236,13 +242,14 @@ def status_of(step: Step | None, orphan: bool = False) -> str:
     }[type(step.reason).__name__]  # fmt: skip
 
 
-def counts(lookout: Lookout, plan: Plan) -> dict[str, dict[str, int]]:
-    """How many states of each stage are in which condition."""
+def counts(lookout: Lookout, plan: Plan, under_way: BuildJobs | None = None) -> dict[str, dict[str, int]]:
+    """How many states of each stage are in which condition; `under_way` are builds that wait or run."""
     table: dict[str, dict[str, int]] = {}
     for stage in lookout.order:
         table[stage.name] = {"fresh": plan.fresh.get(stage.name, 0)}
     for step in plan.steps:
-        row, word = table[step.stage.name], status_of(step)
+        job = (under_way or {}).get((step.stage.name, step.entity))
+        row, word = table[step.stage.name], status_of(step, job=job)
         row[word] = row.get(word, 0) + 1
     for stage, _ in plan.orphans:
         table[stage.name]["orphan"] = table[stage.name].get("orphan", 0) + 1

@@ -193,6 +193,11 @@ class Pattern:
             fixed.append(segment.text)
         return "/".join(fixed)
 
+    @property
+    def has_one_folder(self) -> bool:
+        """Whether all its paths are in the same folder."""
+        return all(segment.is_literal for segment in self.segments[:-1])
+
 
 def derive(name: str, values: Mapping[str, str]) -> str | None:
     """The value of a variable among these, or of a part of a date among these: `date.month`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
@@ -24,20 +24,39 @@ from tidemill.pipelines.watching import watch_files
 from tidemill.pipelines.wishes import Heard, Wishes
 from tidemill.pipelines.work import enqueue_builds, task_name
 from tidemill.store import states as rows
+from tidemill.store.backfills import mark_due
 from tidemill.store.database import Connection, Database, is_away, is_full
 from tidemill.store.migrate import migrate, wait_for_schema
+from tidemill.store.statehistory import forget_builds
 from tidemill.store.wake import ANYTHING, Listener
 
 STAND_BY = 2.0
 CHECK_FLIGHTS = 5.0
 TRUST_AFTER = 0.25
+PACE = 1.0
 HOUSEKEEPING = 3600.0
 FIRST_HOUSEKEEPING = 5.0
 MANY = 5000  # changed paths from which on it is quicker to look at everything
 
 
+class Kept:
+    """A pipeline that is kept up to date until it is told to leave."""
+
+    def __init__(self, pipeline: Pipeline, after: asyncio.Task[None] | None) -> None:
+        """`after` is the keeping of what had its name before: it comes to its end first."""
+        self.pipeline = pipeline
+        self.after = after
+        self.wishes = Wishes()
+        self.leaving = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    def leave(self) -> None:
+        self.leaving.set()
+        self.wishes.event.set()
+
+
 class PipelineRunner:
-    """Keeps pipelines up to date until it is stopped."""
+    """Keeps pipelines up to date until it is stopped. Which they are may change meanwhile: `replace`."""
 
     def __init__(
         self,
@@ -50,7 +69,6 @@ class PipelineRunner:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Without `task_of`, there are no workers to rely on: everything is built in this process."""
-        self.pipelines = list(pipelines)
         self.drivers: dict[str, Driver] = {}
         self._database = database
         self._task_of = task_of
@@ -58,18 +76,40 @@ class PipelineRunner:
         self._migrates = migrates
         self._clock = clock
         self._stop = asyncio.Event()
+        self._told = asyncio.Event()
         self._ready = asyncio.Event()
         self._driven: set[str] = set()
-        self._wishes: dict[str, Wishes] = {}
+        self._kept = {pipeline.name: Kept(pipeline, None) for pipeline in pipelines}
+        self._group: asyncio.TaskGroup | None = None
 
     def stop(self) -> None:
         self._stop.set()
-        for wishes in self._wishes.values():
-            wishes.event.set()
+        for kept in self._kept.values():
+            kept.leave()
 
     async def wait_ready(self) -> None:
         """Return when every pipeline is driven, here or elsewhere."""
         await self._ready.wait()
+
+    def replace(self, pipelines: Iterable[Pipeline]) -> None:
+        """Keep these from now on. One that is another has its turn when the builds of what it replaces have ended."""
+        wanted = {pipeline.name: pipeline for pipeline in pipelines}
+        for name, kept in list(self._kept.items()):
+            if wanted.get(name) is kept.pipeline:
+                del wanted[name]
+                continue
+            kept.leave()
+            del self._kept[name]
+            if name in wanted:
+                self._kept[name] = Kept(wanted.pop(name), kept.task)
+                self._begin(self._kept[name])
+        for name, pipeline in wanted.items():
+            self._kept[name] = Kept(pipeline, None)
+            self._begin(self._kept[name])
+
+    def _begin(self, kept: Kept) -> None:
+        if self._group is not None and not self._stop.is_set():
+            kept.task = self._group.create_task(self._keep(kept), name=f"pipeline {kept.pipeline.name}")
 
     async def run(self) -> None:
         """Keep the pipelines up to date until told to stop."""
@@ -83,27 +123,45 @@ class PipelineRunner:
         try:
             await listener.wait_ready()
             async with asyncio.TaskGroup() as group:
-                for pipeline in self.pipelines:
-                    self._wishes[pipeline.name] = Wishes()
-                    group.create_task(self._keep(pipeline), name=f"pipeline {pipeline.name}")
+                self._group = group
+                for kept in self._kept.values():
+                    self._begin(kept)
+                self._check_ready()
+                pacing = group.create_task(self._pace_backfills(), name="backfills with a rate")
+                await self._stop.wait()
+                pacing.cancel()
         finally:
             listening.cancel()
             await asyncio.wait([listening])
 
+    async def _pace_backfills(self) -> None:
+        """Mark the states of backfills with a rate as their time comes."""
+        while True:
+            self._told.clear()
+            if await mark_due(self._database, list(self._kept)):
+                await asyncio.sleep(PACE)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HOUSEKEEPING):
+                    await self._told.wait()
+
     def _heard(self, payload: str) -> None:
         if payload == ANYTHING:
-            for wishes in self._wishes.values():
-                wishes.heard.reload = wishes.heard.everything = True
-                wishes.event.set()
+            self._told.set()
+            for kept in self._kept.values():
+                kept.wishes.heard.reload = kept.wishes.heard.everything = True
+                kept.wishes.event.set()
             return
         try:
             news: rows.News = decode(payload, rows.News)
         except PayloadError:
             return
-        for name, wishes in self._wishes.items():
+        if not news.stage and not news.paths:
+            self._told.set()  # Somebody wants something of the whole pipeline: a backfill, perhaps.
+        for name, kept in self._kept.items():
             driver = self.drivers.get(name)
-            if driver is not None and self._take_news(news, driver, wishes.heard):
-                wishes.event.set()
+            if driver is not None and self._take_news(news, driver, kept.wishes.heard):
+                kept.wishes.event.set()
 
     def _take_news(self, news: rows.News, driver: Driver, heard: Heard) -> bool:
         """What somebody has said becomes what this pipeline is to be looked at for; returns whether it is anything."""
@@ -124,13 +182,16 @@ class PipelineRunner:
         heard.paths.update(news.paths)
         return True
 
-    async def _keep(self, pipeline: Pipeline) -> None:
+    async def _keep(self, kept: Kept) -> None:
         """Drive one pipeline whenever nobody else does, over any number of bad days."""
-        while not self._stop.is_set():
+        pipeline = kept.pipeline
+        if kept.after is not None:
+            await asyncio.wait([kept.after])
+        while not kept.leaving.is_set():
             try:
                 async with self._lead(pipeline) as lead:
                     if lead is not None:
-                        await self._drive(pipeline, lead)
+                        await self._drive(kept, lead)
                         continue
                     self._note_driven(pipeline)
             except Exception as error:
@@ -139,12 +200,15 @@ class PipelineRunner:
                 log.warning("the database is away", pipeline=pipeline.name, error=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STAND_BY):
-                    await self._stop.wait()
+                    await kept.leaving.wait()
 
     def _note_driven(self, pipeline: Pipeline) -> None:
         """A pipeline is driven, here or elsewhere."""
         self._driven.add(pipeline.name)
-        if len(self._driven) == len(self.pipelines):
+        self._check_ready()
+
+    def _check_ready(self) -> None:
+        if self._driven >= self._kept.keys():
             self._ready.set()
 
     @contextlib.asynccontextmanager
@@ -155,11 +219,13 @@ class PipelineRunner:
             name = f"{self._database.schema}:{pipeline.name}"
             taken = await connection.fetchval(rows.TAKE_LEAD, name)
             yield connection if taken else None
+            if taken and not connection.is_closed():
+                await connection.execute(rows.LEAVE_LEAD)  # Whoever comes next finds it free at once.
         finally:
             connection.terminate()
 
-    async def _drive(self, pipeline: Pipeline, lead: Connection) -> None:
-        wishes = self._wishes[pipeline.name]
+    async def _drive(self, kept: Kept, lead: Connection) -> None:
+        pipeline, wishes = kept.pipeline, kept.wishes
         lead.add_termination_listener(lambda _: wishes.event.set())
         dispatch = None if self._task_of is None else self._dispatch
         driver = Driver(self._database, pipeline, dispatch=dispatch, on_news=wishes.event.set, clock=self._clock)
@@ -176,21 +242,21 @@ class PipelineRunner:
             for note in driver.lookout.notes:
                 log.warning("clocks differ", pipeline=pipeline.name, note=note)
             self._note_driven(pipeline)
-            await self._rounds(driver, wishes, lead)
+            await self._rounds(driver, kept, lead)
         finally:
             del self.drivers[pipeline.name]
             watching.cancel()
             await asyncio.wait([watching])
             await driver.close()
 
-    async def _rounds(self, driver: Driver, wishes: Wishes, lead: Connection) -> None:
-        pipeline, lookout, clock = driver.pipeline, driver.lookout, self._clock
+    async def _rounds(self, driver: Driver, kept: Kept, lead: Connection) -> None:
+        pipeline, lookout, clock, wishes = driver.pipeline, driver.lookout, self._clock, kept.wishes
         scan_at = clock.monotonic() + pipeline.scan_interval
         flights_at = clock.monotonic() + CHECK_FLIGHTS
         house_at = clock.monotonic() + FIRST_HOUSEKEEPING
-        while not self._stop.is_set():
+        while not kept.leaving.is_set():
             await self._wait(driver, wishes, scan_at, flights_at)
-            if self._stop.is_set() or lead.is_closed():
+            if kept.leaving.is_set() or lead.is_closed():
                 return  # Somebody else may have the lead by now.
             driver.check()
             heard, now = wishes.take(), clock.monotonic()
@@ -292,7 +358,7 @@ class PipelineRunner:
         return [] if known is None else await driver.learn(known, entities)
 
     async def _keep_house(self, driver: Driver) -> None:
-        await rows.forget_builds(self._database, keep_days=self._keep_days)
+        await forget_builds(self._database, keep_days=self._keep_days)
         await driver.lookout.measure_clocks()
         await driver.lookout.forget_gone()
         await driver.lookout.states.sweep(driver.lookout.folders)

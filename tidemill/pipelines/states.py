@@ -32,8 +32,8 @@ class Survey(msgspec.Struct):
     """What was found: every matching path with its signature, by pattern, and what could not be looked at.
 
     `racy` are files that were changed just now, and might be again without their signature telling; `folders` are
-    those that were listed, with the time of their last change; `blind` are the beginnings of paths that could not be
-    looked at.
+    those that were looked into, with the time of their last change, 0 if they are not there; `blind` are the
+    beginnings of paths that could not be looked at.
     """
 
     signatures: dict[str, int]

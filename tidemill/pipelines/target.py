@@ -35,16 +35,19 @@ def is_workflow(target: str) -> bool:
 def load_target(target: str) -> Target:
     """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
     if is_workflow(target):
-        from tidemill.pipelines.workflows import load_workflows  # slow to load, and seldom asked for
+        from tidemill.pipelines.workflows.folder import read_folder  # slow to load, and seldom asked for
 
-        return Target(load_workflows(target))
+        found = list(read_folder(target).pipelines.values())
+        if not found:
+            raise ConfigError(f"{target} holds no pipeline")
+        return Target(found)
     module = load_module(target.partition(":")[0])
     app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None
     if app is not None:
-        pipelines = list(app.pipelines.declared.values())
+        pipelines = list(app.pipelines.known.values())
     else:
         pipelines = [value for value in vars(module).values() if isinstance(value, Pipeline)]
-    if not pipelines:
+    if not pipelines and (app is None or not app.pipelines.are_kept):
         raise ConfigError(f'{target} declares no pipeline: add `blog = Pipeline("blog", root="output/")`')
     check_order([stage for pipeline in pipelines for stage in pipeline.stages.values()])
     return Target(pipelines, app)

@@ -96,6 +96,7 @@ class Walk:
         self._known = known
         self._limit = time.time_ns() + skew_ns - RACY_NS
         self._survey = Survey({}, {pattern: {} for pattern in patterns}, [], set())
+        self._skipped: set[str] = set()
         self._tree = _Node()
         for pattern in self._survey.matched:
             node = self._tree
@@ -111,14 +112,42 @@ class Walk:
         self._enter("", [self._tree], ())
         return self._survey
 
+    def run_in(self, changed: Iterable[str], known: Iterable[str]) -> Survey:
+        """Look into these folders only, and into any that are not among the `known` ones."""
+        self._skipped = set(known)
+        self._enter("", [self._tree], ())
+        for folder in changed:
+            nodes, above, path = _with_deep([self._tree]), (), ""
+            for name in folder.split("/")[:-1]:
+                above = (*above, *self._identity(path))
+                nodes = _with_deep(_Folder(nodes, self._survey).inner(name))
+                path = f"{path}{name}/"
+            self._skipped.discard(folder)
+            self._enter(folder, nodes, above)
+        return self._survey
+
+    def _time(self, folder: str) -> int:
+        """When something last came to a folder or went from it; 0 if it is not there."""
+        try:
+            return os.stat(f"{self._root}/{folder}").st_mtime_ns
+        except OSError:
+            return 0
+
+    def _identity(self, folder: str) -> list[Identity]:
+        try:
+            found = os.stat(f"{self._root}/{folder}")
+        except OSError:
+            return []
+        return [(found.st_dev, found.st_ino)]
+
     def _enter(self, folder: str, found: Iterable[_Node], above: tuple[Identity, ...]) -> None:
         """Look into a folder. `above` are the folders that it is in: a loop of links would lead back to one."""
-        nodes: list[_Node] = []
-        for node in found:
-            while node is not None and node not in nodes:
-                nodes.append(node)
-                node = node.deep  # any number of folders may also be none
+        if folder in self._skipped:
+            return
+        nodes = _with_deep(found)
         if all(node.is_fixed for node in nodes):
+            if any(node.names for node in nodes):
+                self._survey.folders[folder] = self._time(folder)
             for node in nodes:
                 for name, inner in node.literal.items():
                     self._enter(f"{folder}{name}/", [inner], above)
@@ -128,7 +157,7 @@ class Walk:
         try:
             self._list(folder, _Folder(nodes, self._survey), above)
         except (FileNotFoundError, NotADirectoryError):
-            return
+            self._survey.folders[folder] = 0  # It may come.
         except OSError as error:
             self._note_unseen(folder, error)
 
@@ -249,6 +278,16 @@ class Walk:
                 self._survey.racy.add(path)
             for pattern in patterns:
                 self._survey.matched[pattern][path] = None
+
+
+def _with_deep(found: Iterable[_Node]) -> list[_Node]:
+    """These, and those that follow them after any number of folders: that may also be none."""
+    nodes: list[_Node] = []
+    for node in found:
+        while node is not None and node not in nodes:
+            nodes.append(node)
+            node = node.deep
+    return nodes
 
 
 def signature(found: os.stat_result) -> int:

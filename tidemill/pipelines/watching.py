@@ -16,7 +16,7 @@ from tidemill.pipelines.wishes import Wishes
 
 logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It would tell of every file twice.
 
-TOGETHER_MS, LOOK_EVERY_MS = 60, 20
+TOGETHER_MS, LOOK_EVERY_MS = 100, 50  # looking more often costs more than all else together
 
 
 async def watch_files(lookout: Lookout, wishes: Wishes) -> None:

@@ -22,6 +22,7 @@ from tidemill.pipelines.commit import Committer
 from tidemill.pipelines.lookout import open_states
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.plan import Step
+from tidemill.pipelines.slots import group_key
 from tidemill.pipelines.staleness import input_text
 from tidemill.pipelines.states import Seen, StoreTrouble, Unreadable
 from tidemill.pipelines.world import FileFact, World
@@ -52,6 +53,8 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
         return await _build(caller, await reach(), step, code)
 
     options = stage.options
+    most = options.group[1] if options.group else options.parallel
+    key = group_key(options.group) if options.group else f"pipeline {task_name(stage)}"
     return Task(
         build,
         task_name(stage),
@@ -61,16 +64,21 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
             # What is written here is tried again by the queue; failures of the code are not.
             retry=retry(5, backoff="1s", cap="1m", retry_on=("StoreTrouble",)),
             budget=options.budget,
-            concurrency_key=None if options.parallel is None else f"pipeline {task_name(stage)}",
-            concurrency_max=options.parallel or 1,
+            concurrency_key=None if most is None else key,
+            concurrency_max=most or 1,
             tags=("pipeline",),
         ),
     )
 
 
+def here(by: str) -> Origin:
+    """Why a job exists that this process enqueues."""
+    return Origin(by=by, host=socket.gethostname(), pid=os.getpid())
+
+
 async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[Step]) -> list[int]:
     """Store a job for each step; a state whose build waits or runs already keeps the one that it has."""
-    origin = Origin(by="pipeline", host=socket.gethostname(), pid=os.getpid())
+    origin = here("pipeline")
     ids: list[int] = []
     for start in range(0, len(steps), CHUNK):
         jobs: list[NewJob] = []

@@ -11,7 +11,8 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines import operate
 from tidemill.pipelines.model import Stage
 from tidemill.pipelines.reasons import NeedsApproval
-from tidemill.server.overlook import STANDINGS, BuildJobs, Look
+from tidemill.pipelines.underway import BuildJobs
+from tidemill.server.overlook import STANDINGS, Look
 from tidemill.server.problems import Refused
 
 MOST_NAMED = 10_000

@@ -9,6 +9,7 @@ import mimetypes
 from pathlib import Path, PurePosixPath
 
 from litestar import Response, get
+from litestar.params import FromPath
 
 from tidemill.core.errors import NotFoundError
 from tidemill.server.access import OPEN
@@ -28,7 +29,7 @@ checkout: <code>make web</code> builds it.</p></body></html>
 
 
 @get(["/", "/{path:path}"], opt={"scope": OPEN}, include_in_schema=False, sync_to_thread=False)
-def get_console(path: str = "") -> Response[bytes]:
+def get_console(path: FromPath[str] = "") -> Response[bytes]:
     """A file of the console, or its page: which screen that is, the page reads from the address."""
     name = path.strip("/")
     if name.startswith("api/"):

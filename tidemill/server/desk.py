@@ -7,6 +7,9 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
+
 from tidemill.app import App
 from tidemill.core.job import Origin
 from tidemill.engine.telemetry.exposition import Exposition
@@ -34,7 +37,7 @@ class Desk:
         self.settings = settings
         self.doorman = Doorman(database, settings)
         self.hub = Hub(database)
-        self.overlook = Overlook(database, app.pipelines.declared)
+        self.overlook = Overlook(database, app.pipelines)
         self.hub.ears[STATES_CHANNEL] = self.overlook.hear
         self.days = Days(database)
         self.metrics = Exposition(database)
@@ -70,6 +73,10 @@ class Desk:
             )
 
         return note
+
+
+#: How a handler asks for the desk: `desk: TheDesk`.
+TheDesk = NamedDependency[SkipValidation[Desk]]
 
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:

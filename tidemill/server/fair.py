@@ -10,8 +10,8 @@ from tidemill.store.database import Database, DatabaseSettings, Executor
 
 T = TypeVar("T")
 
-#: Pages are small and asked for often: planned once, for tables of any size.
-QUICK_PAGES = {"plan_cache_mode": "force_generic_plan", "jit": "off"}
+#: Pages are small and asked for often: planned once, for tables of any size. Moments are told in UTC.
+QUICK_PAGES = {"plan_cache_mode": "force_generic_plan", "jit": "off", "TimeZone": "UTC"}
 
 
 class FairDatabase(Database):

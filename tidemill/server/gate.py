@@ -29,8 +29,10 @@ log = structlog.get_logger("tidemill.server")
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 MOST_HEAD = 48 * 1024
+TOO_LONG = f"the request's address and headers have more than {MOST_HEAD:,} bytes"
 BODY_WITHIN = 30.0
 WORTH_GZIP = 1024
+STRANGERS_BODY = 16 * 1024  # Until somebody has said who they are: enough to log in.
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -101,7 +103,7 @@ class Gate:
     ) -> tuple[Caller | None, bytes | None]:
         address = len(scope["raw_path"]) + len(scope["query_string"])
         if sum(len(name) + len(value) for name, value in scope["headers"]) + address > MOST_HEAD:
-            raise Refused(431, f"the request's address and headers have more than {MOST_HEAD:,} bytes")
+            raise Refused(431, TOO_LONG)
         host = _text(headers, b"host") or ""
         if not self._is_ours(host):
             raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")
@@ -112,7 +114,7 @@ class Gate:
             return caller, None
         if b"authorization" not in headers:
             self._check_page(host, headers, caller)
-        return caller, await self._read(headers, receive)
+        return caller, await self._read(headers, receive, caller)
 
     def _is_ours(self, host: str) -> bool:
         try:
@@ -136,11 +138,12 @@ class Gate:
             if not hmac.compare_digest(said.encode("utf-8", "replace"), csrf_token(caller.session).encode()):
                 raise Refused(403, "send `csrf` of GET /api/v1/session as the header X-CSRF-Token")
 
-    async def _read(self, headers: dict[bytes, bytes], receive: Any) -> bytes:
-        most = self._settings.most_body
+    async def _read(self, headers: dict[bytes, bytes], receive: Any, caller: Caller | None) -> bytes:
+        most = self._settings.most_body if caller is not None else min(self._settings.most_body, STRANGERS_BODY)
+        whose = "" if caller is not None else " before you log in"
         size = _text(headers, b"content-length") or "0"
         if size.isascii() and size.isdigit() and int(size) > most:
-            raise Refused(413, f"the request has {int(size):,} bytes, and {most:,} is the most")
+            raise Refused(413, f"the request has {int(size):,} bytes, and {most:,} is the most{whose}")
         body = bytearray()
         try:
             async with asyncio.timeout(BODY_WITHIN):
@@ -150,7 +153,7 @@ class Gate:
                         raise Refused(400, "the request broke off")
                     body += message.get("body", b"")
                     if len(body) > most:
-                        raise Refused(413, f"the request has more than {most:,} bytes")
+                        raise Refused(413, f"the request has more than {most:,} bytes, which is the most{whose}")
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError as error:

@@ -5,8 +5,6 @@ Stages whose entities have the same variables share a grid: `{date}` for the day
 
 from __future__ import annotations
 
-import base64
-import binascii
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -16,7 +14,8 @@ import msgspec
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines.model import Stage
 from tidemill.pipelines.pattern import entity_values
-from tidemill.server.overlook import STANDINGS, BuildJobs, Look
+from tidemill.pipelines.underway import BuildJobs
+from tidemill.server.overlook import STANDINGS, Look
 
 MOST_LISTS = 40
 
@@ -122,24 +121,6 @@ def order_of(stage: Stage) -> Callable[[str], Any]:
         return [_number(value) if number else (1, value) for value, number in zip(values, numbers, strict=True)]
 
     return order
-
-
-def write_cursor(entity: str) -> str:
-    """The cursor after a row."""
-    return base64.urlsafe_b64encode(f"row:{entity}".encode()).decode().rstrip("=")
-
-
-def read_cursor(text: str | None) -> str | None:
-    """The entity that a cursor stands for."""
-    if text is None:
-        return None
-    try:
-        kind, _, entity = base64.urlsafe_b64decode(text.encode() + b"==").decode().partition(":")
-    except (binascii.Error, ValueError) as error:
-        raise ConfigError(f"{text[:80]!r} is not a cursor: use `next` of the page before, as it is") from error
-    if kind != "row":
-        raise ConfigError(f"{text[:80]!r} is not a cursor: use `next` of the page before, as it is")
-    return entity
 
 
 def known_stages(look: Look, by: str, names: Collection[str]) -> list[str]:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import JobRef
 from tidemill.engine.calls import job_of_call
 from tidemill.engine.modelspec import require_model
 from tidemill.engine.why import explain_job
 from tidemill.server.access import Caller
+from tidemill.server.cursor import page_json, read_cursor
 from tidemill.server.desk import Desk
-from tidemill.server.paging import following, read_cursor
 from tidemill.server.reading import readable
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Executor
 from tidemill.store.inspect import show_job
-from tidemill.store.joblog import read_logs
 from tidemill.store.jobs import insert_jobs
-from tidemill.store.listing import JobsWanted, list_job_page
+from tidemill.store.listing import JobsWanted, write_job_page
 from tidemill.store.operate import Outcome
 
 MOST_IDS = 10_000
@@ -127,35 +125,10 @@ class Done(msgspec.Struct, frozen=True):
     """The first of those that were reached; of a retry, the new jobs."""
 
 
-class LogLine(msgspec.Struct, frozen=True):
-    """One line that a task logged: when, how grave, its words, the fields beside them and the traceback, if any."""
-
-    at: datetime
-    level: str
-    event: str
-    fields: dict[str, Any] = {}
-    trace: str = ""
-
-
-class AttemptLog(msgspec.Struct, frozen=True):
-    """The last lines of an attempt; `dropped` came before them and were not kept."""
-
-    attempt: int
-    began_at: datetime
-    dropped: int
-    lines: list[LogLine]
-
-
-class JobLog(msgspec.Struct, frozen=True):
-    """What the attempts at a job logged, the last attempt first."""
-
-    items: list[AttemptLog]
-
-
-async def page_of(desk: Desk, wanted: JobsWanted, *, limit: int, cursor: str | None) -> JobPage:
-    """A page of jobs, newest first."""
-    rows = await list_job_page(desk.database, wanted, before=read_cursor(cursor), limit=limit, days=desk.days)
-    return JobPage([JobLine(*row) for row in rows], following([row["id"] for row in rows], limit))
+async def write_page(desk: Desk, wanted: JobsWanted, *, limit: int, cursor: str | None) -> bytes:
+    """A page of jobs, newest first: a `JobPage` as JSON."""
+    page = await write_job_page(desk.database, wanted, before=read_cursor(cursor), limit=limit, days=desk.days)
+    return page_json(page, limit)
 
 
 async def find_job(desk: Desk, job_id: int) -> Job:
@@ -166,17 +139,6 @@ async def find_job(desk: Desk, job_id: int) -> Job:
     known = readable(row)
     fields = {name: value for name, value in known.items() if name in Job.__struct_fields__}
     return Job(**fields, why=explain_job(known))
-
-
-async def find_log(desk: Desk, job_id: int) -> JobLog:
-    """What a job's attempts logged; empty if they logged nothing, or nothing is kept of it any more."""
-    rows = await read_logs(desk.database, job_id) if 0 < job_id < 2**63 else []
-    return JobLog(
-        [
-            AttemptLog(row["attempt"], row["began_at"], row["dropped"], [_line(each) for each in decode(row["lines"])])
-            for row in rows
-        ]
-    )
 
 
 async def put_job(
@@ -222,8 +184,3 @@ def told(outcomes: list[Outcome]) -> Done:
     unchanged = sum(len(each.unchanged) for each in outcomes)
     reached = [number for each in outcomes for number in (*each.done, *each.asked)]
     return Done(done + asked, done, asked, unchanged, reached[:1000])
-
-
-def _line(kept: dict[str, Any]) -> LogLine:
-    at = datetime.fromtimestamp(kept["at"], UTC)
-    return LogLine(at, kept["level"], kept["event"], kept.get("fields", {}), kept.get("trace", ""))

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError, PayloadError
+from tidemill.pipelines.declared import Pipelines
 from tidemill.pipelines.lookout import Lookout
 from tidemill.pipelines.model import Pipeline, Stage, share_place
 from tidemill.pipelines.plan import Plan, Step
 from tidemill.pipelines.reasons import kind_of_reason
-from tidemill.pipelines.work import task_name
+from tidemill.pipelines.underway import BuildJobs, builds_under_way
 from tidemill.pipelines.world import FileFact, entities_of
 from tidemill.store.database import Database
-from tidemill.store.statelist import is_kept, list_build_jobs, newest_codes
+from tidemill.store.statelist import is_kept, newest_codes
 from tidemill.store.states import News
 from tidemill.store.wake import ANYTHING
 
@@ -56,19 +55,6 @@ _HELD = {
 def standing_of(step: Step | None) -> str:
     """The condition of a state that is not as it should be, in a word; without a step it is an orphan."""
     return "orphan" if step is None else _HELD.get(kind_of_reason(step.reason), "stale")
-
-
-class BuildJob(msgspec.Struct, frozen=True):
-    """The job that builds a state, or will."""
-
-    id: int
-    state: str
-    queue: str
-    started_at: datetime | None
-
-
-#: Jobs by stage and entity.
-BuildJobs = Mapping[tuple[str, str], BuildJob]
 
 
 class Look:
@@ -157,9 +143,10 @@ class Look:
 class Overlook:
     """The newest look at each pipeline of an application."""
 
-    def __init__(self, database: Database, declared: Mapping[str, Pipeline]) -> None:
+    def __init__(self, database: Database, pipelines: Pipelines) -> None:
         self._database = database
-        self._declared = declared
+        self._pipelines = pipelines
+        self._known = pipelines.known
         self._looks: dict[str, Look] = {}
         self._asked: dict[str, float] = {}
         self._news: set[str] = set()  # of which something was told since the last look
@@ -168,13 +155,22 @@ class Overlook:
 
     @property
     def names(self) -> list[str]:
-        return list(self._declared)
+        self._known = self._pipelines.known
+        return list(self._known)
+
+    def file_problems(self, name: str | None = None) -> list[str]:
+        """What is wrong with workflow files, or with that of one pipeline: what they declared before stays in force."""
+        folder = self._pipelines.folder
+        if folder is None:
+            return []
+        return list(folder.errors.values()) if name is None else folder.errors_of(name)
 
     def require(self, name: str) -> Pipeline:
-        """The pipeline of this name."""
-        found = self._declared.get(name)
+        """The pipeline of this name, as it is declared now."""
+        self._known = self._pipelines.known
+        found = self._known.get(name)
         if found is None:
-            known = ", ".join(self._declared) or "none"
+            known = ", ".join(self._known) or "none"
             raise NotFoundError(f"this server's application declares no pipeline {name!r}; it declares: {known}")
         return found
 
@@ -184,8 +180,8 @@ class Overlook:
             news = None if payload == ANYTHING else decode(payload, News)
         except PayloadError:
             return
-        mine = None if news is None else self._declared.get(news.pipeline)
-        for name, pipeline in self._declared.items():
+        mine = None if news is None else self._known.get(news.pipeline)
+        for name, pipeline in self._known.items():
             if mine is None or share_place(pipeline, mine):
                 self._news.add(name)
 
@@ -199,6 +195,9 @@ class Overlook:
         self._asked[name] = time.monotonic()
         self._forget()
         known = self._looks.get(name)
+        if known is not None and known.pipeline is not pipeline:
+            known = None  # Its file has changed.
+            del self._looks[name]
         if known is not None and not anew and self._is_good(name, known):
             return known
         lock = self._locks.setdefault(name, asyncio.Lock())
@@ -206,6 +205,8 @@ class Overlook:
             return known  # Somebody looks already, and it takes long.
         async with lock:
             newer = self._looks.get(name)
+            if newer is not None and newer.pipeline is not pipeline:
+                newer = None
             if newer is not None and newer is not known and not anew:
                 return newer
             self._news.discard(name)
@@ -217,19 +218,10 @@ class Overlook:
                 raise
             return self._looks[name]
 
-    async def jobs(self, look: Look) -> dict[tuple[str, str], BuildJob]:
+    async def jobs(self, look: Look) -> BuildJobs:
         """The builds of a pipeline that wait or run now."""
-        tasks = {
-            task_name(stage): stage
-            for stage in look.lookout.order
-            if not stage.options.in_process and look.amiss[stage.name]
-        }
-        found: dict[tuple[str, str], BuildJob] = {}
-        for row in await list_build_jobs(self._database, list(tasks)) if tasks else ():
-            stage = tasks[row["task"]]
-            entity = "" if row["unique_key"] == "*" and not stage.variables else row["unique_key"]
-            found[stage.name, entity] = BuildJob(row["id"], row["state"], row["queue"], row["started_at"])
-        return found
+        amiss = [stage for stage in look.lookout.order if look.amiss[stage.name]]
+        return await builds_under_way(self._database, look.pipeline, amiss)
 
     async def is_kept(self, name: str) -> bool:
         """Whether some process keeps a pipeline up to date."""

@@ -2,7 +2,7 @@
 
 A page is read by anybody who may read the console's; what it shows comes from its handlers, each with a scope as
 every route has: `opt={"scope": "read"}`, and for whatever changes something `"operate"` or `"admin"`. A handler
-asks for `desk: Desk` where it needs the database, and calls `desk.note` to have a change remembered in the audit.
+asks for `desk: TheDesk` where it needs the database, and calls `desk.note` to have a change remembered in the audit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 from litestar import Response, Router, get
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
 from tidemill.core.errors import NotFoundError
 from tidemill.core.page import Page
 from tidemill.server.access import OPEN
 from tidemill.server.console import ASK_AGAIN, file_of, kind_of
-from tidemill.server.desk import Desk
+from tidemill.server.desk import TheDesk
 
 __all__ = ["Page", "PageLine", "routers", "routes"]
 
@@ -30,7 +31,7 @@ class PageLine(msgspec.Struct, frozen=True):
 
 
 @get("/pages", opt={"scope": "read"}, summary="The application's own pages")
-async def list_pages(desk: Desk) -> list[PageLine]:
+async def list_pages(desk: TheDesk) -> list[PageLine]:
     """Where the application's own pages are."""
     return [PageLine(page.name, page.title, f"/pages/{page.name}/") for page in desk.app.pages.values()]
 
@@ -49,7 +50,7 @@ def routers(pages: Iterable[Page]) -> list[Any]:
 
 def _files(page: Page) -> HTTPRouteHandler:
     @get(["/", "/{path:path}"], opt={"scope": OPEN}, include_in_schema=False, sync_to_thread=False)
-    def get_file(path: str = "") -> Response[bytes]:
+    def get_file(path: FromPath[str] = "") -> Response[bytes]:
         """A file of the page."""
         found = file_of(path.strip("/") or "index.html", page.folder)
         if found is None:

@@ -7,18 +7,17 @@ import contextlib
 import errno
 import gc
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidemill.app import App
 from tidemill.core.errors import ConfigError
+from tidemill.server.connections import HttpServer, Parser, room_for_connections
 from tidemill.server.desk import Desk
 from tidemill.server.fair import FairDatabase
-from tidemill.server.gate import MOST_HEAD
 from tidemill.server.settings import LOOPBACK, ServerSettings
 from tidemill.server.site import build
 from tidemill.store.migrate import wait_for_schema
@@ -29,69 +28,6 @@ log = structlog.get_logger("tidemill.server")
 GRACE = 3
 PATIENCE = 3.0
 BACKLOG = 2048
-
-
-class Parser(HttpToolsProtocol):
-    """Reads requests, and hangs up on one whose head has no end, or does not come."""
-
-    head_within = 20.0
-
-    _in_head = False
-    _head = 0
-    _patience: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        super().connection_made(transport)
-        self._await_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def on_message_begin(self) -> None:
-        self._in_head, self._head = True, 0
-        self._await_head()
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._stop_waiting()
-        super().on_headers_complete()
-
-    def data_received(self, data: bytes) -> None:
-        if not self._is_busy():
-            self._await_head()  # From the first byte on, for it ends the patience that idle connections have.
-        super().data_received(data)
-        self._head += len(data) if self._in_head else 0
-        if self._in_head and self._head > MOST_HEAD:
-            self.transport.close()
-
-    def _is_busy(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def _await_head(self) -> None:
-        if self._patience is None:
-            self._patience = self.loop.call_later(self.head_within, self._hang_up)
-
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-
-    def _hang_up(self) -> None:
-        self._patience = None
-        if self._is_busy():
-            self._await_head()  # What was asked before is still to be answered.
-        else:
-            self.transport.close()
-
-
-class HttpServer(uvicorn.Server):
-    """Signals are heard by whoever plays the role."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Server:
@@ -145,6 +81,7 @@ class Server:
 
     async def _serve(self, listening: socket.socket) -> None:
         settings = self.settings
+        Parser.most = room_for_connections()
         http = self._http = HttpServer(
             uvicorn.Config(
                 build(self.desk),

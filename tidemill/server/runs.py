@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.ticks import CancelAsked
 from tidemill.dags.handle import DagHandle
 from tidemill.dags.journal import decode_tick
+from tidemill.dags.model import UNSET
 from tidemill.dags.runner import DAG_KIND
 from tidemill.dags.view import View, why_run
 from tidemill.engine.why import explain_run
-from tidemill.flows.durable import FlowKind
+from tidemill.flows.asking import answer
+from tidemill.flows.declared import declared
+from tidemill.flows.durable import FlowKind, restore
+from tidemill.flows.fork import fork
 from tidemill.flows.sending import event_tick, named_event
+from tidemill.flows.values import plain_result
 from tidemill.runs import cancel_tick
 from tidemill.server.access import Caller
+from tidemill.server.cursor import page_json, read_cursor
 from tidemill.server.desk import Desk
-from tidemill.server.paging import following, read_cursor
 from tidemill.server.problems import Refused
 from tidemill.server.reading import RUN_JSON, readable
 from tidemill.store.inspect import show_jobs_of_run
-from tidemill.store.listing import RunsWanted, list_run_page
-from tidemill.store.runs import cancel_run, load_run, new_token, read_ticks, send_to_run, show_run
+from tidemill.store.listing import RunsWanted, write_run_page
+from tidemill.store.runs import (
+    cancel_run,
+    has_arrived,
+    is_asked,
+    load_run,
+    new_token,
+    read_ticks,
+    send_to_run,
+    show_run,
+)
 from tidemill.store.runview import count_keepers
 
 ENDED = ("succeeded", "failed", "cancelled", "timed_out")
 JOBS_SHOWN = 200
+TAKEN_WITHIN = 3.0  # seconds that somebody who answers waits for the run to take it
 
 
 class RunLine(msgspec.Struct, frozen=True):
@@ -112,10 +129,10 @@ class Sent(msgspec.Struct, frozen=True):
     type: str
 
 
-async def page_of(desk: Desk, wanted: RunsWanted, *, limit: int, cursor: str | None) -> RunPage:
-    """A page of runs, newest first."""
-    rows = await list_run_page(desk.database, wanted, before=read_cursor(cursor), limit=limit)
-    return RunPage([RunLine(*row) for row in rows], following([row["id"] for row in rows], limit))
+async def write_page(desk: Desk, wanted: RunsWanted, *, limit: int, cursor: str | None) -> bytes:
+    """A page of runs, newest first: a `RunPage` as JSON."""
+    page = await write_run_page(desk.database, wanted, before=read_cursor(cursor), limit=limit)
+    return page_json(page, limit)
 
 
 async def tell_run(desk: Desk, run_id: int) -> Run:
@@ -124,9 +141,9 @@ async def tell_run(desk: Desk, run_id: int) -> Run:
     is_dag = row["kind"] == DAG_KIND
     known = readable(row, RUN_JSON)
     if is_dag:
-        known["input"] = known["input"].get("args")
+        known["input"] = known["input"].get("args", {})
     else:
-        known["result"] = _plain(known["result"])
+        known["result"] = plain_result(known["result"])
     why = why_run(await look(desk, run_id)) if is_dag else [explain_run(row)]
     key = known["key"]
     fields = {name: value for name, value in known.items() if name in Run.__struct_fields__ and name != "key"}
@@ -137,15 +154,6 @@ async def tell_run(desk: Desk, run_id: int) -> Run:
         ticks=row["seq"],
         why=why,
     )
-
-
-def _plain(result: Any) -> Any:
-    """What a flow's run ended with, as its author wrote it: the result of a StopEvent, or the fields of another."""
-    event = result.get("$event") if isinstance(result, dict) and len(result) == 1 else None
-    if not isinstance(event, dict) or not isinstance(event.get("value"), dict):
-        return result
-    fields = event["value"]
-    return fields["result"] if set(fields) == {"result"} else fields
 
 
 async def begin_run(desk: Desk, caller: Caller, new: NewRun) -> Started:
@@ -167,6 +175,27 @@ async def send_event(desk: Desk, caller: Caller, run_id: int, new: NewEvent) -> 
     token = new_token()
     await send_to_run(desk.database, run_id, event_tick(event, new.step, token), token=token)
     return Sent(run_id, new.type)
+
+
+async def fork_of(desk: Desk, caller: Caller, run_id: int, at: int, event: NewEvent | None) -> Started:
+    """A new run that begins where a flow's run was after a tick; with `event`, that tick brought this one."""
+    row = await require_flow(desk, run_id)
+    kind = flow_of(desk, row["workflow"])
+    if not 1 <= at <= row["seq"]:
+        raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {at} to fork from")
+    brought = None if event is None else read_event(desk, row["workflow"], event.type, event.fields)
+    origin = encode(desk.origin(caller))
+    noted = desk.noting(caller, "run.fork", f"r{run_id}", at=at)
+    number = await fork(desk.database, kind.workflow, run_id, at=at, origin=origin, event=brought, within=noted)
+    return Started(number, True)
+
+
+async def repeat_run(desk: Desk, caller: Caller, run_id: int, start: str | None, edited: Any = UNSET) -> Started:
+    """A new run that does again what did not succeed in a dag's run; with `start` that node too, and what follows."""
+    handle = await handle_of(desk, run_id)
+    noted = desk.noting(caller, "run.rerun", f"r{run_id}", start=start, edited=edited is not UNSET)
+    again = await handle.rerun(start=start, edited=edited, by=caller.name, within=noted)
+    return Started(again.id, again.created)
 
 
 async def end_run(desk: Desk, caller: Caller, run_id: int, reason: str | None) -> None:
@@ -191,10 +220,35 @@ async def ask_to_end(desk: Desk, caller: Caller, row: Any, why: str | None) -> b
 
 async def submit_answer(desk: Desk, caller: Caller, run_id: int, node: str, value: Any, key: str | None) -> bool:
     """Answer what a run asks; whether it has taken the answer yet."""
-    handle = await handle_of(desk, run_id)
     if not node:
         raise NotFoundError("say which node is answered")
-    return await handle.submit(node, value, by=caller.name, key=key)
+    row = await find_run(desk, run_id)
+    if row["kind"] == DAG_KIND:
+        handle = DagHandle(desk.database, desk.app.runs.dag_kind, run_id, created=False)
+        return await handle.submit(node, value, by=caller.name, key=key)
+    return await _answer_flow(desk, caller, row, node, value, key or new_token())
+
+
+async def _answer_flow(desk: Desk, caller: Caller, row: Any, node: str, value: Any, token: str) -> bool:
+    """Give a flow the event that it waits for."""
+    run_id, kind = row["id"], flow_of(desk, row["workflow"])
+    if not await has_arrived(desk.database, run_id, token):
+        _, snapshot, ticks = await load_run(desk.database, run_id)
+        state = restore(kind.workflow, snapshot, ticks)
+        asked = await is_asked(desk.database, run_id, node)
+        event = answer(declared(kind.workflow).topology, state, node, value) if asked else None
+        if event is None:
+            raise Refused(
+                409, f"run r{run_id} does not ask {node!r}, or was answered already: look at /inputs?run={run_id}"
+            )
+        await desk.note(caller, "run.submit", f"r{run_id} {node}", after={"value": value, "key": token})
+        await send_to_run(desk.database, run_id, event_tick(event, None, token), token=token)
+    give_up = time.monotonic() + TAKEN_WITHIN
+    while await is_asked(desk.database, run_id, node):
+        if time.monotonic() > give_up:
+            return False
+        await asyncio.sleep(0.05)
+    return True
 
 
 def flow_of(desk: Desk, name: str) -> FlowKind:

@@ -16,7 +16,7 @@ from litestar.serialization import encode_json
 from tidemill.server import pages
 from tidemill.server.access import check_scope
 from tidemill.server.console import get_console
-from tidemill.server.desk import Desk
+from tidemill.server.desk import Desk, TheDesk
 from tidemill.server.gate import Gate
 from tidemill.server.idempotency import Repeats
 from tidemill.server.problems import answer
@@ -41,13 +41,13 @@ def build(desk: Desk) -> Gate:
 
 
 @get("/schema/openapi.json", opt={"scope": "read"}, include_in_schema=False)
-async def get_document(desk: Desk) -> Response[bytes]:
+async def get_document(desk: TheDesk) -> Response[bytes]:
     """The OpenAPI document."""
-    return Response(await asyncio.to_thread(_document, desk), media_type=MediaType.JSON)
+    return Response(await asyncio.to_thread(write_document, desk), media_type=MediaType.JSON)
 
 
 @lru_cache(maxsize=1)
-def _document(desk: Desk) -> bytes:
+def write_document(desk: Desk) -> bytes:
     """All routes as an OpenAPI document; written when somebody asks for it."""
     bearer = SecurityScheme(type="http", scheme="bearer", description="An API token, `tm_...`")
     schemes: dict[str, SecurityScheme | Reference] = {"token": bearer}

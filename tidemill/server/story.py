@@ -14,10 +14,11 @@ from tidemill.pipelines.model import Stage, makers
 from tidemill.pipelines.pattern import PatternError, derive, entity_id
 from tidemill.pipelines.reasons import kind_of_reason
 from tidemill.pipelines.staleness import input_pairs
+from tidemill.pipelines.underway import BuildJob, BuildJobs
 from tidemill.pipelines.world import Paths, entities_of
-from tidemill.server.overlook import BuildJob, BuildJobs, Look
-from tidemill.store import states as rows
+from tidemill.server.overlook import Look
 from tidemill.store.database import Database
+from tidemill.store.statehistory import list_builds, show_failure, show_state
 
 MOST_BUILDS = 20
 MOST_SHOWN = 200
@@ -119,9 +120,9 @@ async def tell(database: Database, look: Look, jobs: BuildJobs, stage: Stage, en
             "never built"
         )
     lookout, name = look.lookout, look.pipeline.name
-    row = await rows.show_state(database, name, stage.name, entity)
-    failure = await rows.show_failure(database, name, stage.name, entity)
-    builds = await rows.list_builds(database, name, stage.name, entity, limit=MOST_BUILDS)
+    row = await show_state(database, name, stage.name, entity)
+    failure = await show_failure(database, name, stage.name, entity)
+    builds = await list_builds(database, name, stage.name, entity, limit=MOST_BUILDS)
     groups = await inputs_of(look, stage, entity)
     takers = await takers_of(look, stage, entity)
     outputs = operate.output_paths(lookout, stage, entity)
@@ -259,7 +260,8 @@ def _why(look: Look, stage: Stage, entity: str, job: BuildJob | None, kept: bool
     told = str(step.reason)
     lines = [f"{told[0].upper()}{told[1:]}."]
     if job is not None and job.state == "running":
-        lines.append(f"It is being built now: job {job.id}.")
+        by = "in the process that keeps the pipeline" if job.id is None else f"job {job.id}"
+        lines.append(f"It is being built now: {by}.")
     elif job is not None:
         lines.append(f"Its build waits in queue {job.queue}: job {job.id}.")
     elif step.is_build and not kept:

@@ -125,16 +125,42 @@ class WorkFolder:
         data = text.encode()
         if len(data) > MOST_TEXT:
             raise Refused(413, f"the text has {len(data):,} bytes, and {MOST_TEXT:,} is the most")
+        with self._writing(path):
+            check_version(path, _bytes(place), over)
+            _replace(place, data)
+        return version_of(data)
+
+    def delete(self, path: str, over: str) -> None:
+        """Delete this version of a file."""
+        place = self.place(path)
+        with self._writing(path):
+            check_version(path, _bytes(place), over)
+            place.unlink()
+
+    def rename(self, path: str, to: str, over: str) -> None:
+        """Give this version of a file another name, which no file has yet."""
+        place, target = self.place(path), self.place(to)
+        if place.suffix != target.suffix:
+            raise ConfigError(f"{path} cannot become {to}: a file keeps its ending, {place.suffix}")
+        with self._writing(path, to):
+            check_version(path, _bytes(place), over)
+            check_version(to, _bytes(target), None)
+            place.rename(target)
+
+    @contextlib.contextmanager
+    def _writing(self, *paths: str) -> Iterator[None]:
+        """Nobody else changes the folders of these files meanwhile; what goes wrong is told of the last."""
+        *_, last = paths
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with _alone(place.parent):
-                check_version(path, _bytes(place), over)
-                _replace(place, data)
+            with contextlib.ExitStack() as held:
+                for folder in sorted({self.place(path).parent for path in paths}):
+                    held.enter_context(_alone(folder))
+                yield
         except FileNotFoundError as error:
-            raise NotFoundError(f"there is no folder {PurePosixPath(path).parent} in {self.root}") from error
+            raise NotFoundError(f"there is no folder {PurePosixPath(last).parent} in {self.root}") from error
         except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
-        return version_of(data)
+            raise ConfigError(f"{last} cannot be written: {error.strerror}") from error
 
 
 def version_of(data: bytes) -> str:

@@ -20,6 +20,7 @@ from tidemill.dags.errors import DagError
 from tidemill.dags.files import problems_in_text
 from tidemill.dags.marked import Lines, line_of, read_json, read_yaml
 from tidemill.pipelines.workflows.check import find_problems
+from tidemill.pipelines.workflows.load import form_of as workflow_form
 from tidemill.pipelines.workflows.load import has_states
 
 Form = Literal["graph", "stages", "dag"]
@@ -63,15 +64,7 @@ def form_of(data: Any, file: str) -> Form | None:
         return None
     if not file.endswith(".json"):
         return "dag"
-    if "stages" in data:
-        return "stages"
-    nodes = data.get("nodes")
-    entries = [each for each in nodes if isinstance(each, Mapping)] if isinstance(nodes, list) else []
-    if any("typeId" in each for each in entries):
-        return "graph"
-    if any(key in each for each in entries for key in ("task", "prompt", "dag")):
-        return "dag"
-    return "graph" if any(key in data for key in ("connections", "mode", "stateRoot", "settings")) else "dag"
+    return workflow_form(data) or "dag"
 
 
 def check(text: str, file: str, *, app: App, root: FilePath) -> Checked:

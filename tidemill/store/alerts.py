@@ -70,6 +70,7 @@ WHERE ($1::text IS NULL OR a.monitor = $1) AND ($2::text IS NULL OR a.entity = $
   AND (NOT $4::boolean OR a.resolved_at IS NULL OR (a.kind = 'momentary' AND a.acked_at IS NULL)
        OR a.resolved_at > now() - make_interval(secs => $5))
   AND ($6::float8 IS NULL OR a.opened_at >= to_timestamp($6))
+  AND ($8::bigint IS NULL OR (a.opened_at, a.id) < (SELECT opened_at, id FROM tidemill.alert WHERE id = $8))
 ORDER BY a.opened_at DESC, a.id DESC LIMIT $7
 """
 
@@ -128,6 +129,9 @@ LIST_SILENCES = """
 SELECT id, monitor, matchers, starts_at, ends_at, by, comment FROM tidemill.silence
 WHERE ($1::text IS NULL OR monitor = $1) AND ends_at > to_timestamp($2) ORDER BY ends_at
 """
+
+#: The same, until the transaction ends: whoever ends one of them meanwhile waits, and finds what came to wait for it.
+HOLD_SILENCES = f"{LIST_SILENCES} FOR SHARE"
 
 #: Open alerts of a trigger end when it is switched off.
 RESOLVE_TRIGGER = """
@@ -190,10 +194,11 @@ async def list_alerts(
     current: bool = False,
     linger: float = 120.0,
     since: float | None = None,
+    before: int | None = None,
     limit: int = 100,
 ) -> list[asyncpg.Record]:
-    """Alerts, the newest first; `current` leaves out what was resolved longer ago than `linger`."""
-    return await database.fetch(LIST_ALERTS, monitor, entity, trigger, current, linger, since, limit)
+    """Alerts, the newest first, from one on; `current` leaves out what was resolved longer ago than `linger`."""
+    return await database.fetch(LIST_ALERTS, monitor, entity, trigger, current, linger, since, limit, before)
 
 
 async def list_current(
@@ -310,7 +315,15 @@ async def end_silence(database: Database, id: int, *, by: str) -> None:
 
 async def read_silences(database: Database, monitor: str | None, now: float) -> list[Silence]:
     """Silences that have not ended, those that have not begun among them."""
-    rows = await database.fetch(LIST_SILENCES, monitor, now)
+    return _silences(await database.fetch(LIST_SILENCES, monitor, now))
+
+
+async def hold_silences(database: Database, connection: Executor, monitor: str, now: float) -> list[Silence]:
+    """The same, as they stay until the transaction ends."""
+    return _silences(await connection.fetch(database.sql(HOLD_SILENCES), monitor, now))
+
+
+def _silences(rows: Sequence[Any]) -> list[Silence]:
     return [
         Silence(
             row["id"],

@@ -81,8 +81,8 @@ def _archive_ended(where: str) -> str:
         note="coalesce(last_note, note)",
         result="result",
         error="error",
-        failures="failures + (final = 'failed' AND NOT lost)::int",
-        losses="losses + lost::int",
+        failures="least(failures + (final = 'failed' AND NOT lost)::int, 32767)",
+        losses="least(losses + lost::int, 32767)",
         errors="tidemill.with_error(errors, error)",
     )
 
@@ -139,7 +139,7 @@ REQUEUE_JOBS = """
 UPDATE tidemill.job AS j
 SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN 'gated' ELSE d.state END,
     due_at = CASE WHEN d.delay > 0 THEN now() + make_interval(secs => d.delay) ELSE j.due_at END,
-    failures = j.failures + d.failed::int, losses = j.losses + d.lost::int, note = d.note,
+    failures = least(j.failures + d.failed::int, 32767), losses = least(j.losses + d.lost::int, 32767), note = d.note,
     worker_id = NULL, started_at = NULL, progress = NULL,
     errors = tidemill.with_error(j.errors, d.error)
 FROM unnest($1::bigint[], $2::int[], $3::float8[], $4::text[], $5::boolean[], $6::boolean[], $7::json[],

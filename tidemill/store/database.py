@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -41,6 +42,9 @@ _AWAY = (
 
 # Cannot store anything now, but will once somebody has made room or the failover is over.
 _FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
+
+#: Two statements met head-on: the one that was undone has to be said again.
+CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,30}\Z")
@@ -174,7 +178,7 @@ class Database:
 
     async def connect_to_listen(self) -> Connection:
         """A connection that can LISTEN: past the pooler, where there is one."""
-        return await self._patiently(lambda: asyncpg.connect(self.settings.listen_url or self.dsn, timeout=10), None)
+        return await self._patiently(self._connect_ear, None)
 
     @asynccontextmanager
     async def acquire(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
@@ -235,6 +239,9 @@ class Database:
             raise StoreError("the database is not open: call `await database.open()` first")
         return self._pool
 
+    async def _connect_ear(self) -> Connection:
+        return _watched(await asyncpg.connect(self.settings.listen_url or self.dsn, timeout=10))
+
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:
         if self.settings.transaction_pooler:
             connection = await asyncpg.connect(
@@ -246,7 +253,7 @@ class Database:
             )
         # JSON crosses as bytes, untouched: msgspec reads and writes it.
         await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=_same, format="binary")
-        return connection
+        return _watched(connection)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], patience: float | None) -> T:
         loop = asyncio.get_running_loop()
@@ -259,6 +266,9 @@ class Database:
                 raise StoreError(f"the database refused the log-in: {error}") from error
             except asyncpg.InvalidCatalogNameError as error:
                 raise StoreError(f"{error}: create it, or check the database URL") from error
+            except CLASHES as error:
+                if give_up is not None and loop.time() + pause > give_up:
+                    raise StoreError(f"the statement met others head-on again and again: {error}") from error
             except Exception as error:
                 if not is_away(error):
                     raise
@@ -328,6 +338,16 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, _FULL)
 
 
+def is_passing(error: BaseException) -> bool:
+    """Whether this will be over by itself: whoever lives on goes on, and says it again.
+
+    Also for one who was patient for a while, and has been told so.
+    """
+    if isinstance(error, StoreError) and error.__cause__ is not None:
+        error = error.__cause__
+    return is_away(error) or is_full(error) or isinstance(error, CLASHES)
+
+
 async def _roll_back(transaction: Any) -> None:
     try:
         await transaction.rollback()
@@ -335,6 +355,21 @@ async def _roll_back(transaction: Any) -> None:
         if not is_away(error):
             raise
         # The connection is gone, and the transaction with it.
+
+
+#: How long a server may be gone without a word: asked after 10 s of silence, 4 times; in ms for what was sent.
+_SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+
+
+def _watched(connection: Connection) -> Connection:
+    """A connection that the system keeps an eye on: else the answer of a host that has vanished is awaited for ever."""
+    sock = connection._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue]
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _SILENCE.items():
+            if hasattr(socket, option):  # Not every system has them all.
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return connection
 
 
 _CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"

@@ -87,8 +87,10 @@ FROM ROWS FROM (json_to_recordset($1::text::json) AS (number bigint, done json))
 WHERE r.number = new.number AND r.owner = $2 RETURNING r.number
 """
 
+#: Only those that their owner knows of: one whose taking was never answered lapses, and is taken over.
 RENEW = """
-UPDATE tidemill.log_range SET lease_until = now() + make_interval(secs => $2) WHERE owner = $1 RETURNING number
+UPDATE tidemill.log_range SET lease_until = now() + make_interval(secs => $2)
+WHERE owner = $1 AND number = ANY ($3::bigint[]) RETURNING number
 """
 
 #: Given back: whoever looks next may take them over.
@@ -241,9 +243,9 @@ async def note_done(
     return {row["number"] for row in await connection.fetch(database.sql(NOTE_DONE), text, owner)}
 
 
-async def renew_ranges(database: Database, owner: UUID, lease: float) -> set[int]:
-    """Keep our ranges for another while; returns those that are still ours."""
-    return {row["number"] for row in await database.fetch(RENEW, owner, lease, patience=None)}
+async def renew_ranges(database: Database, owner: UUID, numbers: Iterable[int], lease: float) -> set[int]:
+    """Keep these ranges for another while; returns those that are still ours."""
+    return {row["number"] for row in await database.fetch(RENEW, owner, lease, list(numbers), patience=None)}
 
 
 async def release_ranges(database: Database, owner: UUID) -> None:

@@ -1,39 +1,10 @@
-"""Looking at jobs: listings, one job's whole story, and counts per queue. Nothing here changes anything."""
+"""Looking at jobs: one job's whole story, and counts per queue. Nothing here changes anything."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import asyncpg
-import msgspec
 
-from tidemill.core.errors import ConfigError
-from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
-
-_LIVE = """
-    SELECT id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at,
-           NULL::timestamptz AS finished_at, progress, note, tags, worker_id
-    FROM tidemill.job
-"""
-
-_PAST = """
-    SELECT id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at,
-           finished_at, NULL::real AS progress, note, tags, worker_id
-    FROM tidemill.job_history
-"""
-
-_MATCHES = """
-    ($1::text[] IS NULL OR state = ANY ($1)) AND ($2::text IS NULL OR queue = $2) AND ($3::text IS NULL OR task = $3)
-    AND ($4::text IS NULL OR $4 = ANY (tags)) AND ($5::bigint IS NULL OR id < $5)
-"""
-
-#: Jobs that match, newest first; `$5` is where the last page ended.
-LIST_JOBS = f"""
-(({_LIVE} WHERE {_MATCHES} ORDER BY id DESC LIMIT $6)
-UNION ALL
-({_PAST} WHERE {_MATCHES} ORDER BY id DESC LIMIT $6)) ORDER BY id DESC LIMIT $6
-"""
 
 _LIVE_STORY = """
 SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due_at - now())::float8 AS due_in,
@@ -94,32 +65,6 @@ RUNNING_WITH_PROGRESS = """
 SELECT id, task, queue, progress, note, extract(epoch FROM now() - started_at)::float8 AS running_for
 FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id LIMIT $1
 """
-
-
-class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which jobs are meant. Empty means all."""
-
-    states: tuple[str, ...] = ()
-    queue: str | None = None
-    task: str | None = None
-    tag: str | None = None
-    before: int | None = None
-
-    def validate(self) -> JobFilter:
-        for state in self.states:
-            if state not in LIVE_STATES + FINAL_STATES:
-                raise ConfigError(
-                    f"there is no job state {state!r}; the states are {', '.join(LIVE_STATES + FINAL_STATES)}"
-                )
-        return self
-
-    def parameters(self) -> tuple[Any, ...]:
-        return (list(self.states) or None, self.queue, self.task, self.tag, self.before)
-
-
-async def list_jobs(database: Database, wanted: JobFilter, *, limit: int = 50) -> list[asyncpg.Record]:
-    """Matching jobs, newest first."""
-    return await database.fetch(LIST_JOBS, *wanted.validate().parameters(), limit)
 
 
 async def show_job(database: Database, job_id: int) -> asyncpg.Record | None:

@@ -25,17 +25,19 @@ JOBS_CHANNEL = "jobs"
 _NEW_JOBS = """
     ROWS FROM (json_to_recordset($1::text::json) AS (
         queue text, task text, args json, priority smallint, delay float8, at float8, deadline float8,
-        unique_key text, unique_for float8, concurrency_key text, concurrency_max int, tags text[],
+        deadline_in float8, unique_key text, unique_for float8, concurrency_key text, concurrency_max int, tags text[],
         options json, origin json)) WITH ORDINALITY AS new
 """
 
 _DUE = "coalesce(to_timestamp(new.at), now() + make_interval(secs => coalesce(new.delay, 0)))"
 
+_DEADLINE = "coalesce(to_timestamp(new.deadline), now() + make_interval(secs => new.deadline_in))"
+
 #: Store jobs that stand for themselves; tell the workers of their queues when `$2` is true.
 INSERT_JOBS = f"""
 WITH stored AS (
     INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model)
-    SELECT new.queue, new.task, new.args, coalesce(new.priority, 5), {_DUE}, to_timestamp(new.deadline),
+    SELECT new.queue, new.task, new.args, coalesce(new.priority, 5), {_DUE}, {_DEADLINE},
            new.tags, new.options, new.origin, new.options ->> 'required_model'
     FROM {_NEW_JOBS} ORDER BY new.ordinality
     RETURNING id, queue, due_at),
@@ -50,7 +52,8 @@ INSERT_ALIKE = """
 WITH stored AS (
     INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model)
     SELECT $2, $3, args, $4, coalesce(to_timestamp($5::float8), now() + make_interval(secs => $6::float8)),
-           to_timestamp($7::float8), $8::text[], $9::json, $11::json, $12::text
+           coalesce(to_timestamp($7::float8), now() + make_interval(secs => $13::float8)), $8::text[], $9::json,
+           $11::json, $12::text
     FROM unnest($1::json[]) AS args
     RETURNING id),
 news AS (SELECT pg_notify('tidemill_jobs', $2) WHERE $10::boolean)
@@ -60,7 +63,7 @@ SELECT id, (SELECT count(*) FROM news) FROM stored
 #: Store jobs with unique or concurrency keys; those whose key is taken are left out (created = false).
 INSERT_KEYED_JOBS = f"""
 WITH new AS MATERIALIZED (
-    SELECT nextval('tidemill.job_id_seq') AS id, new.*, {_DUE} AS due_at
+    SELECT nextval('tidemill.job_id_seq') AS id, new.*, {_DUE} AS due_at, {_DEADLINE} AS ends_at
     FROM {_NEW_JOBS}),
 windows AS (
     INSERT INTO tidemill.unique_window AS w (task, unique_key, job_id, until)
@@ -71,15 +74,15 @@ windows AS (
     ON CONFLICT (task, unique_key) DO UPDATE SET job_id = excluded.job_id, until = excluded.until
         WHERE w.until <= now()
     RETURNING job_id),
-gates AS (
-    INSERT INTO tidemill.concurrency AS c (key, max)
-    SELECT DISTINCT ON (concurrency_key) concurrency_key, coalesce(concurrency_max, 1)
-    FROM new WHERE concurrency_key IS NOT NULL ORDER BY concurrency_key, ordinality DESC
-    ON CONFLICT (key) DO UPDATE SET max = excluded.max WHERE c.max <> excluded.max),
+gates AS ( -- another limit from now on; a gate that is not there yet is made when the jobs are let through it
+    UPDATE tidemill.concurrency AS c SET max = last.most FROM (
+        SELECT DISTINCT ON (concurrency_key) concurrency_key AS key, coalesce(concurrency_max, 1) AS most
+        FROM new WHERE concurrency_key IS NOT NULL ORDER BY concurrency_key, ordinality DESC) AS last
+    WHERE c.key = last.key AND c.max <> last.most),
 stored AS (
     INSERT INTO tidemill.job (id, queue, task, args, priority, due_at, deadline, tags, options, origin,
                               required_model, unique_key, concurrency_key, concurrency_max, state, note)
-    SELECT id, queue, task, args, coalesce(priority, 5), due_at, to_timestamp(deadline), tags, options, origin,
+    SELECT id, queue, task, args, coalesce(priority, 5), due_at, ends_at, tags, options, origin,
            options ->> 'required_model',
            unique_key, concurrency_key,
            CASE WHEN concurrency_key IS NOT NULL THEN coalesce(concurrency_max, 1) END,
@@ -173,6 +176,7 @@ async def insert_alike(
         notify and (job.at is not None or job.delay <= SOON),
         None if job.origin is None else encode(job.origin),
         None if job.options is None else job.options.required_model,
+        job.deadline_in,
     )
     return [JobRef(row[0]) for row in rows]
 

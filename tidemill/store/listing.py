@@ -6,8 +6,8 @@ job's place for all its life, unfinished or finished: pages do not shift while j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
@@ -17,6 +17,8 @@ from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
 from tidemill.store.days import Days
 from tidemill.store.runs import OWN_KEY
+
+T = TypeVar("T")
 
 RUN_STATES = ("running", "parked", "succeeded", "failed", "cancelled", "timed_out")
 
@@ -34,6 +36,24 @@ SELECT r.id, r.workflow, CASE WHEN r.kind = ':dag' THEN 'dag' ELSE 'flow' END AS
        (SELECT count(*) FROM tidemill.run_input AS i WHERE i.run_id = r.id) AS asks
 FROM tidemill.run AS r
 """
+
+
+#: A page as the API tells it. Written by the database, for to make thousands of moments in Python takes its time.
+_AS_JSON = """
+SELECT coalesce(json_agg(line), '[]') AS items, count(*) AS count, min(line.id) AS last
+FROM (SELECT {columns} FROM ({page}) AS page) AS line
+"""
+_RUN_LINE = """
+id, workflow, shape, state, key, seq AS ticks, owned, awake, note, created_at, ended_at, forked_from, parent, asks
+"""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A page as JSON: its lines, how many there are, and the id of the last one."""
+
+    items: bytes
+    count: int
+    last: int
 
 
 class JobsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,6 +84,13 @@ class JobsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def ended(self) -> tuple[str, ...]:
         return tuple(state for state in self.states or FINAL_STATES if state in FINAL_STATES)
+
+    @property
+    def retried(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Live and ended states that a retry reaches: failed, or those that are named, but not running or succeeded."""
+        states = self.states or ("failed",)
+        live = tuple(state for state in states if state in LIVE_STATES and state != "running")
+        return live, tuple(state for state in states if state in FINAL_STATES and state != "succeeded")
 
 
 class RunsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -151,29 +178,46 @@ async def list_job_page(
     days: Days | None = None,
 ) -> list[asyncpg.Record]:
     """Jobs that match, newest first, from an id on. `days` saves reading those that cannot be on the page."""
-    if days is not None and wanted.ended:
-        rows = await _list_in_days(database, wanted, before, limit, days)
-        if rows is not None:
-            return rows
-    sql, values = page_of_jobs(wanted, before, limit)
-    return await database.fetch(sql, *values)
 
-
-async def _list_in_days(
-    database: Database, wanted: JobsWanted, before: int | None, limit: int, days: Days
-) -> list[asyncpg.Record] | None:
-    """The page from the days that most likely hold it; None if others might hold some of it."""
-    try:
-        await days.refresh()
-        first, rest = days.candidates(before)[: 1 if before is not None else 0], days.candidates(before)
-        names = (*days.open, *(day.name for day in first))
-        sql, values = page_of_jobs(wanted, before, limit, days=names)
+    async def read(sql: str, values: list[Any]) -> tuple[list[asyncpg.Record], int, int]:
         rows = await database.fetch(sql, *values)
-    except asyncpg.UndefinedTableError:
-        days.forget()
-        return None
-    highest = max((day.high for day in rest[len(first) :]), default=0)
-    return rows if (len(rows) == limit and rows[-1]["id"] > highest) or not highest else None
+        return rows, len(rows), rows[-1]["id"] if rows else 0
+
+    return await _read_jobs(read, wanted, before, limit, days)
+
+
+async def write_job_page(
+    database: Database, wanted: JobsWanted, *, before: int | None, limit: int, days: Days
+) -> Written:
+    """The same, as JSON."""
+
+    async def read(sql: str, values: list[Any]) -> tuple[Written, int, int]:
+        page = await _write(database, sql, values)
+        return page, page.count, page.last
+
+    return await _read_jobs(read, wanted, before, limit, days)
+
+
+async def _read_jobs(
+    read: Callable[[str, list[Any]], Awaitable[tuple[T, int, int]]],
+    wanted: JobsWanted,
+    before: int | None,
+    limit: int,
+    days: Days | None,
+) -> T:
+    """A page of jobs, by what reads a statement and tells how many there were, and the last id."""
+    if days is not None and wanted.ended:
+        try:
+            await days.refresh()
+            first, rest = days.candidates(before)[: 1 if before is not None else 0], days.candidates(before)
+            names = (*days.open, *(day.name for day in first))
+            page, count, last = await read(*page_of_jobs(wanted, before, limit, days=names))
+            highest = max((day.high for day in rest[len(first) :]), default=0)
+            if not highest or (count == limit and last > highest):  # No other day can hold some of it.
+                return page
+        except asyncpg.UndefinedTableError:
+            days.forget()
+    return (await read(*page_of_jobs(wanted, before, limit)))[0]
 
 
 async def list_run_page(
@@ -182,6 +226,16 @@ async def list_run_page(
     """Runs that match, newest first, from an id on."""
     sql, values = page_of_runs(wanted, before, limit)
     return await database.fetch(sql, *values)
+
+
+async def write_run_page(database: Database, wanted: RunsWanted, *, before: int | None, limit: int) -> Written:
+    """The same, as JSON."""
+    return await _write(database, *page_of_runs(wanted, before, limit), columns=_RUN_LINE)
+
+
+async def _write(database: Database, sql: str, values: list[Any], *, columns: str = "*") -> Written:
+    (row,) = await database.fetch(_AS_JSON.format(columns=columns, page=sql), *values)
+    return Written(row["items"], row["count"], row["last"] or 0)
 
 
 async def match_jobs(

@@ -102,31 +102,39 @@ touched AS (
 UPDATE tidemill.monitor AS m
 SET events = m.events + c.stored, duplicates = m.duplicates + c.followed - c.stored,
     ignored = m.ignored + c.given - c.followed + $6,
-    cursor_at = coalesce($7, m.cursor_at), cursor_id = coalesce($8, m.cursor_id),
+    cursor_at = greatest($7, m.cursor_at), cursor_id = coalesce($8, m.cursor_id),
     cursor_token = coalesce($9, m.cursor_token), lateness = coalesce($10, m.lateness)
 FROM counted AS c WHERE m.name = $1
 RETURNING c.stored, c.oldest, c.given - c.followed AS ignored
 """
 
-#: Complete a tick, if it brought anything or a timer is due by then; returns it. A timer that the last complete tick
-#: serves, and that its entity's owner has not come to yet, needs no other.
+#: Complete a tick, if it brought anything or a timer is due by then; returns it. Its time is the one up to which the
+#: source has been read: of one in parts, all of them. A timer that the last complete tick serves, and that its entity's
+#: owner has not come to yet, needs no other.
 SEAL_TICK = """
-WITH held AS (SELECT tick, tick_at FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
+WITH heard AS (
+    SELECT CASE WHEN $4::int = 0 THEN least($2::float8, $3::float8)
+                WHEN count(*) = $4 AND count(heard_at) = $4 THEN least($2, min(heard_at)) END AS at
+    FROM tidemill.monitor_part WHERE monitor = $1 AND part < $4),
+locked AS (SELECT tick, tick_at FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
+held AS (
+    SELECT tick, tick_at, greatest(heard.at, tick_at) AS at FROM locked CROSS JOIN heard WHERE heard.at IS NOT NULL),
 due AS (
-    SELECT greatest($2, held.tick_at) AS at FROM held
+    SELECT held.at FROM held
     WHERE EXISTS (SELECT FROM tidemill.monitor_entity
                   WHERE monitor = $1 AND head > folded AND head = held.tick + 1)
-       OR EXISTS (SELECT FROM tidemill.monitor_entity WHERE monitor = $1 AND due_at <= greatest($2, held.tick_at)
+       OR EXISTS (SELECT FROM tidemill.monitor_entity WHERE monitor = $1 AND due_at <= held.at
                   AND active AND problem IS NULL AND NOT (due_at <= held.tick_at AND folded < held.tick))
        OR EXISTS (SELECT FROM tidemill.alert AS a JOIN tidemill.monitor_entity AS e USING (monitor, entity)
                   WHERE a.monitor = $1 AND a.resolved_at IS NULL
-                  AND a.realert_at <= to_timestamp(greatest($2, held.tick_at)) AND e.active AND e.problem IS NULL
+                  AND a.realert_at <= to_timestamp(held.at) AND e.active AND e.problem IS NULL
                   AND NOT (a.realert_at <= to_timestamp(held.tick_at) AND e.folded < held.tick))),
 sealed AS (UPDATE tidemill.monitor AS m SET tick = m.tick + 1, tick_at = due.at FROM due WHERE m.name = $1
            RETURNING m.tick, m.tick_at),
 news AS (SELECT pg_notify('tidemill_monitors', $1) FROM sealed)
-INSERT INTO tidemill.monitor_tick (monitor, number, at) SELECT $1, tick, tick_at FROM sealed
-RETURNING number, at, (SELECT count(*) FROM news)
+INSERT INTO tidemill.monitor_tick (monitor, number, at, clock)
+SELECT $1, tick, tick_at, CASE WHEN $2 > tick_at THEN $2 END FROM sealed
+RETURNING number, at, clock, (SELECT count(*) FROM news)
 """
 
 #: The next timer of a monitor.
@@ -172,9 +180,9 @@ FROM unnest($2::text[], $3::float8[], $4::bigint[]) AS w(entity, since, tick) CR
 
 #: The ticks that matter: those that brought these events, and all from the first timer on.
 READ_TICKS = """
-SELECT number, at FROM tidemill.monitor_tick WHERE monitor = $1 AND number <= $2 AND number = ANY ($3)
+SELECT number, at, clock FROM tidemill.monitor_tick WHERE monitor = $1 AND number <= $2 AND number = ANY ($3)
 UNION
-SELECT number, at FROM tidemill.monitor_tick WHERE monitor = $1 AND number <= $2 AND at >= $4
+SELECT number, at, clock FROM tidemill.monitor_tick WHERE monitor = $1 AND number <= $2 AND at >= $4
 """
 
 LOAD_STATES = "SELECT entity, state, version FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = ANY ($2)"
@@ -340,10 +348,16 @@ async def ingest(database: Database, connection: Executor, name: str, events: Ne
     return Stored(row["stored"], row["oldest"], row["ignored"])
 
 
-async def seal_tick(database: Database, name: str, at: float) -> tuple[int, float] | None:
-    """Complete the present tick; None if nothing has happened and nothing is due."""
-    row = await database.fetchrow(SEAL_TICK, name, at)
-    return None if row is None else (row["number"], row["at"])
+async def seal_tick(
+    database: Database, name: str, at: float, *, heard: float | None = None, parts: int = 0
+) -> tuple[int, float, float | None] | None:
+    """Complete the present tick; None if nothing has happened and nothing is due.
+
+    `heard` is the time up to which the source has been read, unless that is now. Of a source in parts the time is known
+    for each: while one of so many was never read, no tick is complete.
+    """
+    row = await database.fetchrow(SEAL_TICK, name, at, heard, parts)
+    return None if row is None else (row["number"], row["at"], row["clock"])
 
 
 async def next_due(database: Database, name: str) -> float | None:

@@ -33,6 +33,13 @@ FROM tidemill.alert_notice AS n JOIN tidemill.alert AS a ON a.id = n.alert
 WHERE n.monitor = $1 AND n.channel = $2 AND n.batch = $3 AND n.sent_at IS NULL AND n.message IS NOT NULL
 ORDER BY n.message, n.id
 """
+
+#: Those of a batch that are in no message yet, with what their alerts are silenced by.
+LOOSE_NOTICES = """
+SELECT n.id, a.trigger, a.entity, a.severity FROM tidemill.alert_notice AS n JOIN tidemill.alert AS a ON a.id = n.alert
+WHERE n.monitor = $1 AND n.channel = $2 AND n.batch = $3 AND n.sent_at IS NULL AND n.message IS NULL ORDER BY n.id
+"""
+PUT_OFF = "UPDATE tidemill.alert_notice SET batch = $2 WHERE id = ANY ($1)"
 MARK_NOTICES = "UPDATE tidemill.alert_notice SET sent_at = now(), outcome = $2 WHERE id = ANY ($1) AND sent_at IS NULL"
 
 #: What waits for the end of a silence is sent now.
@@ -58,6 +65,18 @@ async def bind_notices(
     """Decide which notices the next message carries, durably; returns all that is not sent yet."""
     await database.fetch(BIND_NOTICES, monitor, channel, batch, message)
     return await database.fetch(WAITING_NOTICES, monitor, channel, batch)
+
+
+async def loose_notices(
+    database: Database, connection: Executor, monitor: str, channel: str, batch: str
+) -> list[asyncpg.Record]:
+    """What waits in a batch and is in no message yet: trigger, entity and severity of each."""
+    return await connection.fetch(database.sql(LOOSE_NOTICES), monitor, channel, batch)
+
+
+async def put_off(database: Database, connection: Executor, ids: Sequence[int], batch: str) -> None:
+    """Tell of these with another batch."""
+    await connection.execute(database.sql(PUT_OFF), list(ids), batch)
 
 
 async def mark_notices(database: Database, ids: Sequence[int], outcome: str) -> None:

@@ -32,7 +32,7 @@ SELECT entity, source_id, at, tick, data FROM tidemill.monitor_event
 WHERE monitor = $1 AND at >= $2 AND at < $3 AND ($4::text[] IS NULL OR entity = ANY ($4))
 ORDER BY entity, at
 """
-READ_TICKS_BETWEEN = "SELECT number, at FROM tidemill.monitor_tick WHERE monitor = $1 AND at >= $2 AND at < $3"
+READ_TICKS_BETWEEN = "SELECT number, at, clock FROM tidemill.monitor_tick WHERE monitor = $1 AND at >= $2 AND at < $3"
 
 #: The newest events, as they arrived.
 READ_TAIL = """
@@ -98,9 +98,11 @@ async def read_span(
             yield row
 
 
-async def read_ticks(database: Database, monitor: str, since: float, until: float) -> list[tuple[int, float]]:
+async def read_ticks(
+    database: Database, monitor: str, since: float, until: float
+) -> list[tuple[int, float, float | None]]:
     rows = await database.fetch(READ_TICKS_BETWEEN, monitor, since, until)
-    return [(row["number"], row["at"]) for row in rows]
+    return [(row["number"], row["at"], row["clock"]) for row in rows]
 
 
 async def read_tail(

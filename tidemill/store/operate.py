@@ -1,4 +1,4 @@
-"""What operators do to jobs: cancel, retry, by id or by filter. Each writes its audit entry with the change."""
+"""What operators do to jobs: cancel, retry. Each writes its audit entry with the change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from tidemill.core.errors import NotFoundError
 from tidemill.store.audit import targets, write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.history import TOLD, archive_sql
-from tidemill.store.inspect import _MATCHES, JobFilter
 from tidemill.store.jobs import ADMIT_GATED, notify_queues
 
 #: Cancel waiting jobs at once: they move to the history unrun.
@@ -28,14 +27,6 @@ WITH asked AS (
 SELECT id, pg_notify('tidemill_control', '') FROM asked
 """
 
-#: Unfinished jobs that match a filter.
-MATCH_LIVE = f"SELECT id FROM tidemill.job WHERE {_MATCHES} ORDER BY id LIMIT $6"
-
-#: Finished jobs that match a filter and did not succeed.
-MATCH_UNSUCCESSFUL = (
-    f"SELECT id FROM tidemill.job_history WHERE {_MATCHES} AND state <> 'succeeded' ORDER BY id LIMIT $6"
-)
-
 #: Waiting jobs get their turn now.
 RETRY_WAITING = """
 UPDATE tidemill.job SET due_at = now(), note = $2,
@@ -56,6 +47,9 @@ FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
 """
+
+#: Nobody claims, ends or puts back these jobs until the transaction ends.
+HOLD_JOBS = "SELECT FROM tidemill.job WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE"
 
 FIND_JOBS = """
 SELECT id, state FROM tidemill.job WHERE id = ANY ($1::bigint[])
@@ -124,20 +118,9 @@ async def retry_jobs(database: Database, ids: list[int], *, by: str) -> Outcome:
     return outcome
 
 
-async def match_unfinished(database: Database, wanted: JobFilter, *, limit: int = 100_000) -> list[int]:
-    """The ids of unfinished jobs that match: what a cancel by filter would reach."""
-    rows = await database.fetch(MATCH_LIVE, *wanted.validate().parameters(), limit)
-    return [row["id"] for row in rows]
-
-
-async def match_unsuccessful(database: Database, wanted: JobFilter, *, limit: int = 100_000) -> list[int]:
-    """The ids of failed, cancelled and expired jobs that match: what a retry by filter would reach."""
-    rows = await database.fetch(MATCH_UNSUCCESSFUL, *wanted.validate().parameters(), limit)
-    return [row["id"] for row in rows]
-
-
 async def _require(database: Database, connection: Executor, ids: list[int]) -> dict[int, str]:
-    """The states of jobs, all of which must be there."""
+    """The states of jobs, all of which must be there; unfinished ones keep theirs until the transaction ends."""
+    await connection.execute(database.sql(HOLD_JOBS), ids)
     found = {row["id"]: row["state"] for row in await connection.fetch(database.sql(FIND_JOBS), ids)}
     if missing := sorted(set(ids) - set(found)):
         raise NotFoundError(f"there is no job {', '.join(map(str, missing[:10]))}: `tidemill jobs` lists them")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import asyncpg
 
 from tidemill.core.codec import decode
@@ -27,6 +29,15 @@ FROM (SELECT count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS jobs
 #: Attempts that ended, as all processes have counted them.
 READ_DONE = "SELECT labels, value FROM tidemill.meter WHERE name = 'ended' ORDER BY labels LIMIT 2000"
 
+#: Pipelines with states that have failed and are not due to be tried again yet: how many, and the newest of them.
+LIST_FAILED_STATES = """
+SELECT DISTINCT ON (pipeline) pipeline, count(*) OVER (PARTITION BY pipeline) AS states,
+       count(*) FILTER (WHERE retry_at IS NULL) OVER (PARTITION BY pipeline) AS parked, stage, entity, error AS note,
+       failed_at
+FROM tidemill.state_failure WHERE pipeline = ANY ($1::text[]) AND (retry_at IS NULL OR retry_at > now())
+ORDER BY pipeline, failed_at DESC
+"""
+
 
 async def count_all(database: Database) -> asyncpg.Record:
     """How much there is of everything now."""
@@ -38,3 +49,8 @@ async def read_done(database: Database) -> list[tuple[str, str, str, float]]:
     rows = await database.fetch(READ_DONE)
     found = [(decode(row["labels"], list[str]), row["value"]) for row in rows]
     return [(labels[0], labels[1], labels[2], value) for labels, value in found if len(labels) == 3]
+
+
+async def list_failed_states(database: Database, pipelines: Sequence[str]) -> list[asyncpg.Record]:
+    """What is broken of each pipeline now, if anything is."""
+    return await database.fetch(LIST_FAILED_STATES, list(pipelines))

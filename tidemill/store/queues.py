@@ -1,4 +1,4 @@
-"""Queues for people: what is in each now, and what is wanted of it. Finished jobs are not looked at."""
+"""Queues for people: what is in each now, and what is wanted of it. Finished jobs are looked at only if asked for."""
 
 from __future__ import annotations
 
@@ -17,20 +17,30 @@ WITH live AS (
 served AS (
     SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
     WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue),
+past AS (
+    SELECT queue, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
+           count(*) FILTER (WHERE state <> 'succeeded') AS unsuccessful
+    FROM tidemill.job_history WHERE $2 > 0 AND finished_at > now() - make_interval(secs => $2) GROUP BY queue),
 known AS (
-    SELECT queue FROM live UNION SELECT queue FROM served UNION SELECT name FROM tidemill.queue
+    SELECT queue FROM live UNION SELECT queue FROM past UNION SELECT queue FROM served
+    UNION SELECT name FROM tidemill.queue
     UNION SELECT queue FROM tidemill.worker_control WHERE queue <> '*')
 SELECT k.queue AS name, coalesce(waiting, 0) AS waiting, coalesce(delayed, 0) AS delayed, coalesce(held, 0) AS held,
        coalesce(running, 0) AS running, oldest, coalesce(workers, 0) AS workers, q.rate, q.burst, q.by,
        ARRAY(SELECT c.host || '=' || c.mode FROM tidemill.worker_control AS c
-             WHERE c.queue IN (k.queue, '*') ORDER BY 1) AS control
-FROM known AS k LEFT JOIN live USING (queue) LEFT JOIN served USING (queue)
+             WHERE c.queue IN (k.queue, '*') ORDER BY 1) AS control,
+       CASE WHEN $2 > 0 THEN coalesce(succeeded, 0) END AS succeeded,
+       CASE WHEN $2 > 0 THEN coalesce(unsuccessful, 0) END AS unsuccessful
+FROM known AS k LEFT JOIN live USING (queue) LEFT JOIN past USING (queue) LEFT JOIN served USING (queue)
 LEFT JOIN tidemill.queue AS q ON q.name = k.queue
 WHERE $1 OR NOT starts_with(k.queue, 'monitor:')
 ORDER BY k.queue
 """
 
 
-async def list_queues(database: Database, *, internal: bool = False) -> list[asyncpg.Record]:
-    """Every queue that has jobs, workers, a limit or an operator's wish; `internal` ones are Tidemill's own."""
-    return await database.fetch(LIST_QUEUES, internal)
+async def list_queues(database: Database, *, internal: bool = False, ended_within: float = 0.0) -> list[asyncpg.Record]:
+    """Every queue that has jobs, workers, a limit or an operator's wish; `internal` ones are Tidemill's own.
+
+    With `ended_within`, jobs that ended in the last seconds are counted too.
+    """
+    return await database.fetch(LIST_QUEUES, internal, ended_within)

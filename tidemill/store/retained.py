@@ -22,8 +22,8 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value, by = excluded.by, at = 
 MEASURE = """
 SELECT part.family, sum(pg_total_relation_size(c.oid))::bigint AS bytes,
        min(substring(c.relname FROM '_(\\d{8})$')) AS oldest
-FROM (VALUES ('jobs', 'job_history'), ('logs', 'job_log'), ('events', 'event_log'), ('runs', 'run'), ('runs', 'tick'),
-             ('runs', 'published'), ('runs', 'snapshot')) AS part(family, name)
+FROM (VALUES ('jobs', 'job_history'), ('logs', 'job_log'), ('logs', 'run_log'), ('events', 'event_log'),
+             ('runs', 'run'), ('runs', 'tick'), ('runs', 'published'), ('runs', 'snapshot')) AS part(family, name)
 JOIN pg_class AS p ON p.oid = to_regclass('tidemill.' || part.name)
 JOIN pg_class AS c ON c.oid = p.oid OR c.oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = p.oid)
 GROUP BY part.family

@@ -32,6 +32,7 @@ DELETE FROM tidemill.concurrency AS c WHERE key = ANY (ARRAY(
 FORGET_WORKERS = """
 DELETE FROM tidemill.worker WHERE ended_at < now() - make_interval(secs => $1)
   AND NOT EXISTS (SELECT FROM tidemill.job WHERE worker_id = worker.id)
+  AND NOT EXISTS (SELECT FROM tidemill.run WHERE owner = worker.id) -- who frees them looks for an owner that has ended
 """
 
 

@@ -90,7 +90,8 @@ FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = $2
 """
 SHOW_STATES = """
 SELECT entity, last_at, count, folded, state, labels FROM tidemill.monitor_entity
-WHERE monitor = $1 AND active AND ($3::text[] IS NULL OR entity = ANY ($3)) ORDER BY entity LIMIT $2
+WHERE monitor = $1 AND active AND ($3::text[] IS NULL OR entity = ANY ($3)) AND ($4::text IS NULL OR entity > $4)
+ORDER BY entity LIMIT $2
 """
 
 
@@ -237,10 +238,15 @@ async def show_entity(database: Database, monitor: str, entity: str) -> asyncpg.
 
 
 async def show_states(
-    database: Database, monitor: str, *, entities: Sequence[str] | None = None, limit: int = 10_000
+    database: Database,
+    monitor: str,
+    *,
+    entities: Sequence[str] | None = None,
+    after: str | None = None,
+    limit: int = 10_000,
 ) -> list[asyncpg.Record]:
-    """Everybody whom a monitor follows, or these of them, with their states."""
-    return await database.fetch(SHOW_STATES, monitor, limit, None if entities is None else list(entities))
+    """Everybody whom a monitor follows, or these of them, with their states, by name, from one on."""
+    return await database.fetch(SHOW_STATES, monitor, limit, None if entities is None else list(entities), after)
 
 
 async def _tell(

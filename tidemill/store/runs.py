@@ -13,6 +13,7 @@ import asyncpg
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
+from tidemill.core.job import check_key
 from tidemill.store.database import Database, Executor, is_away, left_nothing
 from tidemill.store.history import TOLD
 from tidemill.store.turns import ORPHANED, UNWANTED, relatives_sql
@@ -110,11 +111,13 @@ put AS (INSERT INTO tidemill.inbox (run_id, data) SELECT id, $2::json FROM targe
 SELECT run_id, pg_notify('tidemill_runs', '') FROM put
 """
 
+# Ticks are looked at as text: wherever a NUL stands in one, `->>` refuses all of it.
+
 #: Whether something that was sent to a run is on its way there, or has been taken.
 HAS_ARRIVED = """
-SELECT FROM tidemill.inbox WHERE run_id = $1 AND data ->> 'token' = $2
+SELECT FROM tidemill.inbox WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
 UNION ALL
-SELECT FROM tidemill.tick WHERE run_id = $1 AND data ->> 'token' = $2
+SELECT FROM tidemill.tick WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
 """
 
 #: A parked run has no owner who could end it. What it has under way is wanted no longer.
@@ -151,7 +154,7 @@ WITH asked AS (
                                    'reason', 'the run that started it, r' || c.parent || ', has ended')
     FROM tidemill.run AS c JOIN tidemill.run AS p ON p.id = c.parent
     WHERE c.parent IS NOT NULL AND c.ended_at IS NULL AND p.ended_at IS NOT NULL AND NOT EXISTS (
-        SELECT FROM tidemill.inbox AS i WHERE i.run_id = c.id AND i.data ->> 'kind' = 'cancel_asked')
+        SELECT FROM tidemill.inbox AS i WHERE i.run_id = c.id AND i.data::text ~ '^{"kind" ?: ?"cancel_asked"')
     RETURNING run_id)
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', 'wake') END FROM asked
 """
@@ -195,9 +198,10 @@ TELL_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
 
 #: What runs ask people, the longest waiting first.
 LIST_INPUTS = """
-SELECT i.run_id, i.node, i.prompt, i.schema, i.asked_at, i.due_at, r.workflow FROM tidemill.run_input AS i
+SELECT i.run_id, i.node, i.prompt, i.schema, i.asked_at, i.due_at, r.workflow, r.kind FROM tidemill.run_input AS i
 JOIN tidemill.run AS r ON r.id = i.run_id
-WHERE ($1::bigint IS NULL OR i.run_id = $1) ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
+WHERE ($1::bigint IS NULL OR i.run_id = $1) AND ($3::text IS NULL OR r.kind = $3)
+ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
 """
 
 #: Whether a node of a run asks somebody something now.
@@ -205,14 +209,19 @@ IS_ASKED = "SELECT EXISTS (SELECT FROM tidemill.run_input WHERE run_id = $1 AND 
 
 #: What was noted by a piece of work, in the journal or on its way there.
 NOTED_FOR_WORK = """
-SELECT data FROM tidemill.tick WHERE run_id = $1 AND data ->> 'kind' = 'noted' AND (data ->> 'work')::bigint = $2
-UNION ALL
-SELECT data FROM tidemill.inbox
-WHERE run_id = $1 AND data ->> 'kind' = 'noted' AND (data ->> 'work')::bigint = $2
+SELECT data FROM (
+    SELECT data FROM tidemill.tick WHERE run_id = $1
+    UNION ALL
+    SELECT data FROM tidemill.inbox WHERE run_id = $1) AS told
+WHERE data::text ~ ('^{"kind":"noted","at":[^,]+,"work":' || $2::bigint || ',')
 """
 
-#: Something to show of a run, from a process that does not own it.
-PUBLISH = "INSERT INTO tidemill.published (run_id, data) SELECT $1, data FROM unnest($2::json[]) AS p(data)"
+#: Something to show of a run, from a process that does not own it. One after the other, as the owner's turns are, or a
+#: reader who has seen a number would miss a smaller one that commits later.
+PUBLISH = """
+WITH held AS MATERIALIZED (SELECT id FROM tidemill.run WHERE id = $1 FOR NO KEY UPDATE)
+INSERT INTO tidemill.published (run_id, data) SELECT held.id, p.data FROM held, unnest($2::json[]) AS p(data)
+"""
 
 LIST_RUNS = """
 SELECT id, workflow, kind, state, CASE WHEN key NOT LIKE '~%' THEN key END AS key, seq, owner, awake, note,
@@ -248,6 +257,8 @@ async def start_run(
     `kind` is what an owner must know in order to drive it: the workflow, if nothing else is said. `within` is done in
     the same transaction, unless a first try, whose answer was lost, did it.
     """
+    if key is not None:
+        check_key("unique_key", key)
     # A start without a key has one of its own, so that it happens once even if the answer to a first try was lost.
     own = None if key is not None else OWN_KEY + new_token()
     who = (origin, owner, *(parent or (None, None)), kind or workflow)
@@ -302,6 +313,11 @@ def new_token() -> str:
     return secrets.token_urlsafe(9)
 
 
+async def has_arrived(database: Database, run_id: int, token: str) -> bool:
+    """Whether something with this token was sent to a run before."""
+    return bool(await database.fetch(HAS_ARRIVED, run_id, token))
+
+
 async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: str | None = None) -> None:
     """Put a tick into a run's inbox; an error if there is no such run, or it has ended.
 
@@ -309,7 +325,7 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
     """
     uncertain = False
     while True:
-        if uncertain and await database.fetch(HAS_ARRIVED, run_id, token):
+        if uncertain and token is not None and await has_arrived(database, run_id, token):
             return
         try:
             async with database.transaction(patience=30.0) as connection:
@@ -367,9 +383,11 @@ async def load_run(database: Database, run_id: int) -> tuple[asyncpg.Record, byt
     return row, snapshots[0]["data"] if snapshots else None, [tick["data"] for tick in ticks]
 
 
-async def list_inputs(database: Database, *, run_id: int | None = None, limit: int = 200) -> list[asyncpg.Record]:
-    """What runs ask people, the longest waiting first."""
-    return await database.fetch(LIST_INPUTS, run_id, limit)
+async def list_inputs(
+    database: Database, *, run_id: int | None = None, kind: str | None = None, limit: int = 200
+) -> list[asyncpg.Record]:
+    """What runs ask people, the longest waiting first: all of them, one, or those of a kind."""
+    return await database.fetch(LIST_INPUTS, run_id, limit, kind)
 
 
 async def is_asked(database: Database, run_id: int, node: str) -> bool:

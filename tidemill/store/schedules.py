@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import decode, encode
-from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.core.job import JobRef, NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, next_fire
 from tidemill.store.audit import write_audit
@@ -53,6 +53,9 @@ UPDATE tidemill.schedule SET next_fire = to_timestamp($2), decided = $8, fired =
 WHERE name = $1
 """
 
+#: A schedule that could not be fired is looked at again in a minute; what was due stays undecided.
+PUT_OFF = "UPDATE tidemill.schedule SET next_fire = now() + interval '1 minute' WHERE name = $1"
+
 #: Seconds until the next schedule is due.
 NEXT_SCHEDULED = """
 SELECT extract(epoch FROM min(next_fire) - now())::float8 AS seconds FROM tidemill.schedule WHERE NOT paused
@@ -74,9 +77,12 @@ SET_PAUSED = """
 UPDATE tidemill.schedule SET paused = $2, next_fire = to_timestamp($3), decided = $4 WHERE name = $1
 """
 
+DATABASE_NOW = "SELECT extract(epoch FROM now())::float8"
+
 NOTIFY_SCHEDULES = "SELECT pg_notify('tidemill_schedules', '')"
 
 Plan = Callable[[asyncpg.Record, Schedule], FirePlan]
+PlaceJob = Callable[[NewJob, str, float, float], NewJob]
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -90,16 +96,21 @@ class Declared(msgspec.Struct, frozen=True):
 
 
 class Fired(msgspec.Struct, frozen=True):
-    """What one fire of a schedule led to."""
+    """What one fire of a schedule led to, or why it could not be fired."""
 
     schedule: str
     jobs: tuple[JobRef, ...]
     missed: int
+    problem: str | None = None
 
 
-async def declare_schedules(database: Database, app: str, declared: Sequence[Declared], now: float) -> None:
-    """Make an application's stored schedules those that it declares."""
+async def declare_schedules(
+    database: Database, app: str, declared: Sequence[Declared], now: float | None = None
+) -> None:
+    """Make an application's stored schedules those that it declares, as of `now`: by the database's clock."""
     async with database.transaction(patience=None) as connection:
+        if now is None:
+            now = float(await connection.fetchval(DATABASE_NOW) or 0.0)
         await connection.execute(database.sql(PRUNE_SCHEDULES), app, [s.name for s in declared])
         for schedule in sorted(declared, key=lambda s: s.name):
             stored = await connection.fetchval(
@@ -120,29 +131,40 @@ async def declare_schedules(database: Database, app: str, declared: Sequence[Dec
         await connection.execute(database.sql(NOTIFY_SCHEDULES))
 
 
-async def fire_due(database: Database, plan: Plan, place: Callable[[NewJob, str, float, float], NewJob]) -> list[Fired]:
-    """Fire what is due: jobs and next fire times in one transaction. `plan` decides, `place` dates each job."""
+async def fire_due(database: Database, plan: Plan, place: PlaceJob) -> list[Fired]:
+    """Fire what is due: jobs and next fire times in one transaction. `plan` decides, `place` dates each job.
+
+    One that cannot be fired here does not keep the others from it: it is looked at again a little later.
+    """
     fired: list[Fired] = []
     async with database.transaction(patience=None) as connection:
         for row in await connection.fetch(database.sql(TAKE_DUE)):
-            spec = decode(row["spec"], Schedule)
-            template = decode(row["job"], NewJob)
-            decided = plan(row, spec)
-            jobs = [place(template, row["name"], fire, row["jitter"]) for fire in decided.fire]
-            refs = await insert_jobs(database, connection, jobs, notify=True) if jobs else []
-            await connection.execute(
-                database.sql(RECORD_FIRE),
-                row["name"],
-                decided.next,
-                len(jobs),
-                decided.fire[-1] if decided.fire else None,
-                refs[-1].id if refs else None,
-                decided.missed,
-                decided.missed_last,
-                decided.through,
-            )
-            fired.append(Fired(row["name"], tuple(refs), decided.missed))
+            try:
+                async with connection.transaction():
+                    fired.append(await _fire(database, connection, row, plan, place))
+            except (TidemillError, asyncpg.DataError) as error:
+                await connection.execute(database.sql(PUT_OFF), row["name"])
+                fired.append(Fired(row["name"], (), 0, problem=str(error)))
     return fired
+
+
+async def _fire(database: Database, connection: Executor, row: asyncpg.Record, plan: Plan, place: PlaceJob) -> Fired:
+    decided = plan(row, decode(row["spec"], Schedule))
+    template = decode(row["job"], NewJob)
+    jobs = [place(template, row["name"], fire, row["jitter"]) for fire in decided.fire]
+    refs = await insert_jobs(database, connection, jobs, notify=True) if jobs else []
+    await connection.execute(
+        database.sql(RECORD_FIRE),
+        row["name"],
+        decided.next,
+        len(jobs),
+        decided.fire[-1] if decided.fire else None,
+        refs[-1].id if refs else None,
+        decided.missed,
+        decided.missed_last,
+        decided.through,
+    )
+    return Fired(row["name"], tuple(refs), decided.missed)
 
 
 async def next_scheduled(database: Database) -> float | None:

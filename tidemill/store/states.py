@@ -1,4 +1,4 @@
-"""States in the database: what each was made from and by which code, failures, history, and operators' wishes.
+"""States in the database: what each was made from and by which code, and failures.
 
 A build is stored in two steps. `intend` says what is about to be put in place; then, in one transaction that holds
 the rows, the files are put in place and `promote` makes the intent the truth. Whoever was overtaken by another
@@ -14,13 +14,11 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import encode, storable
-from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor, columns
 
 #: News that states were written; the payload is JSON: a pipeline, and paths in it (none: look for yourself).
 STATES_CHANNEL = "states"
 _LONGEST_NEWS = 7000
-_SOME_BUILDS = 5000
 
 
 class NewState(msgspec.Struct):
@@ -177,47 +175,6 @@ SELECT entity, code, inputs, attempts, error, failed_at, retry_at FROM failed
 
 NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1)"
 
-#: Build these again, whatever they look like; builds under way do not count, and failures so far are forgotten.
-INVALIDATE = """
-WITH marked AS (
-    UPDATE tidemill.state SET invalid_by = $4, version = version + 1
-    WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) RETURNING entity),
-mended AS (
-    DELETE FROM tidemill.state_failure AS f USING marked
-    WHERE f.pipeline = $1 AND f.stage = $2 AND f.entity = marked.entity)
-SELECT entity FROM marked
-"""
-#: How many states are still to be built again for one who asked, and how many of them have failed since.
-COUNT_MARKED = """
-SELECT count(*) AS left, count(f.entity) AS failed
-FROM tidemill.state AS s LEFT JOIN tidemill.state_failure AS f USING (pipeline, stage, entity)
-WHERE s.pipeline = $1 AND s.invalid_by = $2
-"""
-RETRY_FAILURES = """
-DELETE FROM tidemill.state_failure
-WHERE pipeline = $1 AND ($2::text IS NULL OR stage = $2) AND ($3::text[] IS NULL OR entity = ANY ($3))
-RETURNING stage, entity
-"""
-#: States that were built by other code count as built by this one.
-ACCEPT_CODE = """
-UPDATE tidemill.state SET code = $3, version = version + 1
-WHERE pipeline = $1 AND stage = $2 AND code <> $3 AND content <> '' AND ($4::text[] IS NULL OR entity = ANY ($4))
-RETURNING entity
-"""
-#: What operators have wanted so far.
-SHOW_CONTROL = """
-SELECT paused_by, approved_by, approved_code FROM tidemill.state_control WHERE pipeline = $1 AND stage = $2 FOR UPDATE
-"""
-SET_PAUSED = """
-INSERT INTO tidemill.state_control (pipeline, stage, paused_by) VALUES ($1, $2, $3)
-ON CONFLICT (pipeline, stage) DO UPDATE SET paused_by = excluded.paused_by
-"""
-SET_APPROVED = """
-INSERT INTO tidemill.state_control (pipeline, stage, approved_by, approved_code, approved_until)
-VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5))
-ON CONFLICT (pipeline, stage) DO UPDATE SET approved_by = excluded.approved_by,
-    approved_code = excluded.approved_code, approved_until = excluded.approved_until
-"""
 #: What was found in place is taken as it is.
 ADOPT = """
 WITH new AS (
@@ -240,13 +197,6 @@ SELECT entity, intent_content, intent_code, intent_inputs, intent_size FROM tide
 WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) AND intent_content IS NOT NULL
 """
 FORGET_STATES = "DELETE FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
-LIST_BUILDS = """
-SELECT * FROM tidemill.state_build
-WHERE pipeline = $1 AND ($2::text IS NULL OR stage = $2) AND ($3::text IS NULL OR entity = $3)
-ORDER BY at DESC LIMIT $4
-"""
-SHOW_STATE = "SELECT * FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = $3"
-SHOW_FAILURE = "SELECT * FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = $3"
 #: Builds that wait in queues or run.
 LIST_QUEUED = "SELECT unique_key, id FROM tidemill.job WHERE task = $1 AND unique_key IS NOT NULL"
 #: How builds ended of which nothing else is known.
@@ -255,11 +205,7 @@ SELECT id, state, note, errors FROM tidemill.job_history WHERE id = ANY ($1::big
 """
 #: One process at a time drives a pipeline: whoever holds this lock, as long as its connection lives.
 TAKE_LEAD = "SELECT pg_try_advisory_lock(hashtextextended($1, 7)) AS taken"
-FORGET_BUILDS = """
-DELETE FROM tidemill.state_build WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM tidemill.state_build WHERE at < now() - make_interval(days => $1) LIMIT 5000))
-RETURNING 1
-"""
+LEAVE_LEAD = "SELECT pg_advisory_unlock_all()"
 
 
 async def in_chunks(
@@ -403,105 +349,6 @@ async def adopt_states(
     return {row["entity"]: row["version"] for row in rows}
 
 
-async def invalidate_states(database: Database, pipeline: str, stage: str, entities: Sequence[str], *, by: str) -> int:
-    """Have states built again."""
-    async with database.transaction() as connection:
-        rows = await connection.fetch(database.sql(INVALIDATE), pipeline, stage, list(entities), by)
-        await write_audit(
-            database, connection, who=by, action="pipeline.invalidate", target=f"{pipeline}/{stage}",
-            after={"states": len(rows), "first": [row["entity"] for row in rows[:20]]},
-        )  # fmt: skip
-        await notify_states(database, connection, News(pipeline))
-    return len(rows)
-
-
-async def count_marked(database: Database, pipeline: str, by: str) -> tuple[int, int]:
-    """How many of the states that somebody had invalidated are not built yet, and how many of those have failed."""
-    (row,) = await database.fetch(COUNT_MARKED, pipeline, by)
-    return row["left"], row["failed"]
-
-
-async def retry_failures(
-    database: Database, pipeline: str, stage: str | None, entities: Sequence[str] | None, *, by: str
-) -> int:
-    """Forget failures, so that their states are tried at once."""
-    async with database.transaction() as connection:
-        rows = await connection.fetch(
-            database.sql(RETRY_FAILURES), pipeline, stage, None if entities is None else list(entities)
-        )
-        target = f"{pipeline}/{stage}" if stage else pipeline
-        await write_audit(
-            database, connection, who=by, action="pipeline.retry", target=target, after={"states": len(rows)}
-        )
-        await notify_states(database, connection, News(pipeline))
-    return len(rows)
-
-
-async def accept_code(
-    database: Database, pipeline: str, stage: str, code: str, entities: Sequence[str] | None, *, by: str
-) -> int:
-    """Take a change of code as one that changes no result."""
-    async with database.transaction() as connection:
-        rows = await connection.fetch(
-            database.sql(ACCEPT_CODE), pipeline, stage, code, None if entities is None else list(entities)
-        )
-        await write_audit(
-            database, connection, who=by, action="pipeline.accept", target=f"{pipeline}/{stage}",
-            after={"code": code, "states": len(rows)},
-        )  # fmt: skip
-        await notify_states(database, connection, News(pipeline))
-    return len(rows)
-
-
-async def set_paused(database: Database, pipeline: str, stage: str, *, paused: bool, by: str) -> None:
-    """Pause a pipeline (stage '') or a stage, or let it go on."""
-    async with database.transaction() as connection:
-        before = await connection.fetchrow(database.sql(SHOW_CONTROL), pipeline, stage)
-        await connection.execute(database.sql(SET_PAUSED), pipeline, stage, by if paused else None)
-        action = "pipeline.pause" if paused else "pipeline.resume"
-        await write_audit(
-            database, connection, who=by, action=action, target=f"{pipeline}/{stage}".rstrip("/"),
-            before={"paused_by": before and before["paused_by"]}, after={"paused_by": by if paused else None},
-        )  # fmt: skip
-        await notify_states(database, connection, News(pipeline))
-
-
-async def set_approved(database: Database, pipeline: str, stage: str, code: str, *, by: str, seconds: float) -> None:
-    """Approve that many states of a stage are built again by this code."""
-    async with database.transaction() as connection:
-        before = await connection.fetchrow(database.sql(SHOW_CONTROL), pipeline, stage)
-        await connection.execute(database.sql(SET_APPROVED), pipeline, stage, by, code, seconds)
-        await write_audit(
-            database, connection, who=by, action="pipeline.approve", target=f"{pipeline}/{stage}",
-            before={"code": before and before["approved_code"]}, after={"code": code},
-        )  # fmt: skip
-        await notify_states(database, connection, News(pipeline))
-
-
 async def forget_states(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:
     """Forget states whose outputs are gone for good."""
     await database.fetch(FORGET_STATES, pipeline, stage, list(entities))
-
-
-async def list_builds(
-    database: Database, pipeline: str, stage: str | None = None, entity: str | None = None, *, limit: int = 50
-) -> list[asyncpg.Record]:
-    """The newest builds."""
-    return await database.fetch(LIST_BUILDS, pipeline, stage, entity, limit)
-
-
-async def show_state(database: Database, pipeline: str, stage: str, entity: str) -> dict[str, Any] | None:
-    """Everything that is known of a state."""
-    row = await database.fetchrow(SHOW_STATE, pipeline, stage, entity)
-    return None if row is None else dict(row)
-
-
-async def show_failure(database: Database, pipeline: str, stage: str, entity: str) -> dict[str, Any] | None:
-    row = await database.fetchrow(SHOW_FAILURE, pipeline, stage, entity)
-    return None if row is None else dict(row)
-
-
-async def forget_builds(database: Database, *, keep_days: int) -> None:
-    """Forget builds that are older than this, some at a time."""
-    while len(await database.fetch(FORGET_BUILDS, keep_days)) == _SOME_BUILDS:
-        continue

@@ -65,9 +65,10 @@ SELECT extract(epoch FROM min(greatest(due_at, coalesce(claimed_until, due_at)))
 FROM tidemill.stream_retry WHERE stream = $1
 """
 
+#: Only those that whoever claimed them knows of: one whose claim was never answered is claimed again.
 RENEW_PARKED = """
 UPDATE tidemill.stream_retry SET claimed_until = now() + make_interval(secs => $2)
-WHERE claimed_by = $1 AND claimed_until > now() RETURNING id
+WHERE claimed_by = $1 AND id = ANY ($3::bigint[]) RETURNING id
 """
 
 #: The attempt is over, whatever came of it.
@@ -106,7 +107,9 @@ AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $
 AND ($6::timestamptz IS NULL OR buried_at >= $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
 """
 
-LIST_DEAD = f"SELECT * FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id DESC LIMIT $8"
+LIST_DEAD = f"""
+SELECT * FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($9::bigint IS NULL OR id < $9) ORDER BY id DESC LIMIT $8
+"""
 
 COUNT_DEAD = f"SELECT count(*) AS n FROM tidemill.dead_letter WHERE {_DEAD_FILTER}"
 
@@ -272,9 +275,11 @@ async def forget_attempts(
     await connection.execute(database.sql(FORGET_ATTEMPTS), stream, sources, names)
 
 
-async def list_dead(database: Database, which: DeadFilter, *, limit: int = 50) -> list[asyncpg.Record]:
-    """Dead letters, the newest first."""
-    return await database.fetch(LIST_DEAD, *which.arguments(), limit)
+async def list_dead(
+    database: Database, which: DeadFilter, *, before: int | None = None, limit: int = 50
+) -> list[asyncpg.Record]:
+    """Dead letters, the newest first, from an id on."""
+    return await database.fetch(LIST_DEAD, *which.arguments(), limit, before)
 
 
 async def replay_dead(database: Database, which: DeadFilter, *, by: str | None = None, limit: int = 100_000) -> int:

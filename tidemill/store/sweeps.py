@@ -33,10 +33,14 @@ WITH gone AS (
 SELECT id, {TOLD} FROM gone
 """
 
-#: Concurrency keys with gated jobs whose time has come.
+#: Concurrency keys with room, and with gated jobs whose time has come.
 FIND_GATED = """
-SELECT DISTINCT concurrency_key FROM tidemill.job
-WHERE concurrency_key IS NOT NULL AND state = 'gated' AND due_at <= now() ORDER BY 1 LIMIT 1000
+SELECT waiting.key FROM (
+    SELECT concurrency_key AS key, count(*) FILTER (WHERE state <> 'gated') AS taken FROM tidemill.job
+    WHERE concurrency_key IS NOT NULL GROUP BY 1
+    HAVING bool_or(state = 'gated' AND due_at <= now())) AS waiting
+LEFT JOIN tidemill.concurrency AS gate USING (key)
+WHERE waiting.taken < coalesce(gate.max, 1) ORDER BY 1 LIMIT 1000
 """
 
 #: Jobs that waited for a worker that knows their task, now that one lives.

@@ -23,6 +23,7 @@ from tidemill.core.job import NewJob
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.history import TOLD, archive_sql
 from tidemill.store.jobs import ADMIT_GATED
+from tidemill.store.runlog import StepLog
 
 #: Why a job of a run is cancelled when the run wants it no longer.
 UNWANTED = "its run wants it no longer"
@@ -86,6 +87,7 @@ class RunTurn(msgspec.Struct, gc=False):
     """Nodes that ask a person something: the prompt, the schema of the answer, until when."""
     settled: list[str] = []
     """Nodes that ask no longer."""
+    logs: list[StepLog] = []
     new: NewRun | None = None
     reaches_out: bool = True
     """Whether the run may have jobs, or have asked people something: that ends with it."""

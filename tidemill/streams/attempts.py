@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.store import streams as store
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_passing
 from tidemill.streams.message import Delivery
 
 
@@ -49,7 +49,7 @@ class Attempts:
                 await store.forget_attempts(self._database, connection, self._stream, over)
         except Exception as error:
             self._over += over
-            if not (is_away(error) or is_full(error)):
+            if not is_passing(error):
                 raise
 
     async def forget_old(self) -> None:

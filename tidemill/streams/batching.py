@@ -16,10 +16,12 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import PayloadError
+from tidemill.engine.threads import in_thread
 
 Entry = tuple[Any, "asyncio.Future[Any]", float]
 
@@ -90,7 +92,7 @@ class Batched:
         items = [entry[0] for entry in entries]
         try:
             if self._threaded:
-                results = await asyncio.to_thread(self._function, items)
+                results = await in_thread(partial(self._function, items))
             else:
                 results = await self._function(items)
             self._answer(entries, results)

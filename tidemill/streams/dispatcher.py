@@ -22,7 +22,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.meter import Reporter as Counting
 from tidemill.store import streams as store
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_passing
 from tidemill.store.eventlog import STREAMS_CHANNEL
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.wake import ANYTHING, Listener
@@ -247,7 +247,7 @@ class Dispatcher:
             except Exception as error:
                 if isinstance(error, ConfigError):
                     raise
-                level = log.warning if is_away(error) or is_full(error) else log.error
+                level = log.warning if is_passing(error) else log.error
                 level("source cannot be read now: trying again", source=source.name, error=str(error), after=pause)
                 await asyncio.sleep(pause)
                 pause = min(ERROR_PAUSE[1], pause * 2)
@@ -404,7 +404,7 @@ class Dispatcher:
                 except FencedError as error:
                     log.warning("a position was not ours any more", why=str(error))
                 except Exception as error:
-                    if not (is_away(error) or is_full(error)):  # which an unreachable broker is, too
+                    if not is_passing(error):  # which an unreachable broker is, too
                         raise
                     self._to_flush.add(index)
             await self.retries.flush()

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from tidemill.core.codec import encode
-from tidemill.core.errors import PayloadError
+from tidemill.core.codec import encode, storable
+from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.streams.context import Context, Message
 from tidemill.streams.decoding import decoder_for
@@ -34,6 +34,7 @@ log = structlog.get_logger("tidemill.streams")
 
 _STRETCH = 64  # messages that a worker takes before it lets the loop breathe
 LIVE = "live"
+GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
 
 Send = Callable[[ToDispatcher], None]
 
@@ -151,7 +152,8 @@ class Engine:
         # A live request is no message that could be repeated: its place is nobody else's.
         place = f"{self._stream.name}/{name}/{self._life if source < 0 else work.part}:{work.position}"
         event_tick, states = self._stream.event_tick, self._stream.states
-        if len(plans) == 1 and not is_live:
+        gone = () if extra is None else self._gone(work)
+        if len(plans) == 1 and not is_live and not gone:
             ctx = Context(message, plans[0].name, place, event_tick, states)
             failure = await self._run_plan(plans[0], ctx)
             if failure is None and not ctx.handed:
@@ -164,7 +166,7 @@ class Engine:
             contexts = [Context(message, plan.name, place, event_tick, states) for plan in plans]
             running = [self._run_plan(plan, ctx) for plan, ctx in zip(plans, contexts, strict=True)]
             failures = list(await asyncio.gather(*running)) if running else []
-        self._answer(answer_of(work.ticket, plans, contexts, failures, live=is_live))
+        self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=is_live))
 
     async def _run_plan(self, plan: RunningPlan, ctx: Context) -> Failure | None:
         name = (plan.name, ctx.message.source)
@@ -176,7 +178,7 @@ class Engine:
             await plan.run(ctx)
             figures.done += 1
         except Filtered as ended:
-            figures.filtered_for(ended.reason)
+            figures.filtered_for(storable(str(ended.reason)))
             ctx.results["filtered"] = ended.reason
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -194,6 +196,12 @@ class Engine:
         plans = self._of_source[work.source] if work.source >= 0 else self._plans_for(work.eligibilities or (), LIVE)
         only = None if work.extra is None else work.extra[6]
         return plans if only is None else [plan for plan in plans if plan.name in only]
+
+    def _gone(self, work: Work) -> tuple[Failure, ...]:
+        """The plans that a kept message waits for and that the stream does not have any more."""
+        only = None if work.extra is None else work.extra[6]
+        known = {plan.name for plan in self._stream.plans} if only else ()
+        return tuple(Failure(name, "PlanGone", GONE, verdict="discard") for name in only or () if name not in known)
 
     def _plans_for(self, eligibilities: Any, source: str) -> tuple[RunningPlan, ...]:
         return tuple(
@@ -226,10 +234,11 @@ def answer_of(
     contexts: Sequence[Context],
     failures: Sequence[Failure | None],
     *,
+    gone: tuple[Failure, ...] = (),
     live: bool,
 ) -> Answer:
     """What the plans of a message have come to. What a failed plan wanted to hand over is not handed over."""
-    failed = tuple(failure for failure in failures if failure is not None)
+    failed = (*(failure for failure in failures if failure is not None), *gone)
     handed: list[HandOver] = []
     for ctx, failure in zip(contexts, failures, strict=True):
         if failure is None:
@@ -259,14 +268,14 @@ def failure_of(plan: str, error: BaseException) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """The error's words with those of what caused it, so that no wrapping hides them."""
-    words = str(error) or type(error).__name__
+    """The error's words with those of what caused it, so that no wrapping hides them; as they can be sent and kept."""
+    words = words_of(error) or type(error).__name__
     seen: set[int] = {id(error)}
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        said = str(cause) or type(cause).__name__
+        said = words_of(cause) or type(cause).__name__
         if said not in words:
             words += f" (because of {type(cause).__name__}: {said})"
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return words
+    return storable(words)

@@ -55,7 +55,8 @@ class Link(asyncio.Protocol):
         self._decode = msgspec.msgpack.Decoder(kind).decode
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._rest = b""
+        self._rest = bytearray()
+        self._wanted = _LENGTH  # how many bytes are needed before there can be another frame
         self._transport: asyncio.Transport | None = None
 
     def send(self, frame: ToEngine | ToDispatcher) -> None:
@@ -72,15 +73,19 @@ class Link(asyncio.Protocol):
         self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]
 
     def data_received(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
-        at, end = 0, len(data)
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return  # A large frame comes in many pieces, which are put together once.
+            data = bytes(self._rest)
+        at, end, stop = 0, len(data), _LENGTH
         while end - at >= _LENGTH:
             stop = at + _LENGTH + int.from_bytes(data[at : at + _LENGTH], "big")
             if stop > end:
                 break
             self._on_frame(self._decode(memoryview(data)[at + _LENGTH : stop]))
-            at = stop
-        self._rest = data[at:]
+            at, stop = stop, stop + _LENGTH
+        self._rest, self._wanted = bytearray(data[at:]), stop - at
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -16,11 +16,10 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import encode
-from tidemill.core.errors import StoreError
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.streammetrics import BEYOND, PLAN_BOUNDS, PLAN_POWERS
 from tidemill.store import streams as store
-from tidemill.store.database import Database
+from tidemill.store.database import Database, is_passing
 from tidemill.store.telemetry import Key
 from tidemill.streams.figures import add, percentile
 from tidemill.streams.policy import Counts
@@ -57,8 +56,10 @@ class Reporter:
                 await store.tell_status(
                     self._database, self._dispatcher.id, self._dispatcher.stream.name, _HOST, os.getpid(), status
                 )
-            except StoreError:
-                log.debug("the status could not be written")
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                log.debug("the status could not be written", error=str(error))
             await asyncio.sleep(EVERY)
 
     def status(self) -> dict[str, Any]:

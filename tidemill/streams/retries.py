@@ -13,7 +13,7 @@ import structlog
 
 from tidemill.core.codec import decode
 from tidemill.store import streams as store
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_passing
 from tidemill.streams.message import Delivery
 from tidemill.streams.sources.base import headers_of
 
@@ -70,7 +70,7 @@ class RetryFeeder:
             self._held.difference_update(over)
         except Exception as error:
             self._over += over
-            if not (is_away(error) or is_full(error)):
+            if not is_passing(error):
                 raise
 
     async def run(self) -> None:
@@ -84,9 +84,10 @@ class RetryFeeder:
                 now = asyncio.get_running_loop().time()
                 if self._held and now - renewed > LEASE / 3:
                     renewed = now
-                    await self._database.fetch(store.RENEW_PARKED, self._dispatcher.id, LEASE, patience=None)
+                    held = list(self._held)
+                    await self._database.fetch(store.RENEW_PARKED, self._dispatcher.id, LEASE, held, patience=None)
             except Exception as error:
-                if not (is_away(error) or is_full(error)):
+                if not is_passing(error):
                     raise
             try:
                 async with asyncio.timeout(wait):

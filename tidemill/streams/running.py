@@ -10,6 +10,7 @@ from typing import Any
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.retry import Snooze
+from tidemill.engine.threads import in_thread as call_in_thread
 from tidemill.streams.batching import Batched
 from tidemill.streams.breaker import Breaker
 from tidemill.streams.context import Context
@@ -118,7 +119,7 @@ class RunningPlan:
         elif rule.threaded:
 
             async def in_thread(ctx: Context) -> Any:
-                return await asyncio.get_running_loop().run_in_executor(self._threads, partial(body, ctx))
+                return await call_in_thread(partial(body, ctx), self._threads)
 
             step = in_thread
         else:

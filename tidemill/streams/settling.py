@@ -17,7 +17,7 @@ import structlog
 
 from tidemill.core.codec import storable
 from tidemill.store import streams as store
-from tidemill.store.database import Database, Executor, is_away, is_full
+from tidemill.store.database import Database, Executor, is_passing
 from tidemill.streams.engine import describe
 from tidemill.streams.handing import StateWriter, store_handed
 from tidemill.streams.message import Delivery, HandOver
@@ -133,7 +133,7 @@ class Settler:
                     await work(connection)
                 return
             except Exception as error:
-                if not (is_away(error) or is_full(error)):
+                if not is_passing(error):
                     raise
                 if not told:
                     log.warning("outcomes cannot be stored now: messages wait", error=str(error), messages=messages)

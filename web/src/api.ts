@@ -75,8 +75,8 @@ async function ask<T>(method: string, url: string, body?: unknown, more: Record<
 }
 
 export const get = <T>(path: string, query?: Query) => ask<T>("GET", address(path, query));
-export const post = <T>(path: string, body: unknown = {}) => ask<T>("POST", address(path), body);
+export const post = <T>(path: string, body: unknown = {}, headers: Record<string, string> = {}) => ask<T>("POST", address(path), body, headers);
 export const put = <T>(path: string, body: unknown = {}, headers: Record<string, string> = {}) => ask<T>("PUT", address(path), body, headers);
 /** A question with a body: nothing changes, so nobody has to remember that it was asked. */
 export const look = <T>(path: string, body: unknown) => ask<T>("POST", address(path), body, {}, false);
-export const remove = <T>(path: string) => ask<T>("DELETE", address(path));
+export const remove = <T>(path: string, headers: Record<string, string> = {}) => ask<T>("DELETE", address(path), undefined, headers);

@@ -13,7 +13,7 @@ const SHOWN: Record<string, string[]> = {
   dead: ["dead", "streams"],
   monitors: ["monitors", "entities"],
   alerts: ["alerts", "monitors"],
-  pipelines: ["pipelines"],
+  pipelines: ["pipelines", "overview"],
 };
 
 const GATHER_MS = 700;

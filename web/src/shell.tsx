@@ -86,9 +86,9 @@ function Side({ open }: { open: boolean }) {
         <div key={group}>
           {group !== "Now" && <h2>{group}</h2>}
           {PLACES.filter((place) => place.group === group).map((place) => (
-            <Link key={place.path} to={place.path} className="nav" aria-current={placeOf(path)?.place === place ? "page" : undefined}>
+            <Link key={place.path} to={place.path} className="nav" title={place.label} aria-current={placeOf(path)?.place === place ? "page" : undefined}>
               <Icon name={place.icon} />
-              {place.label}
+              <span>{place.label}</span>
               {place.path === "/inputs" && asks > 0 && <b aria-label={`${asks} open`}>{asks}</b>}
             </Link>
           ))}
@@ -98,9 +98,9 @@ function Side({ open }: { open: boolean }) {
         <div>
           <h2>Pages</h2>
           {pages.data.map((page) => (
-            <a key={page.name} href={page.address} className="nav">
+            <a key={page.name} href={page.address} className="nav" title={page.title}>
               <Icon name="page" />
-              {page.title}
+              <span>{page.title}</span>
             </a>
           ))}
         </div>

@@ -26,17 +26,33 @@ export function useNow(): number {
   return useSyncExternalStore(subscribe, () => now);
 }
 
-/** Seconds in a few characters: 340ms, 2.1s, 4m 10s, 3h 5m, 12d. */
+const two = (whole: number, unit: string, part: number, less: string): string => (part ? `${whole}${unit} ${part}${less}` : `${whole}${unit}`);
+
+/** Seconds in a few characters: 85µs, 3.4ms, 340ms, 2.1s, 4m 10s, 3h 5m, 12d. */
 export function duration(seconds: number): string {
   if (!Number.isFinite(seconds)) return "";
   const s = Math.abs(seconds);
-  if (s < 0.0005) return "0s";
-  if (s < 1) return `${Math.round(s * 1000)}ms`;
-  if (s < 10) return `${s.toFixed(1)}s`;
-  if (s < 60) return `${Math.floor(s)}s`;
-  if (s < 3600) return `${Math.floor(s / 60)}m${Math.floor(s % 60) ? ` ${Math.floor(s % 60)}s` : ""}`;
-  if (s < 86_400) return `${Math.floor(s / 3600)}h${Math.floor((s % 3600) / 60) ? ` ${Math.floor((s % 3600) / 60)}m` : ""}`;
-  return `${Math.floor(s / 86_400)}d${Math.floor((s % 86_400) / 3600) ? ` ${Math.floor((s % 86_400) / 3600)}h` : ""}`;
+  if (s < 0.000_000_5) return "0s";
+  if (s < 0.000_999_5) return `${Math.round(s * 1_000_000)}µs`;
+  if (s < 0.009_95) return `${(s * 1000).toFixed(1)}ms`;
+  if (s < 0.999_5) return `${Math.round(s * 1000)}ms`;
+  if (s < 9.95) return `${s.toFixed(1)}s`;
+  return coarse(s);
+}
+
+/** The same for what takes long enough to be counted in whole seconds. */
+function coarse(seconds: number): string {
+  const s = Math.floor(Math.abs(seconds));
+  if (s < 60) return `${s}s`;
+  if (s < 3600) return two(Math.floor(s / 60), "m", s % 60, "s");
+  if (s < 86_400) return two(Math.floor(s / 3600), "h", Math.floor((s % 3600) / 60), "m");
+  return two(Math.floor(s / 86_400), "d", Math.floor((s % 86_400) / 3600), "h");
+}
+
+/** How long something takes, where it is known. */
+export function Within({ seconds, most = false }: { seconds: number | null; most?: boolean }) {
+  if (seconds === null) return <span className="faint">–</span>;
+  return <span title={`${seconds.toLocaleString("en-GB", { maximumSignificantDigits: 4 })} seconds`}>{most ? `≤ ${duration(seconds)}` : duration(seconds)}</span>;
 }
 
 export const millis = (at: string | number): number => (typeof at === "number" ? at * 1000 : Date.parse(at));
@@ -52,7 +68,7 @@ export function Ago({ at }: { at: string | number | null | undefined }) {
   if (at === null || at === undefined) return <span className="faint">–</span>;
   const seconds = (time - millis(at)) / 1000;
   const whole = Math.round(Math.abs(seconds));
-  const said = whole < 2 ? "now" : seconds > 0 ? `${whole < 60 ? `${whole}s` : duration(whole)} ago` : `in ${whole < 60 ? `${whole}s` : duration(whole)}`;
+  const said = whole < 2 ? "now" : seconds > 0 ? `${coarse(whole)} ago` : `in ${coarse(whole)}`;
   return (
     <time dateTime={new Date(millis(at)).toISOString()} title={absolute(at)}>
       {said}
@@ -66,5 +82,5 @@ export function Took({ from, to }: { from: string | number | null | undefined; t
   if (from === null || from === undefined) return <span className="faint">–</span>;
   const end = to === null || to === undefined ? Math.max(time, millis(from)) : millis(to);
   const seconds = (end - millis(from)) / 1000;
-  return <span title={`since ${absolute(from)}`}>{to ? duration(seconds) : seconds < 60 ? `${Math.floor(seconds)}s` : duration(seconds)}</span>;
+  return <span title={`since ${absolute(from)}`}>{to ? duration(seconds) : coarse(seconds)}</span>;
 }

@@ -205,6 +205,7 @@ export interface FlowGraph {
 export interface Input {
   run_id: number;
   workflow: string;
+  shape: "flow" | "dag";
   node: string;
   prompt: string;
   schema: Json;
@@ -291,6 +292,17 @@ export interface Host {
   sample: HostSample;
 }
 
+/** What of a pipeline has failed, and the newest of it. */
+export interface FailedStates {
+  pipeline: string;
+  states: number;
+  parked: number;
+  stage: string;
+  entity: string;
+  note: string;
+  failed_at: string;
+}
+
 export interface Overview {
   at: string;
   counts: {
@@ -310,6 +322,7 @@ export interface Overview {
   done: { queue: string; task: string; outcome: string; total: number }[];
   failed_jobs: JobLine[];
   failed_runs: RunLine[];
+  failed_states: FailedStates[];
 }
 
 export interface AuditEntry {

@@ -10,7 +10,7 @@ import * as studentPlace from "./student.js";
 import * as researchPlace from "./research.js";
 
 const PLACES = { now: nowPlace, class: classPlace, alerts: alertsPlace, student: studentPlace, research: researchPlace };
-const AGAIN_MS = 2000;
+const AGAIN_MS = 10_000;
 const main = document.getElementById("main");
 
 let board = null;
@@ -79,8 +79,14 @@ function follow() {
   source.addEventListener("news", refresh);
   source.onerror = () => {
     tell("wait", "reconnecting");
-    if (source.readyState === EventSource.CLOSED) setTimeout(follow, AGAIN_MS);
+    if (source.readyState === EventSource.CLOSED) setTimeout(refused, AGAIN_MS);
   };
+}
+
+/** The server has no room for one more stream: the page asks now and then instead, until it has. */
+function refused() {
+  refresh();
+  follow();
 }
 
 try {

@@ -117,23 +117,20 @@ class Viterbi:
     def __init__(self, model: Hmm, state: PathState | None = None) -> None:
         self._model = model
         self.data = state if state is not None else PathState()
-        self._transitions, self._symbols = _tables(model)
+        self._known = _known_steps(model)
 
     def step(self, observation: Any) -> int:
         """Take one more observation; returns the state that is most likely now."""
-        data, model = self.data, self._model
-        known = self._symbols.get(observation) if self._symbols is not None else None
-        emissions = model.emission_logs(observation) if known is None else known
-        before = data.scores
+        data = self.data
         if not data.steps:
-            data.scores = [log(p) + e for p, e in zip(model.start, emissions, strict=True)]
+            data.scores = _first_scores(self._model, observation)
         else:
-            back, scores = [], []
-            for into, emission in zip(self._transitions, emissions, strict=True):
-                reached = list(map(add, before, into))
+            before, back, scores = data.scores, [], []
+            for step in self._known.get(observation) or _steps(self._model, observation):
+                reached = list(map(add, before, step))
                 best = max(reached)
                 back.append(reached.index(best))
-                scores.append(best + emission)
+                scores.append(best)
             data.open.append(back)
             data.scores = scores
             if data.steps % DECIDE_EVERY == 0:
@@ -232,13 +229,12 @@ def decode(model: Hmm, observations: Sequence[Any]) -> list[int]:
     if not observations:
         return []
     n = model.states
-    into = _logs_by_target(model)
-    scores = [log(p) + e for p, e in zip(model.start, model.emission_logs(observations[0]), strict=True)]
+    scores = _first_scores(model, observations[0])
     backs: list[list[int]] = []
     for observation in observations[1:]:
-        emissions = model.emission_logs(observation)
-        back = [max(range(n), key=lambda i, j=j: scores[i] + into[j][i]) for j in range(n)]
-        scores = [scores[back[j]] + into[j][back[j]] + emissions[j] for j in range(n)]
+        steps = _steps(model, observation)
+        back = [max(range(n), key=lambda i, j=j: scores[i] + steps[j][i]) for j in range(n)]
+        scores = [scores[back[j]] + steps[j][back[j]] for j in range(n)]
         backs.append(back)
     path = [max(range(n), key=scores.__getitem__)]
     for back in reversed(backs):
@@ -251,13 +247,20 @@ def log(p: float) -> float:
     return math.log(p) if p > 0 else IMPOSSIBLE
 
 
+def _first_scores(model: Hmm, observation: Any) -> list[float]:
+    return [log(p) + e for p, e in zip(model.start, model.emission_logs(observation), strict=True)]
+
+
+def _steps(model: Hmm, observation: Any) -> list[list[float]]:
+    """How likely it is to come to each state from each other and make an observation there, as logarithms."""
+    return [
+        [log(row[target]) + emission for row in model.transitions]
+        for target, emission in enumerate(model.emission_logs(observation))
+    ]
+
+
 @lru_cache(maxsize=64)
-def _tables(model: Hmm) -> tuple[list[list[float]], dict[Any, list[float]] | None]:
-    """Logarithms of the transitions by target, and of the emissions by symbol."""
-    if model.emissions is None:
-        return _logs_by_target(model), None
-    return _logs_by_target(model), {symbol: model.emission_logs(symbol) for symbol in range(len(model.emissions[0]))}
-
-
-def _logs_by_target(model: Hmm) -> list[list[float]]:
-    return [[log(row[target]) for row in model.transitions] for target in range(model.states)]
+def _known_steps(model: Hmm) -> dict[Any, list[list[float]]]:
+    """The same for every symbol of a categorical model."""
+    symbols = range(0 if model.emissions is None else len(model.emissions[0]))
+    return {symbol: _steps(model, symbol) for symbol in symbols}

@@ -38,30 +38,61 @@ class Order(NamedTuple):
 class Tree:
     """A tree, ready to be compared."""
 
-    def __init__(self, root: Node | None) -> None:
-        self._root = root
+    def __init__(self, nodes: Sequence[tuple[str, str, int]] = ()) -> None:
+        """Kind, label and the place of the parent of each node: parents first, their children from left to right."""
+        self._names = [_numbers(kind, label) for kind, label, _ in nodes]
+        self._sizes, self._depths = [1] * len(nodes), [0] * len(nodes)
+        for place in range(1, len(nodes)):
+            self._depths[place] = self._depths[nodes[place][2]] + 1
+        for place in range(len(nodes) - 1, 0, -1):
+            self._sizes[nodes[place][2]] += self._sizes[place]
 
     @staticmethod
     def of(root: Node | None) -> Tree:
-        return Tree(root)
+        """A tree from a node, whose children are nodes."""
+        nodes: list[tuple[str, str, int]] = []
+        waiting = [] if root is None else [(root, -1)]
+        while waiting:
+            (kind, label, children), parent = waiting.pop()
+            waiting += [(child, len(nodes)) for child in reversed(children)]
+            nodes.append((kind, label, parent))
+        return Tree(nodes)
 
     @property
     def size(self) -> int:
-        return len(self.left.kinds)
+        return len(self._names)
 
     @cached_property
     def left(self) -> Order:
-        return _order(self._root, mirrored=False)
+        """The nodes after their children, these from left to right."""
+        order = [0] * self.size
+        for place, (size, depth) in enumerate(zip(self._sizes, self._depths, strict=True)):
+            order[place + size - 1 - depth] = place
+        return self._in_order(order)
 
     @cached_property
     def right(self) -> Order:
-        return _order(self._root, mirrored=True)
+        """The nodes after their children, these from right to left: parents first, read backwards."""
+        return self._in_order(range(self.size - 1, -1, -1))
 
     @cached_property
     def digest(self) -> bytes:
         """The same for equal trees."""
         order = self.left
         return blake2b(order.labels.tobytes() + order.kinds.tobytes() + order.first.tobytes(), digest_size=16).digest()
+
+    def _in_order(self, order: Sequence[int]) -> Order:
+        names, sizes = self._names, self._sizes
+        first = [index + 1 - sizes[place] for index, place in enumerate(order)]
+        last = {begin: index for index, begin in enumerate(first)}
+        roots = sorted(last.values())
+        return Order(
+            kinds=array("q", [names[place][0] for place in order]),
+            labels=array("q", [names[place][1] for place in order]),
+            first=array("i", first),
+            roots=array("i", roots),
+            work=sum(index + 1 - first[index] for index in roots),
+        )
 
 
 def distance(one: Tree, other: Tree, *, soft: float = SOFT, hard: float = HARD) -> float:
@@ -150,27 +181,12 @@ def _addresses(order: Order) -> tuple[int, ...]:
     )  # fmt: skip
 
 
-def _order(root: Node | None, *, mirrored: bool) -> Order:
-    kinds, labels, first = array("q"), array("q"), array("i")
-    if root is not None:
-        # Without recursion, for programs may be hundreds of blocks deep: a node is left when its children are done.
-        stack: list[tuple[Node, int, int]] = [(root, 0, 0)]
-        while stack:
-            node, child, begin = stack.pop()
-            children = node[2]
-            if child < len(children):
-                stack.append((node, child + 1, begin))
-                stack.append((children[-1 - child if mirrored else child], 0, len(kinds)))
-                continue
-            kinds.append(_number(node[0]))
-            labels.append(_number(f"{node[0]}\x00{node[1]}"))
-            first.append(begin)
-    last = {begin: index for index, begin in enumerate(first)}
-    roots = array("i", sorted(last.values()))
-    return Order(kinds, labels, first, roots, sum(index - first[index] + 1 for index in roots))
-
-
 @lru_cache(maxsize=100_000)
+def _numbers(kind: str, label: str) -> tuple[int, int]:
+    """A kind, and a label of that kind, as numbers."""
+    return _number(kind), _number(f"{kind}\x00{label}")
+
+
 def _number(text: str) -> int:
     """A text as a number, the same everywhere: so many bits that two texts do not share one."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)

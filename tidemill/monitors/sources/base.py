@@ -5,6 +5,9 @@ class Source(Protocol):
 
 A page carries events, and what to remember once they are stored. Sources that give the newest first cannot say how far
 they have come before the last page: their pages carry no `settled`, but the last one does.
+
+A source in parts, such as the partitions of a topic, is `Parted`: the processes that follow a monitor share its parts,
+as they share the entities.
 """
 
 from __future__ import annotations
@@ -39,6 +42,10 @@ class Page(msgspec.Struct, frozen=True):
     settled: bool = True
     token: str | None = None
     unreadable: tuple[str, ...] = ()
+    positions: Mapping[int, int] = {}
+    """Of a source in parts: where each goes on once this is stored."""
+    heard: Mapping[int, float] = {}
+    """And up to which moment each has been read then."""
 
 
 @runtime_checkable
@@ -52,6 +59,24 @@ class Source(Protocol):
 
     def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
         """Everything from a time on, or from where the token points."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """A source in parts, each with positions of its own that only grow."""
+
+    overlap: float
+    overlap_most: float
+
+    async def parts(self) -> int:
+        """How many there are; they are counted from 0."""
+        ...
+
+    def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[Page]:
+        """Everything in these parts from these positions on, or from the beginning, and then up to now."""
         ...
 
     async def close(self) -> None: ...
@@ -77,6 +102,15 @@ def read_incoming(raw: bytes | memoryview, *, id: str, time: tuple[str, ...]) ->
     if moment is None:
         raise ValueError(f"it has no {' or '.join(repr(name) for name in time)}")
     return Incoming(str(pick(data, id)), read_time(moment), data, bytes(raw))
+
+
+def read_message(payload: bytes, *, id: str, time: tuple[str, ...], place: str, at: float) -> Incoming:
+    """An event from a message: its id and time as it says, else its place and time at the broker."""
+    data = msgspec.json.decode(payload)
+    if not isinstance(data, dict):
+        raise ValueError("it is not a JSON object")
+    moment = next((data[name] for name in time if data.get(name) is not None), at)
+    return Incoming(str(data.get(id) or place), read_time(moment), data, bytes(payload))
 
 
 def read_time(value: Any) -> float:

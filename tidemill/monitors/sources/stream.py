@@ -1,9 +1,10 @@
-"""Any source of a stream as the source of a monitor: Kafka, NATS, Redis, the PostgreSQL log, a file.
+"""Any source of a stream as the source of a monitor: NATS, Redis, the PostgreSQL log, a file.
 
-StreamSource(KafkaSource(topic="readings", ...), id="id", time="at")
+StreamSource(NatsSource(...), id="id", time="at")
 
 Messages are acknowledged once they are in the monitor's log. What is delivered again is dropped by its id: the one in
-the message, or the place of the message at its source.
+the message, or the place of the message at its source. One process reads for all; topics of Kafka, whose partitions
+can be shared, have a source of their own.
 """
 
 from __future__ import annotations
@@ -14,10 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-import msgspec
-
-from tidemill.core.errors import TidemillError
-from tidemill.monitors.sources.base import Incoming, Page, SourceError, read_time
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.monitors.sources.base import Incoming, Page, SourceError, read_message
 from tidemill.store.database import Database
 
 
@@ -29,6 +28,10 @@ class StreamSource:
     def __init__(
         self, source: Any, *, id: str = "id", time: str | Sequence[str] = "at", page: int = 500, wait: float = 0.2
     ) -> None:
+        if getattr(getattr(source, "__struct_config__", None), "tag", None) == "kafka":
+            raise ConfigError(
+                "a topic of Kafka is read by tidemill.monitors.KafkaSource: its partitions are shared out"
+            )
         self._source = source
         self._id, self._time = id, (time,) if isinstance(time, str) else tuple(time)
         self._page, self._wait = page, wait
@@ -90,13 +93,11 @@ class StreamSource:
         events: list[Incoming] = []
         unreadable: list[str] = []
         for delivery in deliveries:
+            place = delivery.id or f"{delivery.part}:{delivery.position}"
             try:
-                data = msgspec.json.decode(delivery.payload)
-                if not isinstance(data, dict):
-                    raise ValueError("it is not a JSON object")
-                moment = next((data[name] for name in self._time if data.get(name) is not None), delivery.at or now)
-                id = data.get(self._id) or delivery.id or f"{delivery.part}:{delivery.position}"
-                events.append(Incoming(str(id), read_time(moment), data, bytes(delivery.payload)))
+                events.append(
+                    read_message(delivery.payload, id=self._id, time=self._time, place=place, at=delivery.at or now)
+                )
             except ValueError as error:
                 unreadable.append(f"{error}: {bytes(delivery.payload)[:120].decode(errors='replace')}")
         return Page(events, unreadable=tuple(unreadable))

@@ -1,6 +1,6 @@
 """Pipelines and workflows from JSON files."""
 
-from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, load_workflow, load_workflows, parse_workflow
+from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, load_workflow, parse_workflow
 from tidemill.pipelines.workflows.nodes import node_type, transform
 
-__all__ = ["Loaded", "TriggerWorkflow", "load_workflow", "load_workflows", "node_type", "parse_workflow", "transform"]
+__all__ = ["Loaded", "TriggerWorkflow", "load_workflow", "node_type", "parse_workflow", "transform"]

@@ -149,6 +149,23 @@ def note_unknown(data: Mapping[str, Any], known: Iterable[str], place: str, note
         notes.append(f"{place}: the field {field!r} is not understood, and changes nothing")
 
 
+def read_groups(data: Mapping[str, Any]) -> dict[str, int]:
+    """How many may run at once of each concurrencyGroup for which a file says so; of any other one."""
+    groups = (data.get("settings") or {}).get("concurrencyGroups") or {}
+    if not isinstance(groups, Mapping) or any(type(most) is not int or most < 1 for most in groups.values()):
+        raise ConfigError('settings.concurrencyGroups: this is an object like {"models": 2}')
+    return {str(name): most for name, most in groups.items()}
+
+
+def group_of(nodes: Iterable[Node], groups: Mapping[str, int], notes: list[str]) -> tuple[str, int] | None:
+    """The group that limits how often these nodes are run at once, as they are run together; and its limit."""
+    every = list(nodes)
+    named = list(dict.fromkeys(node.concurrency_group for node in every if node.concurrency_group))
+    if len(named) > 1:
+        notes.append(f"node {every[-1].name!r}: of the groups {', '.join(named)} only the first limits what runs")
+    return (named[0], groups.get(named[0], 1)) if named else None
+
+
 def content_of(node: Node, item: Mapping[str, Any], field: str = "content") -> Any:
     """The content that a state_write node writes for an item."""
     if field not in node.data:

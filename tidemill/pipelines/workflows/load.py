@@ -11,16 +11,16 @@ pipeline: every node that writes a state becomes a stage, with all that leads to
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.schedule import parse_schedule
 from tidemill.pipelines.model import Pipeline
-from tidemill.pipelines.workflows.graph import Graph, note_unknown, read_graph
+from tidemill.pipelines.workflows.graph import Graph, group_of, note_unknown, read_graph, read_groups
 from tidemill.pipelines.workflows.nodes import NodeError, find_type, run_node
 from tidemill.pipelines.workflows.staged import read_stages
 from tidemill.pipelines.workflows.wired import read_wired
@@ -38,6 +38,8 @@ class TriggerWorkflow(msgspec.Struct):
     name: str
     graph: Graph
     schedules: list[Any] = []
+    group: tuple[str, int] | None = None
+    """Whose runs may not be too many at once, together with builds of pipelines."""
 
     @property
     def starts(self) -> list[str]:
@@ -71,22 +73,49 @@ def load_workflow(path: str | Path) -> Loaded:
     """The pipelines and workflows in a file, or in all files of a folder."""
     path = Path(path)
     if path.is_dir():
-        every = [load_workflow(file) for file in sorted(path.glob("*.json"))]
-        return Loaded(
-            [pipeline for one in every for pipeline in one.pipelines],
-            [trigger for one in every for trigger in one.triggers],
-            [note for one in every for note in one.notes],
-        )
-    try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the workflow file {path} cannot be read: {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
+        return together(load_workflow(file) for file in sorted(path.glob("*.json")))
+    return load_data(read_json(path), path)
+
+
+def load_data(data: Any, path: Path) -> Loaded:
+    """The same from what a file holds; errors name the file."""
     try:
         return parse_workflow(data, path.stem)
     except TidemillError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def together(loaded: Iterable[Loaded]) -> Loaded:
+    """What several files hold."""
+    every = list(loaded)
+    return Loaded(
+        [pipeline for one in every for pipeline in one.pipelines],
+        [trigger for one in every for trigger in one.triggers],
+        [note for one in every for note in one.notes],
+    )
+
+
+def read_json(path: Path) -> Any:
+    """What a workflow file holds, whatever that is."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the workflow file {path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+
+
+def form_of(data: Mapping[str, Any]) -> Literal["graph", "stages"] | None:
+    """Which form of a workflow this is; None for something else, such as a dag."""
+    if "stages" in data:
+        return "stages"
+    nodes = data.get("nodes")
+    entries = [each for each in nodes if isinstance(each, Mapping)] if isinstance(nodes, list) else []
+    if any("typeId" in each for each in entries):
+        return "graph"
+    if any(key in each for each in entries for key in ("task", "prompt", "dag")):
+        return None
+    return "graph" if any(key in data for key in ("connections", "mode", "stateRoot", "settings")) else None
 
 
 def parse_workflow(data: Any, name: str) -> Loaded:
@@ -108,15 +137,8 @@ def parse_workflow(data: Any, name: str) -> Loaded:
         return Loaded([read_wired(data, graph, called, notes)], [], notes)
     for node in graph.nodes.values():
         find_type(node)
-    return Loaded([], [TriggerWorkflow(called, graph, _schedules(graph))], notes)
-
-
-def load_workflows(path: str | Path) -> list[Pipeline]:
-    """The pipelines in a file or folder."""
-    loaded = load_workflow(path)
-    if not loaded.pipelines:
-        raise ConfigError(f"{path} holds no pipeline")
-    return loaded.pipelines
+    group = group_of(graph.nodes.values(), read_groups(data), notes)
+    return Loaded([], [TriggerWorkflow(called, graph, _schedules(graph), group)], notes)
 
 
 def has_states(data: Mapping[str, Any]) -> bool:

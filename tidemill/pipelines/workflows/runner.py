@@ -1,135 +1,173 @@
 """The role that keeps a folder of workflow files: its pipelines up to date, its schedules running.
 
-A file that changes is read anew, and what it describes replaces what it described; one that cannot be read changes
-nothing, and is told.
+A file that changes is read anew, and what it declares replaces what it declared; nothing else is disturbed. One that
+cannot be read changes nothing, and is told.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import watchfiles
 
-from tidemill.core.errors import TidemillError
 from tidemill.core.schedule import Schedule, next_fire
 from tidemill.pipelines.log import log
-from tidemill.pipelines.model import check_order
+from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.runner import STAND_BY, PipelineRunner
-from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, load_workflow
+from tidemill.pipelines.slots import Slots
+from tidemill.pipelines.workflows.folder import WorkflowFolder
+from tidemill.pipelines.workflows.load import TriggerWorkflow
 from tidemill.store import states as rows
 from tidemill.store.database import Database, is_away
 
+LOOK_ANYWAY_MS = 10_000  # when nothing was told
+
+#: Runs a workflow once for an event.
+Fire = Callable[[TriggerWorkflow, Any], Awaitable[Any]]
+
 
 class WorkflowRunner:
-    """Keeps what workflow files describe, until it is stopped."""
+    """Keeps what workflow files declare, until it is stopped."""
 
-    def __init__(self, database: Database, path: Path, *, keep_days: int = 30) -> None:
-        self.loaded = read_workflows(path)
-        self.reloads = 0
+    def __init__(
+        self,
+        database: Database,
+        folder: WorkflowFolder,
+        *,
+        beside: Iterable[Pipeline] = (),
+        task_of: Callable[[Stage], Any] | None = None,
+        fire: Fire | None = None,
+        keep_days: int = 30,
+        migrates: bool = False,
+    ) -> None:
+        """`beside` are pipelines to be kept too. Without `task_of` and `fire`, everything is done in this process."""
         self._database = database
-        self._path = path
-        self._keep_days = keep_days
-        self._stop = asyncio.Event()
-        self._ready = asyncio.Event()
+        self._folder = folder
+        self._beside = list(beside)
+        self._fire = fire or self._run_here
+        self._slots = Slots(database)
+        self._version = -1
+        self._fired: dict[tuple[str, int], float] = {}  # when each schedule was last due
+        self._changed = asyncio.Event()
+        folder.refresh()
+        self._inner = PipelineRunner(database, self._pipelines(), task_of, keep_days=keep_days, migrates=migrates)
 
     def stop(self) -> None:
-        self._stop.set()
+        self._inner.stop()
 
     async def wait_ready(self) -> None:
         """Return when all pipelines are driven."""
-        await self._ready.wait()
+        await self._inner.wait_ready()
 
     async def run(self) -> None:
-        """Run what the files describe, until told to stop; when they change, what they describe then."""
-        while not self._stop.is_set():
-            for note in self.loaded.notes:
-                log.warning("not understood", note=note)
-            inner = PipelineRunner(
-                self._database, self.loaded.pipelines, None, keep_days=self._keep_days, migrates=True
-            )
-            running = asyncio.create_task(inner.run())
-            ready = asyncio.create_task(inner.wait_ready())
-            waiting = [asyncio.create_task(self._until_changed()), asyncio.create_task(self._stop.wait())]
-            scheduling = asyncio.create_task(self._keep_schedules())
-            try:
-                if self.loaded.pipelines:
-                    await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
-                self._ready.set()
-                ended = [running] if self.loaded.pipelines else []
-                await asyncio.wait([*ended, *waiting], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                inner.stop()
-                for task in (ready, *waiting, scheduling):
-                    task.cancel()
-                await asyncio.gather(*waiting, scheduling, return_exceptions=True)
-                await running
+        """Keep what the files declare, until told to stop; when they change, what they declare then."""
+        self._note_version()
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(self._follow()), group.create_task(self._keep_schedules())]
+            await self._inner.run()
+            for helper in helpers:
+                helper.cancel()
 
-    async def _until_changed(self) -> None:
-        """Return when the files have changed and can be read."""
-        folder = self._path if self._path.is_dir() else self._path.parent
-        async for _ in watchfiles.awatch(folder, watch_filter=lambda _, path: path.endswith(".json"), step=20):
-            try:
-                self.loaded = read_workflows(self._path)
-            except TidemillError as error:
-                log.error("the workflow files have changed and cannot be read: the old ones go on", error=str(error))
+    def _pipelines(self) -> list[Pipeline]:
+        return [*self._beside, *self._folder.pipelines.values()]
+
+    def _note_version(self) -> None:
+        self._version = self._folder.version
+        for note in self._folder.notes:
+            log.warning("not understood", note=note)
+        for file, error in self._folder.errors.items():
+            log.error("a workflow file cannot be used: what it declared before stays", file=file, error=error)
+
+    async def _follow(self) -> None:
+        """Look at the files whenever they change, and from time to time."""
+        while True:
+            path = self._folder.path
+            self._look()
+            if not path.exists():
+                await asyncio.sleep(STAND_BY)
                 continue
-            self.reloads += 1
-            log.info("workflow files read anew", path=str(self._path))
+            with contextlib.suppress(OSError, RuntimeError):  # What cannot be watched is looked at.
+                async for _ in watchfiles.awatch(
+                    path if path.is_dir() else path.parent,
+                    watch_filter=lambda _, changed: changed.endswith(".json"),
+                    step=20,
+                    stop_event=asyncio.Event(),  # is set by the watch itself when it is cancelled
+                    rust_timeout=LOOK_ANYWAY_MS,
+                    yield_on_timeout=True,
+                ):
+                    self._look()
+            await asyncio.sleep(STAND_BY)
+
+    def _look(self) -> None:
+        self._folder.refresh()
+        if self._folder.version == self._version:  # Somebody else in this process may have read them first.
             return
+        log.info("workflow files read anew", path=str(self._folder.path))
+        self._note_version()
+        self._inner.replace(self._pipelines())
+        self._changed.set()
+
+    # -- schedules ----------------------------------------------------------------------------------
 
     async def _keep_schedules(self) -> None:
         """Run what is due, unless another process that keeps these files does so already."""
-        if not any(workflow.schedules for workflow in self.loaded.triggers):
-            return
-        await self._ready.wait()
+        await self._inner.wait_ready()
         while True:
+            self._changed.clear()
+            if not any(workflow.schedules for workflow in self._folder.triggers.values()):
+                await self._changed.wait()
+                continue
             try:
                 await self._lead_schedules()
             except Exception as error:
                 if not is_away(error):
                     raise
                 log.warning("the database is away", error=str(error))
-            await asyncio.sleep(STAND_BY)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STAND_BY):
+                    await self._changed.wait()
 
     async def _lead_schedules(self) -> None:
+        """Run what is due, for as long as the files and the connection stay; nothing if somebody else does."""
         connection = await self._database.connect_to_listen()
         try:
-            name = f"{self._database.schema}:schedules of {self._path.resolve()}"
+            name = f"{self._database.schema}:schedules of {self._folder.path.resolve()}"
             if not await connection.fetchval(rows.TAKE_LEAD, name):
                 return
             lost = asyncio.Event()
             connection.add_termination_listener(lambda _: lost.set())
             keeping = [
-                asyncio.create_task(self._keep_schedule(workflow, schedule))
-                for workflow in self.loaded.triggers
-                for schedule in workflow.schedules
+                asyncio.create_task(self._keep_schedule(workflow, at, schedule))
+                for workflow in self._folder.triggers.values()
+                for at, schedule in enumerate(workflow.schedules)
             ]
+            waiting = [asyncio.create_task(lost.wait()), asyncio.create_task(self._changed.wait())]
             try:
-                await lost.wait()
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in keeping:
+                for task in (*waiting, *keeping):
                     task.cancel()
-                await asyncio.wait(keeping)
+                await asyncio.wait([*waiting, *keeping])
         finally:
             connection.terminate()
 
-    async def _keep_schedule(self, workflow: TriggerWorkflow, schedule: Schedule) -> None:
-        after = time.time()
+    async def _run_here(self, workflow: TriggerWorkflow, payload: Any) -> None:
+        async with self._slots.hold(workflow.group):
+            await workflow.run(payload)
+
+    async def _keep_schedule(self, workflow: TriggerWorkflow, at: int, schedule: Schedule) -> None:
+        after = self._fired.setdefault((workflow.name, at), time.time())
         while True:
             after = next_fire(schedule, after)
             await asyncio.sleep(max(0.0, after - time.time()))
+            self._fired[workflow.name, at] = after
             try:
-                await workflow.run({"scheduledAt": after})
+                await self._fire(workflow, {"scheduledAt": after})
                 log.info("workflow ran", workflow=workflow.name)
             except Exception as error:  # noqa: BLE001 - whatever a node does wrong, the next time is another try
                 log.error("workflow failed", workflow=workflow.name, error=f"{type(error).__name__}: {error}")
             after = max(after, time.time() - 1.0)  # What was missed while it ran is not made up for.
-
-
-def read_workflows(path: Path) -> Loaded:
-    """The workflows of a file or folder, checked against each other."""
-    loaded = load_workflow(path)
-    check_order([stage for pipeline in loaded.pipelines for stage in pipeline.stages.values()])
-    return loaded

@@ -17,7 +17,7 @@ from tidemill.pipelines.model import Entity, Pipeline
 from tidemill.pipelines.pattern import Pattern
 from tidemill.pipelines.tables import DatabaseStates
 from tidemill.pipelines.workflows.expressions import evaluate
-from tidemill.pipelines.workflows.graph import Graph, as_content, content_of
+from tidemill.pipelines.workflows.graph import Graph, as_content, content_of, group_of, read_groups
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type, run_node
 
 _HOLE = re.compile(r"\{\{\s*\$\.([\w-]+)\.([\w.]+)\s*\}\}")
@@ -41,7 +41,7 @@ def wire(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> 
         (node.data["scan_interval"] for node in triggers if node.data.get("scan_interval")), 60
     )
     pipeline = Pipeline(name, root=str(root), scan_interval=interval, store=read_store(data, str(root)))
-    wiring = Wiring(graph, pipeline, notes)
+    wiring = Wiring(graph, pipeline, notes, read_groups(data))
     wiring.declare()
     if not pipeline.stages:
         raise ConfigError("no node of this pipeline writes a state: it needs a state_transform or a state_write")
@@ -59,8 +59,9 @@ def read_store(data: Mapping[str, Any], root: str | None = None) -> DatabaseStat
 class Wiring:
     """Finds out which patterns each node means."""
 
-    def __init__(self, graph: Graph, pipeline: Pipeline, notes: list[str]) -> None:
+    def __init__(self, graph: Graph, pipeline: Pipeline, notes: list[str], groups: Mapping[str, int]) -> None:
         self.graph = graph
+        self.groups = groups  # how many builds of each may run at once
         self.pipeline = pipeline
         self.notes = notes
         self.patterns: dict[str, str] = {}  # by the node's name
@@ -164,8 +165,6 @@ class Wiring:
 
     def _queue(self, node: Node) -> str | None:
         """Where builds wait: for workers that serve the node's tag."""
-        if node.concurrency_group is not None:
-            self.notes.append(f"node {node.name!r}: its concurrencyGroup changes nothing; limit a stage by parallel=")
         if len(node.tags) > 1:
             self.notes.append(f"node {node.name!r}: of its tags only the first counts, as the queue of its builds")
         return node.tags[0] if node.tags else None
@@ -203,6 +202,7 @@ class Wiring:
             output=target,
             name=node.name,
             queue=self._queue(node),
+            group=group_of([node], self.groups, self.notes),
             min_size=int(node.data.get("minSize") or node.data.get("min_size") or 0),
             filter=self._filter(node),
             params={"transform": str(wanted), **extra},
@@ -241,6 +241,7 @@ class Wiring:
             output=target,
             name=node.name,
             queue=self._queue(node),
+            group=group_of([*between, node], self.groups, self.notes),
             min_size=int(node.data.get("min_size") or node.data.get("minSize") or 0),
             filter=self._filter(node),
             params={each.name: json.dumps([each.type, each.data], sort_keys=True) for each in [*between, node]},

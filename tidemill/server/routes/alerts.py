@@ -8,11 +8,13 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, delete, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.cursor import following, read_cursor
+from tidemill.server.desk import TheDesk, caller_of
+from tidemill.server.paging import Cursor
 from tidemill.server.reading import readable
 from tidemill.server.routes.jobs import Word
 from tidemill.store import alerts as store
@@ -42,7 +44,10 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class Alerts(msgspec.Struct, frozen=True):
+    """Alerts, newest first; `next` is the cursor of the page after, or null on the last one."""
+
     items: list[Alert]
+    next: str | None = None
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -101,20 +106,29 @@ class Silences(msgspec.Struct, frozen=True):
 
 @get("/alerts", opt={"scope": "read"}, summary="List alerts")
 async def get_alerts(
-    desk: Desk,
+    desk: TheDesk,
     monitor: Word = None,
     entity: Word = None,
     trigger: Word = None,
-    current: bool = False,
-    limit: Annotated[int, Parameter(ge=1, le=500)] = 100,
+    current: FromQuery[bool] = False,
+    limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100,
+    cursor: Cursor = None,
 ) -> Alerts:
     """Alerts, the newest first; with `current`, those that are open or were resolved a moment ago."""
-    rows = await store.list_alerts(desk.database, monitor, entity=entity, trigger=trigger, current=current, limit=limit)
-    return Alerts([_alert(row) for row in rows])
+    rows = await store.list_alerts(
+        desk.database,
+        monitor,
+        entity=entity,
+        trigger=trigger,
+        current=current,
+        before=read_cursor(cursor),
+        limit=limit,
+    )
+    return Alerts([_alert(row) for row in rows], following([row["id"] for row in rows], limit))
 
 
 @get("/alerts/{alert_id:int}", opt={"scope": "read"}, summary="An alert's story")
-async def get_alert(desk: Desk, alert_id: int) -> Story:
+async def get_alert(desk: TheDesk, alert_id: FromPath[int]) -> Story:
     """Why it opened, and who did what since."""
     row = await store.show_alert(desk.database, _number(alert_id))
     history = [dict(each) for each in await store.show_history(desk.database, alert_id)]
@@ -122,7 +136,7 @@ async def get_alert(desk: Desk, alert_id: int) -> Story:
 
 
 @post("/alerts/ack", opt={"scope": "operate"}, status_code=200, summary="Acknowledge alerts")
-async def ack(desk: Desk, request: Request[Any, Any, Any], data: Ack) -> Acked:
+async def ack(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Ack]) -> Acked:
     """Somebody has seen them. A lasting one comes back if nothing changes."""
     if not 0 < len(data.ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in data.ids):
         raise ConfigError(f"say which alerts: 1 to {MOST_IDS:,} ids")
@@ -132,7 +146,7 @@ async def ack(desk: Desk, request: Request[Any, Any, Any], data: Ack) -> Acked:
 
 
 @post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200, summary="Note something on an alert")
-async def note(desk: Desk, request: Request[Any, Any, Any], alert_id: int, data: Noted) -> Noted:
+async def note(desk: TheDesk, request: Request[Any, Any, Any], alert_id: FromPath[int], data: JSONBody[Noted]) -> Noted:
     """Put a note on an alert, or say whose it is."""
     by = caller_of(request).name
     await store.note_alert(desk.database, _number(alert_id), by=by, note=data.note, owner=data.owner)
@@ -140,7 +154,9 @@ async def note(desk: Desk, request: Request[Any, Any, Any], alert_id: int, data:
 
 
 @post("/monitors/{name:str}/silences", opt={"scope": "operate"}, status_code=201, summary="Silence alerts")
-async def silence(desk: Desk, request: Request[Any, Any, Any], name: str, data: NewSilence) -> Silenced:
+async def silence(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[NewSilence]
+) -> Silenced:
     """Tell nobody of what these matchers fit, for a time. Alerts still open, and are listed."""
     now, lasts = time.time(), parse_duration(data.lasts, what="lasts")
     number = await store.add_silence(
@@ -156,7 +172,7 @@ async def silence(desk: Desk, request: Request[Any, Any, Any], name: str, data: 
 
 
 @get("/silences", opt={"scope": "read"}, summary="List silences")
-async def get_silences(desk: Desk, monitor: Word = None) -> Silences:
+async def get_silences(desk: TheDesk, monitor: Word = None) -> Silences:
     """What nobody is told of at present, or will not be."""
     found = await store.read_silences(desk.database, monitor, time.time())
     return Silences(
@@ -168,7 +184,7 @@ async def get_silences(desk: Desk, monitor: Word = None) -> Silences:
 
 
 @delete("/silences/{silence_id:int}", opt={"scope": "operate"}, status_code=204, summary="End a silence")
-async def end_silence(desk: Desk, request: Request[Any, Any, Any], silence_id: int) -> None:
+async def end_silence(desk: TheDesk, request: Request[Any, Any, Any], silence_id: FromPath[int]) -> None:
     """Tell people again from now on."""
     if not 0 < silence_id < 2**63:
         raise NotFoundError(f"there is no silence {silence_id}")

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
-from tidemill.server.desk import Desk
-from tidemill.server.paging import Cursor, Limit, following, read_cursor
+from tidemill.server.cursor import following, read_cursor
+from tidemill.server.desk import TheDesk
+from tidemill.server.paging import Cursor, Limit
 from tidemill.server.reading import readable
 from tidemill.store.audit import page_audit
 
@@ -36,10 +37,10 @@ class Trail(msgspec.Struct, frozen=True):
 
 @get("/audit", opt={"scope": "read"}, summary="Who did what")
 async def get_audit(
-    desk: Desk,
-    who: Annotated[str | None, Parameter(max_length=200)] = None,
+    desk: TheDesk,
+    who: Annotated[str | None, QueryParameter(max_length=200)] = None,
     action: Annotated[
-        str | None, Parameter(max_length=100, description="`job.cancel`, or `job` for all of a kind.")
+        str | None, QueryParameter(max_length=100, description="`job.cancel`, or `job` for all of a kind.")
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from litestar import Request, get
-from litestar.params import Parameter
+from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import TheDesk, caller_of
 from tidemill.server.live import Topics
 
 
 @get("/changes", opt={"scope": "read"}, summary="What changes, live", media_type="text/event-stream")
 async def get_changes(
-    desk: Desk,
+    desk: TheDesk,
     request: Request[Any, Any, Any],
     topic: Annotated[
         list[str] | None,
-        Parameter(description="Only these: queue:NAME, run:ID, queues, runs, workers, schedules, inputs, hosts, ..."),
+        QueryParameter(
+            description="Only these: queue:NAME, run:ID, queues, runs, workers, schedules, inputs, hosts, ..."
+        ),
     ] = None,
-    last_event_id: Annotated[str | None, Parameter(header="Last-Event-ID", max_length=20_000)] = None,
+    last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", max_length=20_000)] = None,
 ) -> Stream:
     """Server-sent events. `hello` at the start; `change` names what to look at again; `reset` means everything.
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 from litestar import Request, get, post
+from litestar.params import FromPath, FromQuery, JSONBody
 
 from tidemill.core.codec import decode
 from tidemill.dags.model import UNSET
 from tidemill.dags.view import nodes_json, why_run
 from tidemill.flows.representation import get_workflow_representation
-from tidemill.server.desk import Desk, caller_of
-from tidemill.server.runs import Started, handle_of, look, look_back
+from tidemill.server.desk import TheDesk, caller_of
+from tidemill.server.runs import Started, look, look_back, repeat_run
 
 
 class FlowNode(msgspec.Struct, frozen=True):
@@ -90,7 +91,7 @@ class Again(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @get("/workflows", opt={"scope": "read"}, summary="Declared flows and dags")
-async def get_workflows(desk: Desk) -> DeclaredList:
+async def get_workflows(desk: TheDesk) -> DeclaredList:
     """What can be started by name: `POST /runs`."""
     flows = [Declared(name, "flow", graph=_graph(kind.workflow)) for name, kind in desk.app.runs.flows.items()]
     dags = [Declared(name, "dag", decode(dag.to_json())) for name, dag in desk.app.runs.dags.items()]
@@ -98,7 +99,7 @@ async def get_workflows(desk: Desk) -> DeclaredList:
 
 
 @get("/runs/{run_id:int}/tree", opt={"scope": "read"}, summary="The nodes of a dag's run")
-async def get_tree(desk: Desk, run_id: int, at: int | None = None) -> Tree:
+async def get_tree(desk: TheDesk, run_id: FromPath[int], at: FromQuery[int | None] = None) -> Tree:
     """Every node with its state, progress and why; with `at`, as it was after that tick."""
     view = await (look(desk, run_id) if at is None else look_back(desk, run_id, at))
     nodes = msgspec.convert(nodes_json(view), list[Node])
@@ -107,14 +108,12 @@ async def get_tree(desk: Desk, run_id: int, at: int | None = None) -> Tree:
 
 
 @post("/runs/{run_id:int}/rerun", opt={"scope": "operate"}, status_code=201, summary="Repeat a dag's run")
-async def rerun(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: Again) -> Started:
+async def rerun(
+    desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[Again]
+) -> Started:
     """A new run that does again what did not succeed in this one."""
-    caller = caller_of(request)
-    handle = await handle_of(desk, run_id)
     edited = UNSET if data.edited is msgspec.UNSET else data.edited
-    noted = desk.noting(caller, "run.rerun", f"r{run_id}", start=data.start, edited=edited is not UNSET)
-    again = await handle.rerun(start=data.start, edited=edited, by=caller.name, within=noted)
-    return Started(again.id, again.created)
+    return await repeat_run(desk, caller_of(request), run_id, data.start, edited)
 
 
 routes = [get_workflows, get_tree, rerun]

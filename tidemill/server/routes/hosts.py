@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, get
-from litestar.params import Parameter
+from litestar.params import FromPath, QueryParameter
 
 from tidemill.core.codec import decode
-from tidemill.server.desk import Desk
+from tidemill.server.desk import TheDesk
 from tidemill.store.telemetry import list_hosts, read_samples
 
 
@@ -41,8 +41,8 @@ class Samples(msgspec.Struct, frozen=True):
 
 @get("/hosts", opt={"scope": "read"}, summary="List hosts")
 async def get_hosts(
-    desk: Desk,
-    within: Annotated[float, Parameter(gt=0, le=86_400, description="Heard of in the last seconds.")] = 60.0,
+    desk: TheDesk,
+    within: Annotated[float, QueryParameter(gt=0, le=86_400, description="Heard of in the last seconds.")] = 60.0,
 ) -> Hosts:
     """Hosts that were heard of lately, each with its newest sample."""
     rows = await list_hosts(desk.database, within=within)
@@ -51,10 +51,10 @@ async def get_hosts(
 
 @get("/hosts/{name:str}/samples", opt={"scope": "read"}, summary="A host over time")
 async def get_samples(
-    desk: Desk,
-    name: str,
-    within: Annotated[float, Parameter(gt=0, le=86_400, description="How far back, in seconds.")] = 3600.0,
-    every: Annotated[float, Parameter(ge=1, le=3600, description="At most one sample in so many seconds.")] = 15.0,
+    desk: TheDesk,
+    name: FromPath[str],
+    within: Annotated[float, QueryParameter(gt=0, le=86_400, description="How far back, in seconds.")] = 3600.0,
+    every: Annotated[float, QueryParameter(ge=1, le=3600, description="At most one sample in so many seconds.")] = 15.0,
 ) -> Samples:
     """Samples of a host, for charts. They are kept for a day."""
     rows = await read_samples(desk.database, name, within=within, every=max(every, within / 2000))
@@ -62,7 +62,7 @@ async def get_samples(
 
 
 @get("/metrics", opt={"scope": "read"}, summary="Metrics for Prometheus", media_type="text/plain")
-async def get_metrics(desk: Desk, request: Request[Any, Any, Any]) -> Response[bytes]:
+async def get_metrics(desk: TheDesk, request: Request[Any, Any, Any]) -> Response[bytes]:
     """Everything that is counted, in the form that Prometheus reads."""
     body, kind = await desk.metrics.text(request.headers.get("accept", ""))
     return Response(body, media_type=kind)

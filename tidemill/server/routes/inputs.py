@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 
-from tidemill.server.desk import Desk, caller_of
+from tidemill.dags.runner import DAG_KIND
+from tidemill.server.desk import TheDesk, caller_of
 from tidemill.server.paging import Number
 from tidemill.server.reading import readable
 from tidemill.server.runs import submit_answer
@@ -17,10 +18,14 @@ from tidemill.store.runs import list_inputs
 
 
 class Input(msgspec.Struct, frozen=True):
-    """A question that a run waits for an answer to; `schema` is the JSON Schema that the answer must fit."""
+    """A question that a run waits for an answer to; `schema` is the JSON Schema that the answer must fit.
+
+    A dag asks by a node. A flow asks by a step that waits for an event: then the answer is the event's fields.
+    """
 
     run_id: int
     workflow: str
+    shape: str
     node: str
     prompt: str
     schema: Any
@@ -49,18 +54,27 @@ class Taken(msgspec.Struct, frozen=True):
 
 @get("/inputs", opt={"scope": "read"}, summary="What waits for a person")
 async def get_inputs(
-    desk: Desk, run: Number | None = None, limit: Annotated[int, Parameter(ge=1, le=1000)] = 200
+    desk: TheDesk, run: Number = None, limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200
 ) -> Inputs:
     """Open questions of all runs, or of one."""
     rows = await list_inputs(desk.database, run_id=run, limit=limit)
-    return Inputs([Input(**readable(row, ("schema",))) for row in rows])
+    return Inputs([_input(readable(row, ("schema",))) for row in rows])
 
 
 @post("/runs/{run_id:int}/inputs/{node:path}", opt={"scope": "operate"}, status_code=200, summary="Answer a question")
-async def submit(desk: Desk, request: Request[Any, Any, Any], run_id: int, node: str, data: Answer) -> Taken:
-    """Answer what a run asks. The answer must fit the schema; the first that does counts."""
+async def submit(
+    desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], node: FromPath[str], data: JSONBody[Answer]
+) -> Taken:
+    """Answer what a run asks. The answer must fit the schema; the first that does counts.
+
+    To a flow an answer is an event: whatever else of the run waits for such a one has it, too.
+    """
     name = str(node).lstrip("/")
     return Taken(await submit_answer(desk, caller_of(request), run_id, name, data.value, data.key))
 
 
 routes = [get_inputs, submit]
+
+
+def _input(row: dict[str, Any]) -> Input:
+    return Input(shape="dag" if row.pop("kind") == DAG_KIND else "flow", **row)

@@ -7,28 +7,27 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.server.access import Caller
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import Desk, TheDesk, caller_of
 from tidemill.server.idempotency import keep_within
 from tidemill.server.jobs import (
     Done,
     Enqueued,
     Job,
-    JobLog,
     JobPage,
     NewJob,
     checked_ids,
     find_job,
-    find_log,
-    page_of,
     put_job,
     told,
+    write_page,
 )
+from tidemill.server.logs import JobLog, find_log
 from tidemill.server.paging import Cursor, Limit, Number
+from tidemill.server.reading import as_it_is
 from tidemill.store.database import Executor
 from tidemill.store.listing import JobsWanted, list_job_page, match_jobs
 from tidemill.store.operate import Outcome, cancel_jobs, retry_jobs
@@ -37,8 +36,8 @@ MOST_MATCHES = 100_000
 AT_ONCE = 2_000
 SAMPLE = 10
 
-States = Annotated[list[str] | None, Parameter(query="state", description="Only in this state; may be repeated.")]
-Word = Annotated[str | None, Parameter(max_length=400)]
+States = Annotated[list[str] | None, QueryParameter(name="state", description="Only in this state; may be repeated.")]
+Word = Annotated[str | None, QueryParameter(max_length=400)]
 
 
 class Filter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -74,35 +73,35 @@ class Preview(msgspec.Struct, frozen=True):
 
 @get("/jobs", opt={"scope": "read"}, summary="List jobs")
 async def list_jobs(
-    desk: Desk,
+    desk: TheDesk,
     states: States = None,
     queue: Word = None,
     task: Word = None,
     tag: Word = None,
-    run: Number | None = None,
+    run: Number = None,
     key: Word = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> JobPage:
     """Jobs that match, unfinished and finished, newest first."""
     wanted = JobsWanted(tuple(states or ()), queue, task, tag, run, key)
-    return await page_of(desk, wanted, limit=limit, cursor=cursor)
+    return as_it_is(await write_page(desk, wanted, limit=limit, cursor=cursor), JobPage)
 
 
 @get("/jobs/{job_id:int}", opt={"scope": "read"}, summary="One job, and why")
-async def get_job(desk: Desk, job_id: int) -> Job:
+async def get_job(desk: TheDesk, job_id: FromPath[int]) -> Job:
     """Everything about one job: why it exists, what it waits for, how each attempt went."""
     return await find_job(desk, job_id)
 
 
 @get("/jobs/{job_id:int}/log", opt={"scope": "read"}, summary="What a job logged")
-async def get_log(desk: Desk, job_id: int) -> JobLog:
+async def get_log(desk: TheDesk, job_id: FromPath[int]) -> JobLog:
     """The last lines that each attempt logged, the last attempt first; those of a running one as they come."""
     return await find_log(desk, job_id)
 
 
 @post("/jobs", opt={"scope": "operate"}, status_code=201, summary="Enqueue a job")
-async def enqueue(desk: Desk, request: Request[Any, Any, Any], data: NewJob) -> Enqueued:
+async def enqueue(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[NewJob]) -> Enqueued:
     """Enqueue a job; when this is answered, it is stored."""
 
     async def keep(connection: Executor, answer: Enqueued) -> None:
@@ -112,14 +111,14 @@ async def enqueue(desk: Desk, request: Request[Any, Any, Any], data: NewJob) -> 
 
 
 @post("/jobs/cancel/preview", opt={"scope": "read"}, status_code=200, summary="What a cancel would reach")
-async def preview_cancel(desk: Desk, data: Filter) -> Preview:
+async def preview_cancel(desk: TheDesk, data: JSONBody[Filter]) -> Preview:
     """How many unfinished jobs match."""
     wanted = data.wanted()
     return await _preview(desk, wanted, live=wanted.live, ended=())
 
 
 @post("/jobs/cancel", opt={"scope": "operate"}, status_code=200, summary="Cancel jobs")
-async def cancel(desk: Desk, request: Request[Any, Any, Any], data: Selection) -> Done:
+async def cancel(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Selection]) -> Done:
     """Cancel jobs: waiting ones at once, running ones as soon as their task lets them."""
     caller = caller_of(request)
 
@@ -135,15 +134,15 @@ async def cancel(desk: Desk, request: Request[Any, Any, Any], data: Selection) -
 
 
 @post("/jobs/retry/preview", opt={"scope": "read"}, status_code=200, summary="What a retry would reach")
-async def preview_retry(desk: Desk, data: Filter) -> Preview:
+async def preview_retry(desk: TheDesk, data: JSONBody[Filter]) -> Preview:
     """How many jobs that failed, or wait, match."""
     wanted = data.wanted()
-    live, ended = _retried(wanted)
+    live, ended = wanted.retried
     return await _preview(desk, wanted, live=live, ended=ended)
 
 
 @post("/jobs/retry", opt={"scope": "operate"}, status_code=200, summary="Retry jobs")
-async def retry(desk: Desk, request: Request[Any, Any, Any], data: Selection) -> Done:
+async def retry(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Selection]) -> Done:
     """Run jobs again: waiting ones now, finished ones as new jobs. By filter, those that failed unless it says more."""
     caller = caller_of(request)
 
@@ -153,7 +152,7 @@ async def retry(desk: Desk, request: Request[Any, Any, Any], data: Selection) ->
     if data.ids is not None:
         return told([await act(_checked(data))])
     wanted = _filter_of(data)
-    live, ended = _retried(wanted)
+    live, ended = wanted.retried
     outcomes = await _all_that_match(desk, wanted, live, ended, act, AT_ONCE)
     await _note(desk, caller, "job.retry_matching", data, outcomes)
     return told(outcomes)
@@ -175,13 +174,6 @@ def _filter_of(data: Selection) -> JobsWanted:
     if data.filter is None:
         raise ConfigError("say which jobs: either `ids`, or a `filter`")
     return data.filter.wanted()
-
-
-def _retried(wanted: JobsWanted) -> tuple[Sequence[str], Sequence[str]]:
-    """Which states a retry reaches: failed ones, or those that are named, but never what runs or succeeded."""
-    states = wanted.states or ("failed",)
-    live = [state for state in states if state in LIVE_STATES and state != "running"]
-    return live, [state for state in states if state in FINAL_STATES and state != "succeeded"]
 
 
 async def _preview(desk: Desk, wanted: JobsWanted, *, live: Sequence[str], ended: Sequence[str]) -> Preview:

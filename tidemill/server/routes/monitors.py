@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.monitors.drain import Backfill
 from tidemill.monitors.recompute import shard_of
 from tidemill.server.backtesting import try_triggers
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.cursor import read_row_cursor, write_row_cursor
+from tidemill.server.desk import TheDesk, caller_of
+from tidemill.server.paging import NameCursor
 from tidemill.server.reading import readable
 from tidemill.store.monitors import list_monitors, list_problems
 from tidemill.store.roster import add_to_roster, remove_from_roster, set_paused, show_states, switch_trigger
@@ -34,10 +36,11 @@ class Monitors(msgspec.Struct, frozen=True):
 
 class Entities(msgspec.Struct, frozen=True):
     """Whom a monitor follows, with the state of each as it was folded last, and how many events came in each part of
-    the last `within` seconds (`spark`)."""
+    the last `within` seconds (`spark`). `next` is the cursor of the page after, or null on the last one."""
 
     items: list[dict[str, Any]]
     within: float
+    next: str | None = None
 
 
 class RosterChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,7 +103,7 @@ class Backtested(msgspec.Struct, frozen=True):
 
 
 @get("/monitors", opt={"scope": "read"}, summary="List monitors")
-async def get_monitors(desk: Desk) -> Monitors:
+async def get_monitors(desk: TheDesk) -> Monitors:
     """How each monitor stands: health, cursor, entities, open alerts, what went wrong."""
     found: list[dict[str, Any]] = []
     for row in await list_monitors(desk.database):
@@ -113,24 +116,27 @@ async def get_monitors(desk: Desk) -> Monitors:
 
 @get("/monitors/{name:str}/entities", opt={"scope": "read"}, summary="Whom a monitor follows")
 async def get_entities(
-    desk: Desk,
-    name: str,
-    limit: Annotated[int, Parameter(ge=1, le=2000)] = 500,
+    desk: TheDesk,
+    name: FromPath[str],
+    limit: Annotated[int, QueryParameter(ge=1, le=2000)] = 500,
     within: Annotated[
-        float, Parameter(ge=60, le=604_800, description="How far back `spark` looks, in seconds.")
+        float, QueryParameter(ge=60, le=604_800, description="How far back `spark` looks, in seconds.")
     ] = 3600,
+    cursor: NameCursor = None,
 ) -> Entities:
     """Every entity with its folded state, its labels, and how busy it was."""
-    rows = await show_states(desk.database, name, limit=limit)
+    rows = await show_states(desk.database, name, after=read_row_cursor(cursor), limit=limit)
     names = [row["entity"] for row in rows]
     sparks = await count_events(desk.database, name, names, within=within, parts=SPARK_PARTS) if names else {}
     quiet = [0] * SPARK_PARTS
     items = [{**readable(row, ("state", "labels")), "spark": sparks.get(row["entity"], quiet)} for row in rows]
-    return Entities(items, within)
+    return Entities(items, within, write_row_cursor(names[-1]) if len(names) == limit else None)
 
 
 @post("/monitors/{name:str}/roster", opt={"scope": "operate"}, status_code=200, summary="Follow or no longer follow")
-async def change_roster(desk: Desk, request: Request[Any, Any, Any], name: str, data: RosterChange) -> RosterChanged:
+async def change_roster(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[RosterChange]
+) -> RosterChanged:
     """Follow entities, whose past is read once; or follow them no longer, which resolves their alerts."""
     if not data.add and not data.remove:
         raise ConfigError("say whom to add or to remove")
@@ -150,14 +156,14 @@ async def change_roster(desk: Desk, request: Request[Any, Any, Any], name: str, 
 
 
 @post("/monitors/{name:str}/pause", opt={"scope": "operate"}, status_code=200, summary="Pause a monitor")
-async def pause(desk: Desk, request: Request[Any, Any, Any], name: str) -> MonitorPaused:
+async def pause(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> MonitorPaused:
     """Let it follow nothing for a while; what happens meanwhile is read later."""
     await set_paused(desk.database, name, True, by=caller_of(request).name)
     return MonitorPaused(name, True)
 
 
 @post("/monitors/{name:str}/resume", opt={"scope": "operate"}, status_code=200, summary="Resume a monitor")
-async def resume(desk: Desk, request: Request[Any, Any, Any], name: str) -> MonitorPaused:
+async def resume(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> MonitorPaused:
     """Let it follow its source again, from where it was."""
     await set_paused(desk.database, name, False, by=caller_of(request).name)
     return MonitorPaused(name, False)
@@ -169,7 +175,9 @@ async def resume(desk: Desk, request: Request[Any, Any, Any], name: str) -> Moni
     status_code=200,
     summary="Switch a trigger on or off",
 )
-async def switch(desk: Desk, request: Request[Any, Any, Any], name: str, trigger: str, wanted: str) -> TriggerSwitched:
+async def switch(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], trigger: FromPath[str], wanted: FromPath[str]
+) -> TriggerSwitched:
     """Off: its open alerts are resolved, and it opens none. On: everybody is looked at anew."""
     if wanted not in ("on", "off"):
         raise NotFoundError("a trigger is switched `on` or `off`")
@@ -181,7 +189,7 @@ async def switch(desk: Desk, request: Request[Any, Any, Any], name: str, trigger
 
 
 @post("/monitors/{name:str}/backtest", opt={"scope": "operate"}, status_code=200, summary="Try triggers on the past")
-async def backtest(desk: Desk, name: str, data: Span) -> Backtested:
+async def backtest(desk: TheDesk, name: FromPath[str], data: JSONBody[Span]) -> Backtested:
     """What the triggers of the application would have opened in a stored span; nothing is opened."""
     watch = desk.app.monitors.get(name)
     if watch is None:

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import msgspec
 from litestar import get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
-from tidemill.server.desk import Desk
+from tidemill.server.desk import TheDesk
 from tidemill.server.jobs import JobLine
 from tidemill.server.runs import RunLine
 from tidemill.store.listing import JobsWanted, RunsWanted, list_job_page, list_run_page
-from tidemill.store.overview import count_all, read_done
+from tidemill.store.overview import count_all, list_failed_states, read_done
 from tidemill.store.pace import read_pace
 
 
@@ -45,6 +45,18 @@ class Done(msgspec.Struct, frozen=True):
     total: float
 
 
+class FailedStates(msgspec.Struct, frozen=True):
+    """How many states of a pipeline have failed, how many of those are parked, and the newest of them."""
+
+    pipeline: str
+    states: int
+    parked: int
+    stage: str
+    entity: str
+    note: str
+    failed_at: datetime
+
+
 class Overview(msgspec.Struct, frozen=True):
     at: datetime
     counts: Counts
@@ -52,6 +64,8 @@ class Overview(msgspec.Struct, frozen=True):
     failed_jobs: list[JobLine]
     """The newest that failed."""
     failed_runs: list[RunLine]
+    failed_states: list[FailedStates]
+    """By pipeline; what is due to be tried again is not among them."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -69,21 +83,29 @@ class Paces(msgspec.Struct, frozen=True):
 
 
 @get("/overview", opt={"scope": "read"}, summary="Everything at a glance")
-async def get_overview(desk: Desk) -> Overview:
+async def get_overview(desk: TheDesk) -> Overview:
     """What is broken now, the backlog, and totals of what was done."""
     row = dict(await count_all(desk.database))
     at = row.pop("at")
     done = [Done(*each) for each in await read_done(desk.database)]
     jobs = await list_job_page(desk.database, JobsWanted(states=("failed",)), limit=10, days=desk.days)
     runs = await list_run_page(desk.database, RunsWanted(states=("failed", "parked", "timed_out")), limit=10)
-    return Overview(at, Counts(**row), done, [JobLine(*each) for each in jobs], [RunLine(*each) for each in runs])
+    states = await list_failed_states(desk.database, desk.overlook.names)
+    return Overview(
+        at,
+        Counts(**row),
+        done,
+        [JobLine(*each) for each in jobs],
+        [RunLine(*each) for each in runs],
+        [FailedStates(*each) for each in states],
+    )
 
 
 @get("/pace", opt={"scope": "read"}, summary="How much was done over time")
 async def get_pace(
-    desk: Desk,
-    within: Annotated[float, Parameter(gt=0, le=86_400, description="How far back, in seconds.")] = 3600.0,
-    every: Annotated[float, Parameter(ge=1, le=3600, description="At most one point in so many seconds.")] = 30.0,
+    desk: TheDesk,
+    within: Annotated[float, QueryParameter(gt=0, le=86_400, description="How far back, in seconds.")] = 3600.0,
+    every: Annotated[float, QueryParameter(ge=1, le=3600, description="At most one point in so many seconds.")] = 30.0,
 ) -> Paces:
     """Attempts that ended, a second, between each two points. It is noted while a server runs, and kept for a day."""
     rows = await read_pace(desk.database, within=within, every=max(every, within / 1000))

@@ -6,17 +6,20 @@ from typing import Any, Literal
 
 import msgspec
 from litestar import Request, post
+from litestar.params import FromPath, JSONBody
 
+from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines import operate
 from tidemill.pipelines.states import StoreTrouble
 from tidemill.server.choosing import Effect, State, StatesWanted, by_stage, check_count, choose, effect
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import Desk, TheDesk, caller_of
 from tidemill.server.overlook import Look
 from tidemill.server.problems import Refused
 from tidemill.server.routes.pipelines import looked, orphan_of
 from tidemill.store import states as rows
 from tidemill.store.backfills import NewBackfill, start_backfill, stop_backfill
+from tidemill.store.statewishes import accept_code, retry_failures, set_approved, set_paused
 
 #: How long a stage's states may be built again once somebody has approved it.
 APPROVAL_LASTS = 86400.0
@@ -46,10 +49,12 @@ class BackfillWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class NewBackfillWanted(BackfillWanted, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A backfill. `count` is what the preview said: if others are meant now, nothing is done."""
+    """A backfill. `count` is what the preview said: if others are meant now, nothing is done. `rate` is how fast,
+    such as `10/s` or `100/m`; as fast as builders are, if not said."""
 
     count: int | None = None
     approve: bool = False
+    rate: str | float | None = None
 
 
 class Backfilled(msgspec.Struct, frozen=True):
@@ -114,14 +119,16 @@ class Cleaned(msgspec.Struct, frozen=True):
     status_code=200,
     summary="What an invalidation would reach",
 )
-async def preview_invalidate(desk: Desk, name: str, data: StatesWanted) -> Effect:
+async def preview_invalidate(desk: TheDesk, name: FromPath[str], data: JSONBody[StatesWanted]) -> Effect:
     """How many states would be built again."""
     look, jobs = await looked(desk, name)
     return effect(look, _built(look, await choose(look, jobs, data)), again=True)
 
 
 @post("/pipelines/{name:str}/invalidate", opt={"scope": "operate"}, status_code=200, summary="Have states built again")
-async def invalidate(desk: Desk, request: Request[Any, Any, Any], name: str, data: Invalidate) -> Effect:
+async def invalidate(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Invalidate]
+) -> Effect:
     """Have states built again, whatever they look like; builds of them that are under way do not count."""
     look, jobs = await looked(desk, name)
     states, by = _built(look, await choose(look, jobs, data)), caller_of(request).name
@@ -135,20 +142,20 @@ async def invalidate(desk: Desk, request: Request[Any, Any, Any], name: str, dat
 
 
 @post("/pipelines/{name:str}/retry/preview", opt={"scope": "read"}, status_code=200, summary="What a retry would reach")
-async def preview_retry(desk: Desk, name: str, data: StatesWanted) -> Effect:
+async def preview_retry(desk: TheDesk, name: FromPath[str], data: JSONBody[StatesWanted]) -> Effect:
     """How many states have failed or are parked, among those that are meant."""
     look, jobs = await looked(desk, name)
     return effect(look, _failed(look, await choose(look, jobs, data)))
 
 
 @post("/pipelines/{name:str}/retry", opt={"scope": "operate"}, status_code=200, summary="Try failed states again")
-async def retry(desk: Desk, request: Request[Any, Any, Any], name: str, data: Retry) -> Effect:
+async def retry(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Retry]) -> Effect:
     """Try failed and parked states again at once, as if they had never failed."""
     look, jobs = await looked(desk, name)
     states = _failed(look, await choose(look, jobs, data))
     check_count(data.count, len(states))
     for stage, entities in by_stage(states).items():
-        await rows.retry_failures(desk.database, name, stage, entities, by=caller_of(request).name)
+        await retry_failures(desk.database, name, stage, entities, by=caller_of(request).name)
     desk.overlook.has_changed(name)
     return effect(look, states)
 
@@ -159,15 +166,18 @@ async def retry(desk: Desk, request: Request[Any, Any, Any], name: str, data: Re
     status_code=200,
     summary="What a backfill would reach",
 )
-async def preview_backfill(desk: Desk, name: str, data: BackfillWanted) -> Effect:
+async def preview_backfill(desk: TheDesk, name: FromPath[str], data: JSONBody[BackfillWanted]) -> Effect:
     """How many states would be built again."""
     look, jobs = await looked(desk, name)
     return effect(look, _built(look, await choose(look, jobs, _range(data))), again=True)
 
 
 @post("/pipelines/{name:str}/backfill", opt={"scope": "operate"}, status_code=201, summary="Begin a backfill")
-async def backfill(desk: Desk, request: Request[Any, Any, Any], name: str, data: NewBackfillWanted) -> Backfilled:
+async def backfill(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[NewBackfillWanted]
+) -> Backfilled:
     """Have a range of a stage's states built again, and see how far that is: `GET /pipelines/NAME/backfills`."""
+    rate = _rate(data)
     look, jobs = await looked(desk, name)
     states = _built(look, await choose(look, jobs, _range(data)))
     if not states:
@@ -182,8 +192,10 @@ async def backfill(desk: Desk, request: Request[Any, Any, Any], name: str, data:
         data.downstream,
         by_stage(states),
         {stage: look.stage(stage).code.total for stage in approvals},
+        rate,
     )
-    number, total = await start_backfill(desk.database, new, by=caller_of(request).name, lasts=APPROVAL_LASTS)
+    lasts = APPROVAL_LASTS + (0.0 if rate is None else len(states) / rate)
+    number, total = await start_backfill(desk.database, new, by=caller_of(request).name, lasts=lasts)
     desk.overlook.has_changed(name)
     return Backfilled(number, total)
 
@@ -194,7 +206,9 @@ async def backfill(desk: Desk, request: Request[Any, Any, Any], name: str, data:
     status_code=200,
     summary="Stop a backfill",
 )
-async def stop(desk: Desk, request: Request[Any, Any, Any], name: str, backfill_id: int) -> Stopped:
+async def stop(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], backfill_id: FromPath[int]
+) -> Stopped:
     """Leave what it has not built yet as it is."""
     desk.overlook.require(name)
     number = backfill_id if 0 < backfill_id < 2**63 else 0
@@ -206,7 +220,9 @@ async def stop(desk: Desk, request: Request[Any, Any, Any], name: str, backfill_
 
 
 @post("/pipelines/{name:str}/approve", opt={"scope": "operate"}, status_code=200, summary="Approve a mass rebuild")
-async def approve(desk: Desk, request: Request[Any, Any, Any], name: str, data: StageNamed) -> Approved:
+async def approve(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StageNamed]
+) -> Approved:
     """Agree that many states of a stage are built again by its code of now, for a day."""
     look, jobs = await looked(desk, name)
     look.stage(data.stage)
@@ -216,29 +232,37 @@ async def approve(desk: Desk, request: Request[Any, Any, Any], name: str, data: 
 
 
 @post("/pipelines/{name:str}/accept", opt={"scope": "operate"}, status_code=200, summary="Accept a change of code")
-async def accept(desk: Desk, request: Request[Any, Any, Any], name: str, data: StageNamed) -> Effect:
+async def accept(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StageNamed]
+) -> Effect:
     """Take a change of a stage's code as one that changes no result: its states count as built by the code of now."""
     look, _ = await looked(desk, name)
     stage = look.stage(data.stage)
-    done = await rows.accept_code(desk.database, name, stage.name, stage.code.total, None, by=caller_of(request).name)
+    done = await accept_code(desk.database, name, stage.name, stage.code.total, None, by=caller_of(request).name)
     desk.overlook.has_changed(name)
     return Effect(done, {stage.name: done} if done else {}, [])
 
 
 @post("/pipelines/{name:str}/pause", opt={"scope": "operate"}, status_code=200, summary="Pause a pipeline or a stage")
-async def pause(desk: Desk, request: Request[Any, Any, Any], name: str, data: PauseWanted) -> Paused:
+async def pause(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[PauseWanted]
+) -> Paused:
     """Let nothing more be built of it; what is being built is finished."""
     return await _set_paused(desk, request, name, data.stage, paused=True)
 
 
 @post("/pipelines/{name:str}/resume", opt={"scope": "operate"}, status_code=200, summary="Resume a pipeline or a stage")
-async def resume(desk: Desk, request: Request[Any, Any, Any], name: str, data: PauseWanted) -> Paused:
+async def resume(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[PauseWanted]
+) -> Paused:
     """Let it go on."""
     return await _set_paused(desk, request, name, data.stage, paused=False)
 
 
 @post("/pipelines/{name:str}/clean", opt={"scope": "operate"}, status_code=200, summary="Clean up orphans")
-async def clean(desk: Desk, request: Request[Any, Any, Any], name: str, data: CleanWanted) -> Cleaned:
+async def clean(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[CleanWanted]
+) -> Cleaned:
     """Archive or delete states whose inputs are gone, as each stage wants or as is said. First everything is looked
     at once more: what has inputs again is left alone."""
     look, _ = await looked(desk, name, anew=True)
@@ -306,10 +330,17 @@ def _range(data: BackfillWanted) -> StatesWanted:
     return StatesWanted(stage=data.stage, first=data.first, last=data.last, downstream=data.downstream)
 
 
+def _rate(data: NewBackfillWanted) -> float | None:
+    rate = None if data.rate is None else parse_rate(data.rate, what="rate")
+    if rate is not None and not 1 / 86400 <= rate <= 1e6:
+        raise ConfigError(f"a rate of {data.rate} makes no sense here: it is from one a day to a million a second")
+    return rate
+
+
 async def _approve(desk: Desk, look: Look, stages: list[str], by: str) -> None:
     for stage in stages:
         code = look.stage(stage).code.total
-        await rows.set_approved(desk.database, look.pipeline.name, stage, code, by=by, seconds=APPROVAL_LASTS)
+        await set_approved(desk.database, look.pipeline.name, stage, code, by=by, seconds=APPROVAL_LASTS)
 
 
 async def _set_paused(
@@ -318,6 +349,6 @@ async def _set_paused(
     pipeline = desk.overlook.require(name)
     if stage is not None and stage not in pipeline.stages:
         raise NotFoundError(f"pipeline {name} has no stage {stage!r}; its stages: {', '.join(pipeline.stages)}")
-    await rows.set_paused(desk.database, name, stage or "", paused=paused, by=caller_of(request).name)
+    await set_paused(desk.database, name, stage or "", paused=paused, by=caller_of(request).name)
     desk.overlook.has_changed(name)
     return Paused(name, stage, paused)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from litestar import get
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from tidemill.pipelines import operate
 from tidemill.pipelines.drawing import draw_pipeline, draw_pipeline_svg
@@ -16,7 +16,9 @@ from tidemill.pipelines.model import Stage, makers
 from tidemill.pipelines.plan import Step
 from tidemill.pipelines.reasons import NeedsApproval, kind_of_reason
 from tidemill.pipelines.states import StoreTrouble
-from tidemill.server.desk import Desk
+from tidemill.pipelines.underway import BuildJobs
+from tidemill.server.cursor import read_row_cursor, write_row_cursor
+from tidemill.server.desk import Desk, TheDesk
 from tidemill.server.grid import (
     Rows,
     all_rows,
@@ -26,28 +28,25 @@ from tidemill.server.grid import (
     matching,
     order_of,
     page_of,
-    read_cursor,
-    write_cursor,
 )
-from tidemill.server.overlook import BuildJobs, Look, standing_of
-from tidemill.server.paging import Limit
+from tidemill.server.overlook import Look, standing_of
+from tidemill.server.paging import Limit, NameCursor
 from tidemill.server.preview import Content, preview
 from tidemill.server.problems import Refused
 from tidemill.server.routes.jobs import Word
 from tidemill.server.story import Build, StateStory, build_of, tell
 from tidemill.store.backfills import list_backfills
-from tidemill.store.states import list_builds
+from tidemill.store.statehistory import list_builds
 
 SHOWN = 200
 
-Text = Annotated[str, Parameter(max_length=4000)]
-Cursor = Annotated[
-    str | None, Parameter(max_length=6000, description="Where the page begins: `next` of the page before.")
-]
+Text = Annotated[str, QueryParameter(max_length=4000)]
 Standings = Annotated[
-    list[str] | None, Parameter(query="standing", description="Only rows with such a state; may be repeated.")
+    list[str] | None, QueryParameter(name="standing", description="Only rows with such a state; may be repeated.")
 ]
-StageNames = Annotated[list[str] | None, Parameter(query="stage", description="Only these stages; may be repeated.")]
+StageNames = Annotated[
+    list[str] | None, QueryParameter(name="stage", description="Only these stages; may be repeated.")
+]
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -95,7 +94,10 @@ class PipelineView(msgspec.Struct, frozen=True):
 
 
 class Pipelines(msgspec.Struct, frozen=True):
+    """All pipelines; `problems` are those of workflow files that cannot be used."""
+
     items: list[PipelineView]
+    problems: list[str]
 
 
 class Drawing(msgspec.Struct, frozen=True):
@@ -191,6 +193,8 @@ class Backfill(msgspec.Struct, frozen=True):
     left: int
     failed: int
     """Of those that are left, how many were tried in vain."""
+    rate: float | None = None
+    """How many are to be built a second at the most; null for as fast as builders are."""
 
 
 class Backfills(msgspec.Struct, frozen=True):
@@ -217,20 +221,21 @@ class Orphans(msgspec.Struct, frozen=True):
 
 
 @get("/pipelines", opt={"scope": "read"}, summary="List pipelines")
-async def get_pipelines(desk: Desk) -> Pipelines:
+async def get_pipelines(desk: TheDesk) -> Pipelines:
     """Every pipeline with its stages, and how many states of each are fresh, stale, failed and so on."""
-    return Pipelines(list(await asyncio.gather(*(_shown(desk, name) for name in desk.overlook.names))))
+    shown = await asyncio.gather(*(_shown(desk, name) for name in desk.overlook.names))
+    return Pipelines(list(shown), desk.overlook.file_problems())
 
 
 @get("/pipelines/{name:str}", opt={"scope": "read"}, summary="One pipeline")
-async def get_pipeline(desk: Desk, name: str) -> PipelineView:
+async def get_pipeline(desk: TheDesk, name: FromPath[str]) -> PipelineView:
     """A pipeline with its stages, who has paused it, what waits for approval, and how much it takes."""
     desk.overlook.require(name)
     return await _shown(desk, name)
 
 
 @get("/pipelines/{name:str}/graph", opt={"scope": "read"}, summary="A pipeline as a picture")
-async def get_graph(desk: Desk, name: str) -> Drawing:
+async def get_graph(desk: TheDesk, name: FromPath[str]) -> Drawing:
     """Its stages and the patterns that nobody makes, with arrows from what is taken to who takes it."""
     look, jobs = await looked(desk, name)
     pipeline = look.pipeline
@@ -249,18 +254,18 @@ async def get_graph(desk: Desk, name: str) -> Drawing:
 
 @get("/pipelines/{name:str}/grid", opt={"scope": "read"}, summary="The grid of states")
 async def get_grid(
-    desk: Desk,
-    name: str,
-    by: Annotated[str | None, Parameter(max_length=400, description="Which grid, by its variables.")] = None,
+    desk: TheDesk,
+    name: FromPath[str],
+    by: Annotated[str | None, QueryParameter(max_length=400, description="Which grid, by its variables.")] = None,
     standings: Standings = None,
     stages: StageNames = None,
-    text: Annotated[str, Parameter(max_length=400, description="Only entities with this in their name.")] = "",
-    order: Literal["asc", "desc"] = "desc",
+    text: Annotated[str, QueryParameter(max_length=400, description="Only entities with this in their name.")] = "",
+    order: FromQuery[Literal["asc", "desc"]] = "desc",
     limit: Limit = 50,
-    cursor: Cursor = None,
+    cursor: NameCursor = None,
 ) -> Grid:
     """Entities that match and how their states stand; the last in the order of their names come first."""
-    after = read_cursor(cursor)
+    after = read_row_cursor(cursor)
     look, jobs = await looked(desk, name)
     called, members = group(look, by)
     shown = known_stages(look, called, stages or ())
@@ -277,13 +282,13 @@ async def get_grid(
         [Row(entity, [look.standing(stage, entity, jobs) for stage in shown]) for entity in page],
         len(entities),
         before,
-        write_cursor(page[-1]) if page and before + len(page) < len(entities) else None,
+        write_row_cursor(page[-1]) if page and before + len(page) < len(entities) else None,
         look.looked_at,
     )
 
 
 @get("/pipelines/{name:str}/state", opt={"scope": "read"}, summary="The story of a state")
-async def get_state(desk: Desk, name: str, stage: Text, entity: Text = "") -> StateStory:
+async def get_state(desk: TheDesk, name: FromPath[str], stage: Text, entity: Text = "") -> StateStory:
     """Why a state is as it is, what it was made from, who takes it, and each build with its duration and log."""
     look, jobs = await looked(desk, name)
     kept = await desk.overlook.is_kept(name)
@@ -291,14 +296,14 @@ async def get_state(desk: Desk, name: str, stage: Text, entity: Text = "") -> St
 
 
 @get("/pipelines/{name:str}/content", opt={"scope": "read"}, summary="What a state holds")
-async def get_content(desk: Desk, name: str, path: Text) -> Content:
+async def get_content(desk: TheDesk, name: FromPath[str], path: Text) -> Content:
     """The beginning of an input or output of the pipeline, as text in JSON: nothing of it is ever shown as HTML."""
     return await preview((await looked(desk, name))[0], path)
 
 
 @get("/pipelines/{name:str}/plan", opt={"scope": "read"}, summary="What would be built, and why")
 async def get_plan(
-    desk: Desk, name: str, stage: Word = None, limit: Annotated[int, Parameter(ge=0, le=1000)] = SHOWN
+    desk: TheDesk, name: FromPath[str], stage: Word = None, limit: Annotated[int, QueryParameter(ge=0, le=1000)] = SHOWN
 ) -> PlanView:
     """A dry run: every state that would be built or is held back is counted by its reason; the first are named."""
     look, _ = await looked(desk, name)
@@ -325,7 +330,9 @@ async def get_plan(
 
 
 @get("/pipelines/{name:str}/builds", opt={"scope": "read"}, summary="Builds")
-async def get_builds(desk: Desk, name: str, stage: Word = None, entity: Word = None, limit: Limit = 50) -> Builds:
+async def get_builds(
+    desk: TheDesk, name: FromPath[str], stage: Word = None, entity: Word = None, limit: Limit = 50
+) -> Builds:
     """Builds of a pipeline, a stage or a state, the newest first, with duration, code and log."""
     desk.overlook.require(name)
     rows = await list_builds(desk.database, name, stage, entity, limit=limit)
@@ -333,7 +340,9 @@ async def get_builds(desk: Desk, name: str, stage: Word = None, entity: Word = N
 
 
 @get("/pipelines/{name:str}/backfills", opt={"scope": "read"}, summary="Backfills and how far they are")
-async def get_backfills(desk: Desk, name: str, limit: Annotated[int, Parameter(ge=1, le=100)] = 20) -> Backfills:
+async def get_backfills(
+    desk: TheDesk, name: FromPath[str], limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20
+) -> Backfills:
     """The newest backfills of a pipeline, with how many of their states are still to be built."""
     desk.overlook.require(name)
     return Backfills([Backfill(**dict(row)) for row in await list_backfills(desk.database, name, limit=limit)])
@@ -341,7 +350,7 @@ async def get_backfills(desk: Desk, name: str, limit: Annotated[int, Parameter(g
 
 @get("/pipelines/{name:str}/orphans", opt={"scope": "read"}, summary="States whose inputs are gone")
 async def get_orphans(
-    desk: Desk, name: str, stage: Word = None, limit: Annotated[int, Parameter(ge=0, le=1000)] = SHOWN
+    desk: TheDesk, name: FromPath[str], stage: Word = None, limit: Annotated[int, QueryParameter(ge=0, le=1000)] = SHOWN
 ) -> Orphans:
     """What `clean` would deal with, and how much it takes."""
     look, _ = await looked(desk, name)
@@ -365,7 +374,7 @@ routes = [
 ]
 
 
-async def looked(desk: Desk, name: str, *, anew: bool = False) -> tuple[Look, dict[tuple[str, str], Any]]:
+async def looked(desk: Desk, name: str, *, anew: bool = False) -> tuple[Look, BuildJobs]:
     """A look at a pipeline, and its builds that wait or run."""
     try:
         look = await desk.overlook.look(name, anew=anew)
@@ -384,11 +393,11 @@ def orphan_of(look: Look, stage: Stage, entity: str) -> Orphan:
 async def _shown(desk: Desk, name: str) -> PipelineView:
     pipeline = desk.overlook.require(name)
     place = str(pipeline.root) if pipeline.store is None else type(pipeline.store).__name__
-    kept = await desk.overlook.is_kept(name)
+    kept, filed = await desk.overlook.is_kept(name), desk.overlook.file_problems(name)
     try:
         look = await desk.overlook.look(name)
     except StoreTrouble as error:  # The others can still be looked at.
-        return PipelineView(name, place, kept, None, [], {}, 0, [str(error)], None, 0.0)
+        return PipelineView(name, place, kept, None, [], {}, 0, [*filed, str(error)], None, 0.0)
     jobs = await desk.overlook.jobs(look)
     stages = [_stage(look, stage, jobs) for stage in look.lookout.order]
     counts: dict[str, int] = {}
@@ -404,7 +413,7 @@ async def _shown(desk: Desk, name: str) -> PipelineView:
         stages,
         counts,
         sum(stage.bytes for stage in stages),
-        look.problems,
+        [*filed, *look.problems],
         look.looked_at,
         look.took,
     )

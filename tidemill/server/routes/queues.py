@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post, put
-from litestar.params import Parameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import TheDesk, caller_of
 from tidemill.store.pace import read_waits
 from tidemill.store.queues import list_queues
 from tidemill.store.workers import QueueLimit, set_control, set_limit
@@ -36,6 +36,10 @@ class Queue(msgspec.Struct, frozen=True):
     """Who has set the limit; null if the application declares it."""
     control: list[str]
     """What operators want of it, such as `*=pause`: the host, and the mode."""
+    succeeded: int | None = None
+    """How many jobs ended well of late, if that was asked for with `ended_within`."""
+    unsuccessful: int | None = None
+    """How many failed, expired or were cancelled of late."""
     half_within: float | None = None
     """Half of the jobs that started in the last minutes had waited no longer than this many seconds since they were
     due; null where none has started, or nobody has measured."""
@@ -64,21 +68,28 @@ class Held(msgspec.Struct, frozen=True):
 
 @get("/queues", opt={"scope": "read"}, summary="List queues")
 async def get_queues(
-    desk: Desk,
-    internal: Annotated[bool, Parameter(description="Also those that Tidemill itself uses, as for monitors.")] = False,
+    desk: TheDesk,
+    internal: Annotated[
+        bool, QueryParameter(description="Also those that Tidemill itself uses, as for monitors.")
+    ] = False,
+    ended_within: Annotated[
+        float, QueryParameter(ge=0, le=86_400, description="Also count jobs that ended in the last seconds.")
+    ] = 0.0,
 ) -> Queues:
     """Every queue in use, with its depth, its oldest job, how long jobs wait, its workers and its limit."""
     waits = await read_waits(desk.database, within=LATELY)
     return Queues(
         [
             Queue(*row, *(waited(waits[row["name"]], part) if row["name"] in waits else None for part in (0.5, 0.99)))
-            for row in await list_queues(desk.database, internal=internal)
+            for row in await list_queues(desk.database, internal=internal, ended_within=ended_within)
         ]
     )
 
 
 @put("/queues/{name:str}/limit", opt={"scope": "operate"}, summary="Limit a queue")
-async def limit(desk: Desk, request: Request[Any, Any, Any], name: str, data: NewLimit) -> NewLimit:
+async def limit(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[NewLimit]
+) -> NewLimit:
     """Limit how fast the jobs of a queue start, over all workers together, from now on."""
     check_name("queue", name)
     rate = None if data.rate is None else parse_rate(data.rate, what=f"rate of queue {name}")
@@ -90,14 +101,14 @@ async def limit(desk: Desk, request: Request[Any, Any, Any], name: str, data: Ne
 
 
 @post("/queues/{name:str}/pause", opt={"scope": "operate"}, status_code=200, summary="Pause a queue")
-async def pause(desk: Desk, request: Request[Any, Any, Any], name: str) -> Held:
+async def pause(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> Held:
     """Let no worker on any host take jobs of this queue; running ones finish."""
     before = await set_control(desk.database, "*", check_name("queue", name), "pause", by=caller_of(request).name)
     return Held(name, before, "pause")
 
 
 @post("/queues/{name:str}/resume", opt={"scope": "operate"}, status_code=200, summary="Resume a queue")
-async def resume(desk: Desk, request: Request[Any, Any, Any], name: str) -> Held:
+async def resume(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> Held:
     """Let workers take jobs of this queue again, on all hosts."""
     before = await set_control(desk.database, "*", check_name("queue", name), "run", by=caller_of(request).name)
     return Held(name, before, "run")

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 from litestar import Request, get, put
+from litestar.params import JSONBody
 
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import Desk, TheDesk, caller_of
 from tidemill.store.retained import Retention, measure_kept, read_retention, set_retention
 
 
@@ -33,13 +34,13 @@ class Retained(msgspec.Struct, frozen=True):
 
 
 @get("/retention", opt={"scope": "read"}, summary="How long things are kept")
-async def get_retention(desk: Desk) -> Retained:
+async def get_retention(desk: TheDesk) -> Retained:
     """For how many days things are kept, and how much there is of them."""
     return await _tell(desk)
 
 
 @put("/retention", opt={"scope": "admin"}, summary="Set how long things are kept")
-async def put_retention(desk: Desk, request: Request[Any, Any, Any], data: Retention) -> Retained:
+async def put_retention(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Retention]) -> Retained:
     """Keep things for so many days; null leaves it to the configuration. The orchestrator drops what is older soon."""
     await set_retention(desk.database, data, by=caller_of(request).name)
     return await _tell(desk)

@@ -9,20 +9,22 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 from litestar.response import Stream
 
-from tidemill.core.codec import decode, encode
+from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.dags.runner import DAG_KIND
 from tidemill.dags.state import encode_state as encode_dag_state
-from tidemill.flows.fork import fork, relive
+from tidemill.flows.fork import relive
 from tidemill.flows.journal import decode_tick
 from tidemill.flows.snapshot import encode_state as encode_flow_state
 from tidemill.server.access import Caller
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import Desk, TheDesk, caller_of
 from tidemill.server.live import LONGEST
+from tidemill.server.logs import RunLog, find_run_log
 from tidemill.server.paging import Cursor, Limit, Number
+from tidemill.server.reading import as_it_is
 from tidemill.server.routes.jobs import Preview, States, Word
 from tidemill.server.runs import (
     ENDED,
@@ -37,12 +39,11 @@ from tidemill.server.runs import (
     end_run,
     find_run,
     flow_of,
+    fork_of,
     look_back,
-    page_of,
-    read_event,
-    require_flow,
     send_event,
     tell_run,
+    write_page,
 )
 from tidemill.store.listing import RunsWanted, match_runs
 from tidemill.store.runs import read_published, read_ticks
@@ -122,39 +123,39 @@ class Asked(msgspec.Struct, frozen=True):
 
 @get("/runs", opt={"scope": "read"}, summary="List runs")
 async def list_runs(
-    desk: Desk,
+    desk: TheDesk,
     states: States = None,
     workflow: Word = None,
-    shape: Annotated[str | None, Parameter(description="flow or dag")] = None,
+    shape: Annotated[str | None, QueryParameter(description="flow or dag")] = None,
     key: Word = None,
-    parent: Number | None = None,
-    forked_from: Number | None = None,
+    parent: Number = None,
+    forked_from: Number = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> RunPage:
     """Runs of all shapes that match, newest first."""
     wanted = RunsWanted(tuple(states or ()), workflow, shape, key, parent, forked_from)
-    return await page_of(desk, wanted, limit=limit, cursor=cursor)
+    return as_it_is(await write_page(desk, wanted, limit=limit, cursor=cursor), RunPage)
 
 
 @post("/runs", opt={"scope": "operate"}, status_code=201, summary="Start a run")
-async def start_run(desk: Desk, request: Request[Any, Any, Any], data: NewRun) -> Started:
+async def start_run(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[NewRun]) -> Started:
     """Start a durable run: when this is answered, it survives any crash."""
     return await begin_run(desk, caller_of(request), data)
 
 
 @get("/runs/{run_id:int}", opt={"scope": "read"}, summary="One run, and why")
-async def get_run(desk: Desk, run_id: int) -> Run:
+async def get_run(desk: TheDesk, run_id: FromPath[int]) -> Run:
     """Everything about one run, and what it waits for."""
     return await tell_run(desk, run_id)
 
 
 @get("/runs/{run_id:int}/ticks", opt={"scope": "read"}, summary="A run's journal")
 async def get_ticks(
-    desk: Desk,
-    run_id: int,
-    after: Annotated[int, Parameter(ge=0, le=2**62)] = 0,
-    limit: Annotated[int, Parameter(ge=1, le=1000)] = 200,
+    desk: TheDesk,
+    run_id: FromPath[int],
+    after: Annotated[int, QueryParameter(ge=0, le=2**62)] = 0,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200,
 ) -> Ticks:
     """What happened to a run, in order, from a tick on."""
     row = await find_run(desk, run_id)
@@ -162,8 +163,20 @@ async def get_ticks(
     return Ticks([_tick(each["seq"], decode(each["data"])) for each in rows], row["seq"])
 
 
+@get("/runs/{run_id:int}/log", opt={"scope": "read"}, summary="What a run's steps logged")
+async def get_run_log(
+    desk: TheDesk, run_id: FromPath[int], step: Word = None, limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100
+) -> RunLog:
+    """The last lines that each attempt at a step logged which ran where the run is, the last attempt first.
+
+    What a step on a queue logged is with its job: `GET /jobs/{id}/log`.
+    """
+    await find_run(desk, run_id)
+    return await find_run_log(desk, run_id, step, limit)
+
+
 @get("/runs/{run_id:int}/state", opt={"scope": "read"}, summary="A run's state at a tick")
-async def get_state(desk: Desk, run_id: int, at: int | None = None) -> StateAt:
+async def get_state(desk: TheDesk, run_id: FromPath[int], at: FromQuery[int | None] = None) -> StateAt:
     """The state of a run after a tick, or now: its journal folded by its own code."""
     row = await find_run(desk, run_id)
     total = row["seq"]
@@ -184,42 +197,37 @@ async def get_state(desk: Desk, run_id: int, at: int | None = None) -> StateAt:
 
 
 @post("/runs/{run_id:int}/events", opt={"scope": "operate"}, status_code=202, summary="Send an event to a run")
-async def send(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: NewEvent) -> Sent:
+async def send(desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[NewEvent]) -> Sent:
     """Give a flow's run an event: it is stored when this is answered."""
     return await send_event(desk, caller_of(request), run_id, data)
 
 
 @post("/runs/{run_id:int}/fork", opt={"scope": "operate"}, status_code=201, summary="Fork a run at a tick")
-async def fork_run(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: Fork) -> Started:
+async def fork_run(
+    desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[Fork]
+) -> Started:
     """A new run that begins where this one was after a tick."""
-    caller = caller_of(request)
-    row = await require_flow(desk, run_id)
-    kind = flow_of(desk, row["workflow"])
-    if not 1 <= data.at <= row["seq"]:
-        raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {data.at} to fork from")
-    event = None if data.event is None else read_event(desk, row["workflow"], data.event.type, data.event.fields)
-    origin = encode(desk.origin(caller))
-    noted = desk.noting(caller, "run.fork", f"r{run_id}", at=data.at)
-    number = await fork(desk.database, kind.workflow, run_id, at=data.at, origin=origin, event=event, within=noted)
-    return Started(number, True)
+    return await fork_of(desk, caller_of(request), run_id, data.at, data.event)
 
 
 @post("/runs/{run_id:int}/cancel", opt={"scope": "operate"}, status_code=202, summary="Cancel a run")
-async def cancel(desk: Desk, request: Request[Any, Any, Any], run_id: int, data: Ending | None = None) -> Asked:
+async def cancel(
+    desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[Ending | None] = None
+) -> Asked:
     """Ask a run to end: what it has under way is stopped."""
     await end_run(desk, caller_of(request), run_id, data.reason if data else None)
     return Asked(1, [run_id], 0)
 
 
 @post("/runs/cancel/preview", opt={"scope": "read"}, status_code=200, summary="What a cancel of runs would reach")
-async def preview_cancel(desk: Desk, data: RunFilter) -> Preview:
+async def preview_cancel(desk: TheDesk, data: JSONBody[RunFilter]) -> Preview:
     """How many unfinished runs match."""
     ids = await match_runs(desk.database, data.wanted(), limit=MOST_MATCHES + 1)
     return Preview(min(len(ids), MOST_MATCHES), len(ids) > MOST_MATCHES, ids[:10], ids[0] if ids else None)
 
 
 @post("/runs/cancel", opt={"scope": "operate"}, status_code=202, summary="Cancel runs")
-async def cancel_many(desk: Desk, request: Request[Any, Any, Any], data: RunSelection) -> Asked:
+async def cancel_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[RunSelection]) -> Asked:
     """Ask runs to end: those that are named, or everything that matches."""
     caller = caller_of(request)
     if (data.ids is None) == (data.filter is None) or data.ids == []:
@@ -242,11 +250,11 @@ async def cancel_many(desk: Desk, request: Request[Any, Any, Any], data: RunSele
     "/runs/{run_id:int}/stream", opt={"scope": "read"}, summary="What a run shows, live", media_type="text/event-stream"
 )
 async def stream(
-    desk: Desk,
+    desk: TheDesk,
     request: Request[Any, Any, Any],
-    run_id: int,
-    last_event_id: Annotated[str | None, Parameter(header="Last-Event-ID", max_length=30)] = None,
-    after: Annotated[int, Parameter(ge=0, le=2**62)] = 0,
+    run_id: FromPath[int],
+    last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", max_length=30)] = None,
+    after: Annotated[int, QueryParameter(ge=0, le=2**62)] = 0,
 ) -> Stream:
     """Server-sent events: what the run has shown and will show, until it has ended (`event: end`).
 
@@ -266,6 +274,7 @@ routes = [
     start_run,
     get_run,
     get_ticks,
+    get_run_log,
     get_state,
     send,
     fork_run,

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 from litestar import Request, get, post
+from litestar.params import FromPath
 
 from tidemill.core.codec import decode
 from tidemill.core.schedule import Schedule as Spec
 from tidemill.core.schedule import describe, preview
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import TheDesk, caller_of
 from tidemill.server.jobs import Enqueued
 from tidemill.store.schedules import list_schedules, run_now, set_paused
 
@@ -48,7 +49,7 @@ class Paused(msgspec.Struct, frozen=True):
 
 
 @get("/schedules", opt={"scope": "read"}, summary="List schedules")
-async def get_schedules(desk: Desk) -> Schedules:
+async def get_schedules(desk: TheDesk) -> Schedules:
     """Every schedule, by name."""
     rows = await list_schedules(desk.database)
     return Schedules(
@@ -64,21 +65,21 @@ async def get_schedules(desk: Desk) -> Schedules:
 
 
 @post("/schedules/{name:str}/run", opt={"scope": "operate"}, status_code=201, summary="Run a schedule's job now")
-async def run(desk: Desk, request: Request[Any, Any, Any], name: str) -> Enqueued:
+async def run(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> Enqueued:
     """Enqueue its job once, whatever its plan says."""
     ref = await run_now(desk.database, name, by=caller_of(request).name)
     return Enqueued(ref.id, ref.created)
 
 
 @post("/schedules/{name:str}/pause", opt={"scope": "operate"}, status_code=200, summary="Pause a schedule")
-async def pause(desk: Desk, request: Request[Any, Any, Any], name: str) -> Paused:
+async def pause(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> Paused:
     """Stop it from firing."""
     await set_paused(desk.database, name, True, by=caller_of(request).name)
     return Paused(name, True)
 
 
 @post("/schedules/{name:str}/resume", opt={"scope": "operate"}, status_code=200, summary="Resume a schedule")
-async def resume(desk: Desk, request: Request[Any, Any, Any], name: str) -> Paused:
+async def resume(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> Paused:
     """Let it fire again, from now on."""
     await set_paused(desk.database, name, False, by=caller_of(request).name)
     return Paused(name, False)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 from litestar import get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
-from tidemill.server.desk import Desk
+from tidemill.server.desk import TheDesk
 from tidemill.store.search import Hit, search
 
 
@@ -20,9 +20,11 @@ class Hits(msgspec.Struct, frozen=True):
 
 @get("/search", opt={"scope": "read"}, summary="Find anything")
 async def find(
-    desk: Desk,
-    q: Annotated[str, Parameter(min_length=1, max_length=200, description="An id (12, r12), a name, a key, a tag.")],
-    limit: Annotated[int, Parameter(ge=1, le=50)] = 8,
+    desk: TheDesk,
+    q: Annotated[
+        str, QueryParameter(min_length=1, max_length=200, description="An id (12, r12), a name, a key, a tag.")
+    ],
+    limit: Annotated[int, QueryParameter(ge=1, le=50)] = 8,
 ) -> Hits:
     """Jobs and runs by id, key or tag; queues, tasks, flows, dags and all else that has a name by its name."""
     names = dict.fromkeys(desk.app.tasks, "task") | dict.fromkeys(desk.app.runs.flows, "flow")

@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 from litestar import Request, Response, delete, get, post
 from litestar.datastructures import Cookie
+from litestar.params import JSONBody
 
 from tidemill.server.access import CALLER, OPEN, Caller, csrf_token
-from tidemill.server.desk import Desk
+from tidemill.server.desk import Desk, TheDesk
 from tidemill.server.gate import cookie_name
 from tidemill.server.problems import Refused
 from tidemill.store.tokens import close_session, find_token, open_session
@@ -43,20 +44,20 @@ class Health(msgspec.Struct, frozen=True):
 
 
 @get("/health", opt={"scope": OPEN}, summary="Whether the server lives")
-async def health(desk: Desk) -> Health:
+async def health(desk: TheDesk) -> Health:
     """Answers while the database answers; 503 otherwise."""
     await desk.database.fetch("SELECT 1", patience=2.0)
     return Health(True)
 
 
 @get("/session", opt={"scope": OPEN}, summary="Who is asking")
-async def get_session(desk: Desk, request: Request[Any, Any, Any]) -> Session:
+async def get_session(desk: TheDesk, request: Request[Any, Any, Any]) -> Session:
     """What a page needs to know before anything else."""
     return _session(desk, request.scope.get(CALLER))
 
 
 @post("/session", opt={"scope": OPEN}, status_code=201, summary="Log in")
-async def log_in(desk: Desk, request: Request[Any, Any, Any], data: LogIn) -> Response[Session]:
+async def log_in(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[LogIn]) -> Response[Session]:
     """Log a browser in with a token: the answer sets a cookie."""
     who = request.client.host if request.client else "?"
     desk.doorman.tries.check(who)
@@ -82,7 +83,7 @@ async def log_in(desk: Desk, request: Request[Any, Any, Any], data: LogIn) -> Re
 
 
 @delete("/session", opt={"scope": OPEN}, status_code=200, summary="Log out")
-async def log_out(desk: Desk, request: Request[Any, Any, Any]) -> Response[Session]:
+async def log_out(desk: TheDesk, request: Request[Any, Any, Any]) -> Response[Session]:
     """Log this browser out."""
     caller: Caller | None = request.scope.get(CALLER)
     if caller is not None and caller.session is not None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from litestar import Request, get, post
-from litestar.params import Parameter
+from litestar.params import FromPath, JSONBody
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.server.asking import LONGEST, ask_stream
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.cursor import following, read_cursor
+from tidemill.server.desk import TheDesk, caller_of
+from tidemill.server.paging import Cursor, Limit
 from tidemill.server.routes.jobs import Word
 from tidemill.store.streams import COUNT_DEAD, COUNT_KEPT, DeadFilter, list_dead, read_status, replay_dead, set_control
 
@@ -74,8 +76,11 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
+    """Dead letters, newest first, and how many there are; `next` is the cursor of the page after, or null."""
+
     items: list[DeadLetter]
     total: int
+    next: str | None = None
 
 
 class DeadWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,7 +100,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 @get("/streams", opt={"scope": "read"}, summary="List streams")
-async def get_streams(desk: Desk) -> Streams:
+async def get_streams(desk: TheDesk) -> Streams:
     """The streams that are declared or run, with rate, lag and weight of each source."""
     rows = await read_status(desk.database)
     names = sorted({*desk.app.streams.declared, *(row["stream"] for row in rows)})
@@ -117,7 +122,9 @@ async def get_streams(desk: Desk) -> Streams:
 
 
 @post("/streams/{name:str}/control", opt={"scope": "operate"}, status_code=200, summary="Change a running stream")
-async def control(desk: Desk, request: Request[Any, Any, Any], name: str, data: StreamWish) -> StreamWish:
+async def control(
+    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StreamWish]
+) -> StreamWish:
     """Drain or resume a stream; weigh, limit, switch off or on one of its sources. Dispatchers obey at once."""
     declared = desk.app.streams.declared.get(name)
     running = [source for row in await read_status(desk.database, name) for source in decode(row["status"])["sources"]]
@@ -150,7 +157,7 @@ async def control(desk: Desk, request: Request[Any, Any, Any], name: str, data: 
 
 
 @post("/streams/{name:str}/live", opt={"scope": "operate"}, status_code=200, summary="Ask a stream live")
-async def ask_live(desk: Desk, name: str, data: LiveAsk) -> LiveAnswer:
+async def ask_live(desk: TheDesk, name: FromPath[str], data: JSONBody[LiveAsk]) -> LiveAnswer:
     """Run a stream's plans on a message now, ahead of its backlog; a dispatcher that takes live requests answers."""
     if not 0 < data.timeout <= LONGEST:
         raise ConfigError(f"a timeout of {data.timeout:g} s will not do: it is above 0 and at most {LONGEST:g}")
@@ -160,21 +167,22 @@ async def ask_live(desk: Desk, name: str, data: LiveAsk) -> LiveAnswer:
 
 @get("/dead-letters", opt={"scope": "read"}, summary="List dead letters")
 async def get_dead_letters(
-    desk: Desk,
+    desk: TheDesk,
     stream: Word = None,
     source: Word = None,
     why: Word = None,
-    limit: Annotated[int, Parameter(ge=1, le=200)] = 50,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> DeadLetters:
     """Messages that were given up, the newest first."""
     which = DeadFilter(stream=stream, source=source, why=why)
-    rows = await list_dead(desk.database, which, limit=limit)
+    rows = await list_dead(desk.database, which, before=read_cursor(cursor), limit=limit)
     total = (await desk.database.fetch(COUNT_DEAD, *which.arguments()))[0]["n"]
-    return DeadLetters([_letter(row) for row in rows], total)
+    return DeadLetters([_letter(row) for row in rows], total, following([row["id"] for row in rows], limit))
 
 
 @post("/dead-letters/replay", opt={"scope": "operate"}, status_code=200, summary="Replay dead letters")
-async def replay(desk: Desk, request: Request[Any, Any, Any], data: DeadWanted) -> Replayed:
+async def replay(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[DeadWanted]) -> Replayed:
     """Make messages of dead letters again, with a fresh number of attempts."""
     ids = None if data.ids is None else tuple(data.ids)
     if ids is not None and any(not 0 < each < 2**63 for each in ids):

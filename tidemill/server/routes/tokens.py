@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 from litestar import Request, delete, get, post
+from litestar.params import FromPath, JSONBody
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import NotFoundError
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import TheDesk, caller_of
 from tidemill.store.tokens import Scope, create_token, list_tokens, revoke_token
 
 
@@ -49,13 +50,13 @@ class Made(msgspec.Struct, frozen=True):
 
 
 @get("/tokens", opt={"scope": "admin"}, summary="List tokens")
-async def get_tokens(desk: Desk) -> Tokens:
+async def get_tokens(desk: TheDesk) -> Tokens:
     """All tokens, revoked and expired ones too."""
     return Tokens([Token(*row) for row in await list_tokens(desk.database)])
 
 
 @post("/tokens", opt={"scope": "admin"}, status_code=201, summary="Make a token")
-async def make(desk: Desk, request: Request[Any, Any, Any], data: NewToken) -> Made:
+async def make(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[NewToken]) -> Made:
     """Make a token; it is shown here and never again."""
     lasts = None if data.expires_in is None else parse_duration(data.expires_in, what="expires_in")
     secret, row = await create_token(desk.database, data.name, data.scope, by=caller_of(request).name, expires_in=lasts)
@@ -63,7 +64,7 @@ async def make(desk: Desk, request: Request[Any, Any, Any], data: NewToken) -> M
 
 
 @delete("/tokens/{token_id:int}", opt={"scope": "admin"}, status_code=204, summary="Revoke a token")
-async def revoke(desk: Desk, request: Request[Any, Any, Any], token_id: int) -> None:
+async def revoke(desk: TheDesk, request: Request[Any, Any, Any], token_id: FromPath[int]) -> None:
     """Take a token back, and log out the browsers that used it."""
     if not 0 < token_id < 2**63:
         raise NotFoundError(f"there is no token {token_id}")

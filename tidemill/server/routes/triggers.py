@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 from litestar import Request, get, post
+from litestar.params import FromPath, JSONBody
 
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import describe
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import TheDesk, caller_of
 from tidemill.server.routes.jobs import Enqueued
 from tidemill.store.audit import write_audit
 from tidemill.store.jobs import insert_jobs
@@ -31,8 +32,8 @@ class Triggers(msgspec.Struct, frozen=True):
 
 
 @get("/triggers", opt={"scope": "read"}, summary="Workflows that events run")
-async def get_triggers(desk: Desk) -> Triggers:
-    """The workflow files with `"mode": "trigger"` that the application declares with `app.trigger(...)`."""
+async def get_triggers(desk: TheDesk) -> Triggers:
+    """The workflow files with `"mode": "trigger"` of the application's folder, and those that it declares itself."""
     return Triggers(
         [
             Trigger(
@@ -48,7 +49,7 @@ async def get_triggers(desk: Desk) -> Triggers:
 
 
 @post("/triggers/{name:str}", opt={"scope": "operate"}, status_code=202, summary="Run a workflow once")
-async def trigger(desk: Desk, request: Request[Any, Any, Any], name: str, data: Any) -> Enqueued:
+async def trigger(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Any]) -> Enqueued:
     """Run a workflow once, with the JSON of the request as its event. When this is answered, the event is stored;
     `GET /jobs/{id}` has what each node gave. With an `Idempotency-Key`, an event that is sent twice runs once."""
     if name not in desk.app.pipelines.triggers:

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
-from litestar.params import Parameter
+from litestar.params import JSONBody, QueryParameter
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import TheDesk, caller_of
 from tidemill.server.reading import readable
 from tidemill.store.workers import Mode, list_workers, set_control
 
@@ -65,9 +65,9 @@ class Changed(msgspec.Struct, frozen=True):
 
 @get("/workers", opt={"scope": "read"}, summary="List workers")
 async def get_workers(
-    desk: Desk,
+    desk: TheDesk,
     ended_within: Annotated[
-        float, Parameter(ge=0, le=86_400, description="Also those that ended in the last seconds.")
+        float, QueryParameter(ge=0, le=86_400, description="Also those that ended in the last seconds.")
     ] = 3600.0,
 ) -> Workers:
     """Worker processes: living ones first, then those that ended a while ago."""
@@ -76,7 +76,7 @@ async def get_workers(
 
 
 @post("/workers/control", opt={"scope": "operate"}, status_code=200, summary="Pause, drain, stop or resume workers")
-async def control(desk: Desk, request: Request[Any, Any, Any], data: Wish) -> Changed:
+async def control(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Wish]) -> Changed:
     """Say what is wanted of workers; those that are there obey at once, and those that come later too."""
     check_name("queue", data.queue)
     if not data.host or len(data.host) > 255 or not data.host.isprintable():

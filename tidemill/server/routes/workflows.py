@@ -1,4 +1,4 @@
-"""Workflow files: what an editor offers, the files of the application's folder, checks, dry runs, and saving.
+"""Workflow files: what an editor offers, the files of the application's folder, checks, dry runs, and changes.
 
 Whoever may save a file may have programs run by it (`run_command`): that is for admins.
 """
@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, get, post, put
-from litestar.params import Parameter
+from litestar import Request, Response, delete, get, post, put
+from litestar.params import FromPath, HeaderParameter, JSONBody
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.dags import dryrun as dagrun
@@ -25,11 +25,13 @@ from tidemill.pipelines.workflows import dryrun, kinds
 from tidemill.pipelines.workflows.load import TriggerWorkflow, parse_workflow
 from tidemill.pipelines.workflows.rehearsal import Rehearsed, rehearse_trigger
 from tidemill.server.access import Caller
-from tidemill.server.desk import Desk, caller_of
+from tidemill.server.desk import Desk, TheDesk, caller_of
 from tidemill.server.problems import Problem, Refused
 from tidemill.server.workfolder import MOST_FILES, MOST_TEXT, Found, Held, WorkFolder, check_version
 from tidemill.server.worktexts import Checked, check, form_of, parse
 from tidemill.store.audit import write_audit
+
+IfMatch = Annotated[str | None, HeaderParameter(name="If-Match", description="The version that was read.")]
 
 LOOK_WITHIN = 30.0
 SHOWN = 4000
@@ -138,6 +140,13 @@ class Saving(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broken: bool = False
 
 
+class Renaming(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file, and the name that it is to have: it may be in another folder, and keeps its ending."""
+
+    path: Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+    to: Annotated[str, msgspec.Meta(min_length=1, max_length=300)]
+
+
 class Saved(msgspec.Struct, frozen=True):
     path: str
     version: str
@@ -145,7 +154,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 @get("/workflow-kinds", opt={"scope": "read"}, summary="What workflow files may be made of")
-async def get_kinds(desk: Desk) -> Kinds:
+async def get_kinds(desk: TheDesk) -> Kinds:
     """The kinds of nodes with their fields, from the code that reads them; with what the application adds."""
     app = desk.app
     found = [
@@ -170,7 +179,7 @@ async def get_kinds(desk: Desk) -> Kinds:
 
 
 @get("/workflow-files", opt={"scope": "read"}, summary="List workflow files")
-async def get_files(desk: Desk) -> Files:
+async def get_files(desk: TheDesk) -> Files:
     """The files of the folder that `App(workflow_folder=...)` names."""
     folder = folder_of(desk)
     if folder.shown is None:
@@ -179,7 +188,7 @@ async def get_files(desk: Desk) -> Files:
 
 
 @get("/workflow-files/{path:path}", opt={"scope": "read"}, summary="A workflow file")
-async def get_file(desk: Desk, path: str) -> Response[File]:
+async def get_file(desk: TheDesk, path: FromPath[str]) -> Response[File]:
     """The text of a file, its version, and what is wrong with it."""
     name, folder = _name(path), folder_of(desk)
     held = await asyncio.to_thread(folder.read, name)
@@ -188,7 +197,7 @@ async def get_file(desk: Desk, path: str) -> Response[File]:
 
 
 @post("/workflow-files/check", opt={"scope": "read"}, status_code=200, summary="Check a workflow text")
-async def check_text(desk: Desk, data: Text) -> Checked:
+async def check_text(desk: TheDesk, data: JSONBody[Text]) -> Checked:
     """Everything that is wrong with a text, each with its place and line. Nothing is written."""
     folder = folder_of(desk)
     folder.place(data.path)
@@ -196,7 +205,7 @@ async def check_text(desk: Desk, data: Text) -> Checked:
 
 
 @post("/workflow-files/dry-run", opt={"scope": "operate"}, status_code=200, summary="Go through a workflow text")
-async def try_text(desk: Desk, request: Request[Any, Any, Any], data: Trial) -> Tried:
+async def try_text(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Trial]) -> Tried:
     """What would be built or run, with all expressions filled in as far as they are known. Nothing is done.
 
     Without an `entity`, a pipeline tells which entities there are. States are read where the saved file, or a
@@ -236,12 +245,12 @@ async def try_text(desk: Desk, request: Request[Any, Any, Any], data: Trial) -> 
 
 @put("/workflow-files/{path:path}", opt={"scope": "admin"}, status_code=200, summary="Save a workflow file")
 async def save_file(
-    desk: Desk,
+    desk: TheDesk,
     request: Request[Any, Any, Any],
-    path: str,
-    data: Saving,
-    over: Annotated[str | None, Parameter(header="If-Match", description="The version that was read.")] = None,
-    new: Annotated[str | None, Parameter(header="If-None-Match", description="`*` for a new file.")] = None,
+    path: FromPath[str],
+    data: JSONBody[Saving],
+    over: IfMatch = None,
+    new: Annotated[str | None, HeaderParameter(name="If-None-Match", description="`*` for a new file.")] = None,
 ) -> Response[Saved | Problem]:
     """Save a file over the version that was read (`If-Match`), or as a new one (`If-None-Match: *`).
 
@@ -259,22 +268,38 @@ async def save_file(
         return Response(wrong, status_code=422, media_type="application/problem+json")
     before = await asyncio.to_thread(folder.find, name)
     check_version(name, None if before is None else before.text.encode(), base)
-    async with desk.database.transaction(patience=30.0) as connection:
-        # The entry is there if and only if the file is: a refusal below takes it back.
-        await write_audit(
-            desk.database,
-            connection,
-            who=caller.name,
-            action="workflow.save",
-            target=name,
-            before=None if before is None else _audited(before),
-            after=_audited(Held(data.text, "")),
-        )
+    kept = None if before is None else _kept(before)
+    async with _noting(desk, caller, "workflow.save", name, kept, _kept(Held(data.text, ""))):
         version = await asyncio.to_thread(folder.save, name, data.text, base)
     return Response(Saved(name, version, checked), headers={"ETag": f'"{version}"'})
 
 
-routes = [get_kinds, get_files, get_file, check_text, try_text, save_file]
+@delete("/workflow-files/{path:path}", opt={"scope": "admin"}, status_code=204, summary="Delete a workflow file")
+async def delete_file(
+    desk: TheDesk, request: Request[Any, Any, Any], path: FromPath[str], over: IfMatch = None
+) -> None:
+    """Delete the version of a file that was read (`If-Match`); the audit trail keeps its text."""
+    name, folder, caller = _name(path), folder_of(desk), caller_of(request)
+    base, before = _version(over), await asyncio.to_thread(folder.read, name)
+    async with _noting(desk, caller, "workflow.delete", name, _kept(before)):
+        await asyncio.to_thread(folder.delete, name, base)
+
+
+@post("/workflow-files/rename", opt={"scope": "admin"}, status_code=200, summary="Rename a workflow file")
+async def rename_file(
+    desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Renaming], over: IfMatch = None
+) -> Response[Saved]:
+    """Give the version of a file that was read (`If-Match`) another name. No file is ever replaced by it."""
+    folder, caller = folder_of(desk), caller_of(request)
+    folder.place(data.to)
+    base, held = _version(over), await asyncio.to_thread(folder.read, data.path)
+    checked = await asyncio.to_thread(check, held.text, data.to, app=desk.app, root=folder.root)
+    async with _noting(desk, caller, "workflow.rename", data.path, {"path": data.path}, {"path": data.to}):
+        await asyncio.to_thread(folder.rename, data.path, data.to, base)
+    return Response(Saved(data.to, base, checked), headers={"ETag": f'"{base}"'})
+
+
+routes = [get_kinds, get_files, get_file, check_text, try_text, save_file, delete_file, rename_file]
 
 
 def folder_of(desk: Desk) -> WorkFolder:
@@ -314,16 +339,30 @@ def _base(over: str | None, new: str | None) -> str | None:
     """The version to save over; None for a new file."""
     if over is None and (new or "").strip() == "*":
         return None
+    return _version(over, ", or `If-None-Match: *` for a new file")
+
+
+def _version(over: str | None, otherwise: str = "") -> str:
     version = (over or "").strip().removeprefix("W/").strip('"')
     if not version:
-        raise Refused(
-            428,
-            "say what you save over: `If-Match` with the version that you read, or `If-None-Match: *` for a new file",
-        )
+        raise Refused(428, f"say which version you mean: `If-Match` with the one that you read{otherwise}")
     return version
 
 
-def _audited(held: Held) -> dict[str, Any]:
+@contextlib.asynccontextmanager
+async def _noting(
+    desk: Desk, caller: Caller, action: str, target: str, before: object, after: object = None
+) -> AsyncIterator[None]:
+    """The entry is in the trail if and only if what is done meanwhile is done: a refusal takes it back."""
+    async with desk.database.transaction(patience=30.0) as connection:
+        await write_audit(
+            desk.database, connection, who=caller.name, action=action, target=target, before=before, after=after
+        )
+        yield
+
+
+def _kept(held: Held) -> dict[str, Any]:
+    """A text as the trail has it."""
     size = len(held.text.encode())
     return {"bytes": size, "text": held.text if size <= AUDITED else f"{held.text[:AUDITED]}\n... cut off"}
 
@@ -332,7 +371,7 @@ def _may_look(desk: Desk, caller: Caller, folder: WorkFolder, path: str, root: P
     """Whether a caller may have states read there: a text could name any folder of this machine."""
     if caller.may("admin"):
         return True
-    known = [pipeline.root for pipeline in desk.app.pipelines.declared.values()]
+    known = [pipeline.root for pipeline in desk.app.pipelines.known.values()]
     with contextlib.suppress(TidemillError):  # What is saved may be broken: then it names no folder.
         parsed, _ = parse(folder.read(path).text, path)
         if form_of(parsed, path) in ("graph", "stages"):

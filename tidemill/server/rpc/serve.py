@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from tidemill.core.errors import ConfigError
 from tidemill.server.access import Caller, require_scope
 from tidemill.server.desk import Desk
-from tidemill.server.problems import problem_of
+from tidemill.server.problems import Refused, problem_of
 from tidemill.server.rpc.verbs import VERBS, Verb
 from tidemill.server.rpc.wire import SERVICES, message_class, service_name
 from tidemill.server.settings import ServerSettings
@@ -26,6 +26,15 @@ log = structlog.get_logger("tidemill.server")
 
 GRACE = 3.0
 MOST_CALLS = 1000
+READ_WITHIN = 30.0
+
+#: How long connections last, in milliseconds. Clients come again by themselves; whoever reads nothing is cut off then.
+LASTING = (
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.max_connection_age_ms", 1_800_000),
+    ("grpc.max_connection_age_grace_ms", 360_000),
+)
 
 #: The statuses of HTTP in the words of gRPC.
 CODES = {
@@ -49,6 +58,7 @@ async def serving_grpc(desk: Desk) -> AsyncIterator[None]:
             ("grpc.max_receive_message_length", desk.settings.most_body),
             ("grpc.max_concurrent_streams", MOST_CALLS),
             ("grpc.so_reuseport", 0),
+            *LASTING,
         ],
         maximum_concurrent_rpcs=MOST_CALLS,
     )
@@ -120,21 +130,30 @@ def _one(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[An
     return call
 
 
-def _many(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], AsyncIterator[Any]]:
+def _many(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[None]]:
     follow = verb.follow
     assert follow is not None, path  # noqa: S101 - a method gives one message or many
 
-    async def call(request: Any, context: Any) -> AsyncIterator[Any]:
+    async def call(request: Any, context: Any) -> None:
         try:
             caller = await _find(desk, context)
             known = require_scope(caller, verb.scope, read_only=desk.settings.read_only)
-            async for message in follow(desk, known, request):
-                yield message
+            async with aclosing(follow(desk, known, request)) as messages:
+                async for message in messages:
+                    await _write(context, message)
         except Exception as error:
             await context.abort(*_told(error))
             raise
 
     return call
+
+
+async def _write(context: Any, message: Any) -> None:
+    try:
+        async with asyncio.timeout(READ_WITHIN):
+            await context.write(message)
+    except TimeoutError as error:
+        raise Refused(429, f"nothing was read of this stream for {READ_WITHIN:g} s") from error
 
 
 async def _find(desk: Desk, context: Any) -> Caller | None:

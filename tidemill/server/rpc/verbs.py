@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import msgspec
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.dags.model import UNSET
 from tidemill.server import jobs, runs
 from tidemill.server.access import Caller
 from tidemill.server.asking import ask_stream
@@ -18,11 +19,13 @@ from tidemill.server.live import Topics
 from tidemill.server.paging import MOST
 from tidemill.server.rpc.wire import Timestamp, message_class
 from tidemill.store.listing import JobsWanted, RunsWanted
-from tidemill.store.operate import cancel_jobs, retry_jobs
+from tidemill.store.operate import Outcome, cancel_jobs, retry_jobs
 from tidemill.store.runs import list_inputs
 
 Act = Callable[[Desk, Caller, Any], Awaitable[Any]]
-Follow = Callable[[Desk, Caller, Any], AsyncIterator[Any]]
+Follow = Callable[[Desk, Caller, Any], AsyncGenerator[Any]]
+
+WISHES = ("queue", "priority", "delay", "deadline", "unique_key", "unique_for", "concurrency_key")
 
 _AS_TEXT = frozenset({"args", "result", "errors", "input", "error", "schema"})
 
@@ -55,10 +58,7 @@ class Verb(NamedTuple):
 
 
 async def enqueue(desk: Desk, caller: Caller, request: Any) -> Any:
-    wishes = {
-        name: given(request, name)
-        for name in ("queue", "priority", "delay", "deadline", "unique_key", "unique_for", "concurrency_key")
-    }
+    wishes = dict(zip(WISHES, all_given(request, *WISHES), strict=True))
     at = request.at.ToDatetime(UTC) if request.HasField("at") else None
     new = jobs.NewJob(request.task, read_object(request.args, "args"), at=at, tags=list(request.tags) or None, **wishes)
     done = await jobs.put_job(desk, caller, new)
@@ -70,30 +70,22 @@ async def get_job(desk: Desk, caller: Caller, request: Any) -> Any:
 
 
 async def list_jobs(desk: Desk, caller: Caller, request: Any) -> Any:
-    wanted = JobsWanted(
-        tuple(request.states),
-        given(request, "queue"),
-        given(request, "task"),
-        given(request, "tag"),
-        given(request, "run_id"),
-        given(request, "key"),
+    wanted = JobsWanted(tuple(request.states), *all_given(request, "queue", "task", "tag", "run_id", "key"))
+    page = decode(
+        await jobs.write_page(desk, wanted, limit=read_limit(request), cursor=given(request, "cursor")), jobs.JobPage
     )
-    page = await jobs.page_of(desk, wanted, limit=read_limit(request), cursor=given(request, "cursor"))
     return ListJobsResponse(jobs=[filled(Job, line) for line in page.items], next=page.next)
 
 
-async def cancel(desk: Desk, caller: Caller, request: Any) -> Any:
-    ids = jobs.checked_ids(list(request.ids))
-    return _reached(jobs.told([await cancel_jobs(desk.database, ids, by=caller.name)]))
+def on_jobs(act: Callable[..., Awaitable[Outcome]]) -> Act:
+    """What does something to jobs that are named by their ids."""
 
+    async def reach(desk: Desk, caller: Caller, request: Any) -> Any:
+        ids = jobs.checked_ids(list(request.ids))
+        done = jobs.told([await act(desk.database, ids, by=caller.name)])
+        return JobsReached(done=done.done, asked=done.asked, unchanged=done.unchanged, ids=done.ids)
 
-async def retry(desk: Desk, caller: Caller, request: Any) -> Any:
-    ids = jobs.checked_ids(list(request.ids))
-    return _reached(jobs.told([await retry_jobs(desk.database, ids, by=caller.name)]))
-
-
-def _reached(done: jobs.Done) -> Any:
-    return JobsReached(done=done.done, asked=done.asked, unchanged=done.unchanged, ids=done.ids)
+    return reach
 
 
 # -- runs -----------------------------------------------------------------------------------------
@@ -101,8 +93,7 @@ def _reached(done: jobs.Done) -> Any:
 
 async def start_run(desk: Desk, caller: Caller, request: Any) -> Any:
     new = runs.NewRun(request.workflow, read_object(request.args, "args"), given(request, "key"))
-    started = await runs.begin_run(desk, caller, new)
-    return StartRunResponse(id=started.id, created=started.created)
+    return _started(await runs.begin_run(desk, caller, new))
 
 
 async def get_run(desk: Desk, caller: Caller, request: Any) -> Any:
@@ -110,14 +101,10 @@ async def get_run(desk: Desk, caller: Caller, request: Any) -> Any:
 
 
 async def list_runs(desk: Desk, caller: Caller, request: Any) -> Any:
-    wanted = RunsWanted(
-        tuple(request.states),
-        given(request, "workflow"),
-        given(request, "shape"),
-        given(request, "key"),
-        given(request, "parent"),
+    wanted = RunsWanted(tuple(request.states), *all_given(request, "workflow", "shape", "key", "parent"))
+    page = decode(
+        await runs.write_page(desk, wanted, limit=read_limit(request), cursor=given(request, "cursor")), runs.RunPage
     )
-    page = await runs.page_of(desk, wanted, limit=read_limit(request), cursor=given(request, "cursor"))
     return ListRunsResponse(runs=[filled(Run, line) for line in page.items], next=page.next)
 
 
@@ -130,6 +117,21 @@ async def send_event(desk: Desk, caller: Caller, request: Any) -> Any:
     new = runs.NewEvent(request.type, read_object(request.fields, "fields"), given(request, "step"))
     await runs.send_event(desk, caller, request.run_id, new)
     return SendEventResponse()
+
+
+async def fork(desk: Desk, caller: Caller, request: Any) -> Any:
+    kind = given(request, "type")
+    event = None if kind is None else runs.NewEvent(kind, read_object(request.fields, "fields"))
+    return _started(await runs.fork_of(desk, caller, request.run_id, request.at, event))
+
+
+async def rerun(desk: Desk, caller: Caller, request: Any) -> Any:
+    edited = read_json(request.edited, "edited") if request.HasField("edited") else UNSET
+    return _started(await runs.repeat_run(desk, caller, request.run_id, given(request, "start"), edited))
+
+
+def _started(started: runs.Started) -> Any:
+    return StartRunResponse(id=started.id, created=started.created)
 
 
 async def inputs(desk: Desk, caller: Caller, request: Any) -> Any:
@@ -154,7 +156,7 @@ async def ask(desk: Desk, caller: Caller, request: Any) -> Any:
     )
 
 
-async def watch(desk: Desk, caller: Caller, request: Any) -> AsyncIterator[Any]:
+async def watch(desk: Desk, caller: Caller, request: Any) -> AsyncGenerator[Any]:
     desk.hub.check_room(caller)
     async for frame in desk.hub.frames(caller, Topics.read(request.topics), given(request, "last_id")):
         news = frame.news
@@ -175,13 +177,15 @@ VERBS: dict[tuple[str, str], Verb] = {
     ("Jobs", "Enqueue"): Verb("operate", enqueue),
     ("Jobs", "Get"): Verb("read", get_job),
     ("Jobs", "List"): Verb("read", list_jobs),
-    ("Jobs", "Cancel"): Verb("operate", cancel),
-    ("Jobs", "Retry"): Verb("operate", retry),
+    ("Jobs", "Cancel"): Verb("operate", on_jobs(cancel_jobs)),
+    ("Jobs", "Retry"): Verb("operate", on_jobs(retry_jobs)),
     ("Runs", "Start"): Verb("operate", start_run),
     ("Runs", "Get"): Verb("read", get_run),
     ("Runs", "List"): Verb("read", list_runs),
     ("Runs", "Cancel"): Verb("operate", cancel_run),
     ("Runs", "SendEvent"): Verb("operate", send_event),
+    ("Runs", "Fork"): Verb("operate", fork),
+    ("Runs", "Rerun"): Verb("operate", rerun),
     ("Runs", "ListInputs"): Verb("read", inputs),
     ("Runs", "SubmitInput"): Verb("operate", submit_input),
     ("Streams", "Ask"): Verb("operate", ask),
@@ -195,6 +199,11 @@ VERBS: dict[tuple[str, str], Verb] = {
 def given(request: Any, name: str) -> Any:
     """An optional field, or None."""
     return getattr(request, name) if request.HasField(name) else None
+
+
+def all_given(request: Any, *names: str) -> list[Any]:
+    """Optional fields in this order, each or None."""
+    return [given(request, name) for name in names]
 
 
 def read_json(text: str, what: str) -> Any:

@@ -14,7 +14,7 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from tidemill.store.database import Executor, is_away, is_full
+from tidemill.store.database import Executor, is_passing
 from tidemill.store.eventlog import (
     count_behind,
     finish_ranges,
@@ -173,13 +173,13 @@ class PostgresTap:
             await asyncio.sleep(self._source.lease / 4)
             try:
                 await self._note_partial()
-                before = set(self._ranges)
-                ours = await renew_ranges(self._database, self._owner, self._source.lease)
+                before = {*self._ranges, *self._finished}
+                ours = await renew_ranges(self._database, self._owner, before, self._source.lease)
             except Exception as error:
-                if not (is_away(error) or is_full(error)):
+                if not is_passing(error):
                     raise
                 continue
-            if gone := before - ours:
+            if gone := self._ranges.keys() & (before - ours):
                 log.warning(
                     "ranges of the log were taken over by another reader", source=self._source.name, n=len(gone)
                 )

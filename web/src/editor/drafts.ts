@@ -54,3 +54,16 @@ export function keepPlaces(path: string, points: Points): void {
     // As above.
   }
 }
+
+/** What is kept of a file goes with it to its new name. */
+export function move(from: string, to: string): void {
+  keepDraft(to, keptDraft(from));
+  keepPlaces(to, keptPlaces(from));
+  forget(from);
+}
+
+/** Nothing of a file is kept any more. */
+export function forget(path: string): void {
+  keepDraft(path, null);
+  keepPlaces(path, {});
+}

@@ -2,6 +2,7 @@
 import { type FormEvent, useState } from "react";
 import { Button, Dialog } from "../parts/ui";
 import { go } from "../router";
+import { cleaned, pageOf, wrongName } from "./paths";
 
 const STEMS = (path: string) => (path.split("/").at(-1) ?? "").replace(/\.[^.]*$/, "");
 
@@ -28,13 +29,13 @@ export const isBeginning = (text: string | null): text is Beginning => text !== 
 export function NewFile({ taken, onClose }: { taken: string[]; onClose: () => void }) {
   const [name, setName] = useState("");
   const [kind, setKind] = useState<Beginning>("pipeline");
-  const clean = name.trim().replace(/^\/+/, "");
+  const clean = cleaned(name);
   const path = /\.(json|yaml|yml)$/.test(clean) ? clean : clean && clean + BEGINNINGS[kind].ending;
   const isYaml = /\.ya?ml$/.test(path);
-  const wrong = taken.includes(path) ? "There is a file of this name already." : /(^|\/)\./.test(path) ? "A name does not begin with a dot." : isYaml && kind !== "dag" ? "Only dags are written in YAML: let the name end in .json." : null;
+  const wrong = wrongName(path, taken) ?? (isYaml && kind !== "dag" ? "Only dags are written in YAML: let the name end in .json." : null);
   const open = (event: FormEvent) => {
     event.preventDefault();
-    if (path && !wrong) go(`/editor/${path.split("/").map(encodeURIComponent).join("/")}?new=${kind}`);
+    if (path && !wrong) go(`${pageOf(path)}?new=${kind}`);
   };
   return (
     <Dialog title="New workflow file" onClose={onClose}>

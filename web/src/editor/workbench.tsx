@@ -12,12 +12,14 @@ import { type Data, edit as editText, read } from "./doc";
 import { keepDraft, keepPlaces, keptDraft, keptPlaces } from "./drafts";
 import { DryRun } from "./dryrun";
 import "./editor.css";
+import { FileActDialog } from "./fileacts";
 import { BoxForm, FileForm } from "./form";
 import { modeOf } from "./graphform";
 import { useHistory } from "./history";
 import { useEditorKeys } from "./keys";
 import { arranged, type Box, formOf, type Line, type Picture, type Point, SHAPES } from "./model";
 import { NodePalette } from "./palette";
+import { fileUrl, pageOf } from "./paths";
 import { Problems } from "./problems";
 import { Saving } from "./saving";
 import { type Jump, TextView } from "./textview";
@@ -26,8 +28,6 @@ import type { Edit, Kind, Kinds, Trouble, WorkFile } from "./types";
 
 const VIEWS = ["picture", "both", "text"] as const;
 const NOTHING: Picture = { boxes: [], lines: [] };
-
-export const fileUrl = (path: string) => `/workflow-files/${path.split("/").map(encodeURIComponent).join("/")}`;
 
 interface Props {
   path: string;
@@ -57,7 +57,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
   const [restored, setRestored] = useState(kept !== null);
   const [chosen, setChosen] = useState<string | null>(null);
   const [view, setView] = useState<(typeof VIEWS)[number]>("picture");
-  const [open, setOpen] = useState<"save" | "try" | null>(null);
+  const [open, setOpen] = useState<"save" | "try" | "rename" | "delete" | null>(null);
   const [jump, setJump] = useState<Jump | null>(null);
   const [fit, setFit] = useState(0);
   const [moved, setMoved] = useState(() => keptPlaces(path));
@@ -157,7 +157,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
       setOpen(null);
       setRestored(false);
       keepDraft(path, null);
-      if (file === null) go(`/editor/${path.split("/").map(encodeURIComponent).join("/")}`, { replace: true });
+      if (file === null) go(pageOf(path), { replace: true });
     },
   });
   const isRefused = save.error !== null;
@@ -207,6 +207,12 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
         {mayTry && (
           <Button onClick={() => setOpen("try")} disabled={isStale}>
             Dry run
+          </Button>
+        )}
+        {may && file !== null && <Button onClick={() => setOpen("rename")}>Rename …</Button>}
+        {may && file !== null && (
+          <Button kind="danger" onClick={() => setOpen("delete")}>
+            Delete …
           </Button>
         )}
         {may && (
@@ -260,6 +266,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
         {view !== "text" && (box ? <BoxForm key={box.id} box={box} onRename={rename} onChoose={setChosen} onDelete={() => drop([box], [])} {...props} /> : <FileForm {...props} />)}
       </div>
       {open === "save" && <Saving path={path} before={base.text} after={text} problems={problems} busy={save.isPending} onSave={(broken) => save.mutate(broken)} onClose={() => setOpen(null)} />}
+      {file !== null && (open === "rename" || open === "delete") && <FileActDialog act={{ verb: open, path, version: file.version }} files={files} onDone={(now) => go(now === null ? "/editor" : pageOf(now), { replace: true })} onClose={() => setOpen(null)} />}
       {open === "try" && <DryRun path={path} text={text} isPipeline={isPipeline} isDag={form === "dag"} onClose={() => setOpen(null)} />}
     </>
   );

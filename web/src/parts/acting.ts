@@ -16,8 +16,8 @@ export function useAction<A = void, R = unknown>({ act, told, then }: Acting<A, 
     mutationFn: act,
     onSuccess: (result, argument) => {
       if (told) say(told(result, argument));
-      void client.invalidateQueries();
       then?.(result, argument);
+      window.setTimeout(() => void client.invalidateQueries()); // What has just left the page is not asked for again.
     },
     onError: (error) => say(error.message, { bad: true }),
   });

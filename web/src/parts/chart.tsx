@@ -41,7 +41,10 @@ export default function Chart({ title, unit, most, times, lines }: Props) {
             width: 1.6,
             fill: index === 0 ? `${colour(line.tone)}22` : undefined,
             points: { show: false },
-            value: (_: uPlot, value: number | null) => (value === null ? "–" : `${value.toFixed(1)} ${unit}`),
+            value: (drawn: uPlot, pointed: number | null, at: number) => {
+              const value = pointed ?? drawn.data[at]?.at(-1) ?? null; // While nobody points at a moment, the last one.
+              return value === null ? "–" : `${value.toFixed(1)} ${unit}`;
+            },
           })),
         ],
         cursor: { y: false },

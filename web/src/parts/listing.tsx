@@ -2,12 +2,10 @@
 import { type ReactNode, useMemo } from "react";
 import { go } from "../router";
 import { MoreRows, useChosen, usePages, useRowKeys } from "./lists";
+import { type Heading, Table } from "./table";
 import { Button, count, Empty, Loading, Panel, Trouble } from "./ui";
 
-export interface Column<T> {
-  name: string;
-  /** How its cells are set: `num`, `nowrap`. */
-  kind?: string;
+export interface Column<T> extends Heading {
   cell: (row: T) => ReactNode;
 }
 
@@ -47,40 +45,22 @@ export function Listing<T extends { id: number }>({ what, pages, columns, may, f
             <Empty title={`No ${what} yet`}>{empty}</Empty>
           )
         ) : (
-          <div className="scroll" tabIndex={0} role="region" aria-label={`${what[0]?.toUpperCase()}${what.slice(1)}`}>
-            <table>
-              <thead>
-                <tr>
-                  {may && (
-                    <th>
-                      <input type="checkbox" aria-label="Choose all" checked={chosen.all} onChange={chosen.toggleAll} />
-                    </th>
-                  )}
-                  {columns.map((column) => (
-                    <th key={column.name} className={column.kind === "num" ? "num" : undefined}>
-                      {column.name}
-                    </th>
-                  ))}
-                </tr>
-              </thead>
-              <tbody>
-                {pages.rows.map((row) => (
-                  <tr key={row.id} data-row={row.id} aria-selected={at === row.id || chosen.has(row.id)}>
-                    {may && (
-                      <td>
-                        <input type="checkbox" aria-label={`Choose ${one} ${row.id}`} checked={chosen.has(row.id)} onChange={() => chosen.toggle(row.id)} />
-                      </td>
-                    )}
-                    {columns.map((column) => (
-                      <td key={column.name} className={column.kind}>
-                        {column.cell(row)}
-                      </td>
-                    ))}
-                  </tr>
+          <Table label={`${what[0]?.toUpperCase()}${what.slice(1)}`} heads={[...(may ? [{ name: "", shown: <input type="checkbox" aria-label="Choose all" checked={chosen.all} onChange={chosen.toggleAll} /> }] : []), ...columns]}>
+            {pages.rows.map((row) => (
+              <tr key={row.id} data-row={row.id} aria-selected={at === row.id || chosen.has(row.id)}>
+                {may && (
+                  <td className="choose">
+                    <input type="checkbox" aria-label={`Choose ${one} ${row.id}`} checked={chosen.has(row.id)} onChange={() => chosen.toggle(row.id)} />
+                  </td>
+                )}
+                {columns.map((column) => (
+                  <td key={column.name} className={column.kind}>
+                    {column.cell(row)}
+                  </td>
                 ))}
-              </tbody>
-            </table>
-          </div>
+              </tr>
+            ))}
+          </Table>
         )}
         <MoreRows pages={pages} />
       </Panel>

@@ -1,4 +1,4 @@
-/** What the attempts at a job logged: the last lines of each, live while it runs. */
+/** What the attempts at a job or at a step logged: the last lines of each, live while it runs. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get } from "../api";
@@ -19,18 +19,28 @@ interface AttemptLog {
   began_at: string;
   dropped: number;
   lines: LogLine[];
+  work?: number;
 }
 
+const nameOf = (each: AttemptLog) => (each.work === undefined ? `attempt ${each.attempt}` : `work ${each.work}, attempt ${each.attempt}`);
 const TONES: Record<string, string> = { error: "bad", critical: "bad", exception: "bad", warning: "wait", info: "run" };
 const clock = (at: string) => new Date(at).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 1 });
 
 export function JobLog({ jobId, isLive }: { jobId: number | string; isLive: boolean }) {
-  const [chosen, setChosen] = useState<number | null>(null);
-  const found = useQuery({ queryKey: ["job", String(jobId), "log"], queryFn: () => get<{ items: AttemptLog[] }>(`/jobs/${jobId}/log`), refetchInterval: isLive ? 1500 : false });
+  return <Log name={["job", String(jobId), "log"]} address={`/jobs/${jobId}/log`} isLive={isLive} />;
+}
+
+export function StepLog({ runId, step, isLive }: { runId: number; step: string; isLive: boolean }) {
+  return <Log name={["run", runId, "log", step]} address={`/runs/${runId}/log?step=${encodeURIComponent(step)}`} isLive={isLive} />;
+}
+
+function Log({ name, address, isLive }: { name: unknown[]; address: string; isLive: boolean }) {
+  const [chosen, setChosen] = useState<string | null>(null);
+  const found = useQuery({ queryKey: name, queryFn: () => get<{ items: AttemptLog[] }>(address), refetchInterval: isLive ? 1500 : false });
   if (found.error) return <Trouble error={found.error} />;
   if (!found.data) return <Loading lines={3} />;
   const attempts = found.data.items;
-  const shown = attempts.find((each) => each.attempt === chosen) ?? attempts[0];
+  const shown = attempts.find((each) => nameOf(each) === chosen) ?? attempts[0];
   if (!shown) {
     return (
       <Empty title={isLive ? "Nothing logged yet" : "It logged nothing"}>
@@ -42,10 +52,10 @@ export function JobLog({ jobId, isLive }: { jobId: number | string; isLive: bool
     <>
       {attempts.length > 1 && (
         <div className="pad">
-          <Chips label="Attempt" options={attempts.map((each) => ({ value: String(each.attempt), label: `attempt ${each.attempt}` }))} value={[String(shown.attempt)]} onChange={(next) => setChosen(Number(next.at(-1) ?? shown.attempt))} />
+          <Chips label="Attempt" options={attempts.map((each) => ({ value: nameOf(each), label: nameOf(each) }))} value={[nameOf(shown)]} onChange={(next) => setChosen(next.at(-1) ?? null)} />
         </div>
       )}
-      <div className="log" tabIndex={0} role="log" aria-label={`Log of attempt ${shown.attempt}`}>
+      <div className="log" tabIndex={0} role="log" aria-label={`Log of ${nameOf(shown)}`}>
         {shown.dropped > 0 && <div className="dropped">{shown.dropped} earlier lines were not kept</div>}
         {shown.lines.map((line, index) => (
           <div className={`line ${TONES[line.level] ?? "off"}`} key={index}>

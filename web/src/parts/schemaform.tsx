@@ -20,10 +20,27 @@ export interface Schema {
   format?: string;
   anyOf?: Schema[];
   oneOf?: Schema[];
+  $ref?: string;
+  $defs?: Record<string, Schema>;
 }
 
 export function readSchema(schema: unknown): Schema | null {
-  return schema !== null && typeof schema === "object" && !Array.isArray(schema) && Object.keys(schema).length > 0 ? (schema as Schema) : null;
+  const found = schema !== null && typeof schema === "object" && !Array.isArray(schema) && Object.keys(schema).length > 0 ? (schema as Schema) : null;
+  return found && settled(found, found.$defs ?? {});
+}
+
+const DEEPEST = 6;
+
+/** A schema without references, and with the one type that an optional part has. */
+function settled(schema: Schema, defs: Record<string, Schema>, depth = 0): Schema {
+  if (depth > DEEPEST) return schema;
+  const { $ref, anyOf, ...rest } = schema;
+  const named = $ref === undefined ? undefined : defs[$ref.split("/").at(-1) ?? ""];
+  if (named) return settled({ ...named, ...rest }, defs, depth + 1);
+  const kinds = anyOf?.filter((each) => each.type !== "null");
+  if (kinds?.length === 1 && kinds[0]) return settled({ ...kinds[0], ...rest }, defs, depth + 1);
+  if (!schema.properties) return schema;
+  return { ...schema, properties: Object.fromEntries(Object.entries(schema.properties).map(([name, each]) => [name, settled(each, defs, depth + 1)])) };
 }
 
 const typeOf = (schema: Schema): string | undefined => (Array.isArray(schema.type) ? schema.type.find((each) => each !== "null") : schema.type);

@@ -1,7 +1,7 @@
 /** A run as a graph: nodes coloured by their state. Loaded when a run is looked at. */
-import { Background, BackgroundVariant, Controls, type Edge as FlowEdge, Handle, type Node as FlowNode, type NodeProps, Position, ReactFlow } from "@xyflow/react";
+import { Background, BackgroundVariant, Controls, type Edge as FlowEdge, Handle, type Node as FlowNode, type NodeProps, Position, ReactFlow, useReactFlow, useStore } from "@xyflow/react";
 import "@xyflow/react/dist/style.css";
-import { memo, useCallback, useMemo } from "react";
+import { memo, useCallback, useEffect, useMemo, useRef } from "react";
 import { toneOf } from "../parts/ui";
 import { useTheme } from "../theme";
 import type { Edge } from "./edges";
@@ -34,6 +34,18 @@ const KINDS = { box: BoxView };
 /** Below this zoom words cannot be read: a box is only its colour. */
 const FAR = 0.38;
 const FIT = { padding: 0.12, maxZoom: 1.1 };
+
+/** When there is another width to fill, as when a phone is turned, the whole is in sight again. */
+function Refit() {
+  const width = useStore((store) => store.width);
+  const before = useRef(width);
+  const { fitView } = useReactFlow();
+  useEffect(() => {
+    if (before.current && width && before.current !== width) void fitView(FIT);
+    before.current = width;
+  }, [width, fitView]);
+  return null;
+}
 
 export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes: Box[]; edges: Edge[]; chosen: string | null; onChoose: (name: string) => void; onFar: (isFar: boolean) => void }) {
   const theme = useTheme();
@@ -95,6 +107,7 @@ export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes
     >
       <Background variant={BackgroundVariant.Dots} gap={22} size={1} />
       <Controls showInteractive={false} orientation="horizontal" />
+      <Refit />
     </ReactFlow>
   );
 }

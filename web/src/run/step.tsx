@@ -2,9 +2,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get } from "../api";
-import { AnswerForm } from "../parts/answer";
+import { AnswerForm, askerOf } from "../parts/answer";
 import { JsonView } from "../parts/json";
-import { JobLog } from "../parts/log";
+import { JobLog, StepLog } from "../parts/log";
 import { Button, Empty, Loading, Panel, State, Tag, Why } from "../parts/ui";
 import { Link } from "../router";
 import { Attempts } from "../screens/job";
@@ -84,7 +84,9 @@ export function DagStep({ runId, node, state, isThen, may, onRerun }: DagStepPro
 }
 
 /** A step of a flow: what the journal says of it. */
-export function FlowStep({ name, ticks }: { name: string; ticks: Tick[] }) {
+export function FlowStep({ runId, name, ticks, isLive, may }: { runId: number; name: string; ticks: Tick[]; isLive: boolean; may: boolean }) {
+  const asks = useQuery({ queryKey: ["inputs", runId], queryFn: () => get<List<Input>>("/inputs", { run: runId }), enabled: isLive && may });
+  const questions = isLive ? (asks.data?.items.filter((input) => askerOf(input) === name) ?? []) : [];
   const works = worksOf(ticks);
   const mine = ticks.filter((tick) => {
     const begun = (tick.data.begun as [number, string][] | undefined) ?? [];
@@ -92,13 +94,21 @@ export function FlowStep({ name, ticks }: { name: string; ticks: Tick[] }) {
   });
   const ends = mine.filter((tick) => kindOf(tick) === "completed" && works.get(tick.data.work as number) === name);
   const causes = mine.filter((tick) => ((tick.data.begun as [number, string][] | undefined) ?? []).some(([, placed]) => placed.split("@")[0] === name));
+  const isAway = causes.some((tick) => (tick.data.begun as [number, string][]).some(([, placed]) => placed.startsWith(`${name}@`)));
   const [tab, setTab] = useState("output");
   const errors = ends.filter((tick) => tick.data.error);
   return (
     <Panel title={name} aside={<Tag>{causes.length} begun, {ends.length} ended</Tag>}>
-      <Tabs tabs={["output", "input", "error", "ticks"]} at={tab} onChange={setTab} />
+      {questions.map((question) => (
+        <div key={question.node} className="pad">
+          {question.prompt && <p>{question.prompt}</p>}
+          <AnswerForm input={question} />
+        </div>
+      ))}
+      <Tabs tabs={["output", "input", "error", "log", "ticks"]} at={tab} onChange={setTab} />
       {tab === "output" && (ends.length ? <JsonView value={unpack(ends.flatMap((tick) => (tick.data.events as unknown[] | undefined) ?? []))} label="output" /> : <Empty title="No output yet" />)}
       {tab === "input" && (causes.length ? <JsonView value={unpack(causes.flatMap((tick) => (tick.data.event ? [tick.data.event] : ((tick.data.events as unknown[] | undefined) ?? []))))} label="input" /> : <Empty title="Nothing has come yet" />)}
+      {tab === "log" && (isAway ? <Empty title="Its attempts are jobs of their own"><Link to={`/jobs?run=${runId}`}>The jobs of this run</Link></Empty> : <StepLog runId={runId} step={name} isLive={isLive} />)}
       {tab === "error" &&
         (errors.length ? (
           <Attempts errors={errors.map((tick, index) => { const [kind, message, traceback] = tick.data.error as [string, string, string]; return { attempt: index + 1, at: tick.data.at as number, kind: kind.split(".").at(-1), message, traceback }; })} />
@@ -118,7 +128,8 @@ export function FlowStep({ name, ticks }: { name: string; ticks: Tick[] }) {
   );
 }
 
-function unpack(events: unknown[]): unknown {
+/** Events of a flow as their authors know them: the name of each class, with its fields. */
+export function unpack(events: unknown[]): unknown {
   const found = events.map((event) => {
     const { type, value } = (event ?? {}) as { type?: string; value?: unknown };
     return type === undefined ? event : { [type.split(".").at(-1) ?? type]: value };

@@ -9,6 +9,9 @@ const typeOf = (event: unknown) => shortName((event as { type?: string } | null)
 /** What kind of tick it is; dags and flows write it differently. */
 export const kindOf = (tick: Tick): string => tick.kind || String(tick.data.type ?? "");
 
+/** The event that a step waits for, by the tick with which it began to. */
+const askedFor = (tick: Tick): string => shortName(String((tick.data.note as { question?: string } | undefined)?.question ?? "an event").replace(/ \[.*$/, ""));
+
 /** A tick in a few words. */
 export function tellTick(tick: Tick, nodes?: Map<number, string>): string {
   const data = tick.data;
@@ -80,6 +83,7 @@ export function drawFlow(ticks: Tick[], isOver: boolean, graph: FlowGraph | null
     for (const edge of declared.edges) edges.set(`${edge.from} ${edge.to}`, edge);
   }
   const works = new Map<number, string>();
+  const waits = new Map<number, string>();
   for (const tick of ticks) {
     const kind = kindOf(tick);
     const work = tick.data.work as number | undefined;
@@ -88,6 +92,12 @@ export function drawFlow(ticks: Tick[], isOver: boolean, graph: FlowGraph | null
     if (kind === "received") {
       cause = typeOf(tick.data.event) || "event";
       boxes.set(cause, { state: "received", times: (boxes.get(cause)?.times ?? 0) + 1 });
+      for (const [waiting, event] of waits) {
+        const to = works.get(waiting);
+        if (event !== cause || !to) continue;
+        edges.set(`${cause} ${to}`, { from: cause, to });
+        waits.delete(waiting);
+      }
     }
     if (kind === "completed" && cause) {
       const box = boxes.get(cause);
@@ -96,6 +106,7 @@ export function drawFlow(ticks: Tick[], isOver: boolean, graph: FlowGraph | null
     if (kind === "noted" && cause && (tick.data.note as { kind?: string } | undefined)?.kind === "asked") {
       const box = boxes.get(cause);
       if (box) box.state = "waiting";
+      if (work !== undefined) waits.set(work, askedFor(tick));
     }
     for (const [number, placed] of (tick.data.begun as [number, string][] | undefined) ?? []) {
       const name = placed.split("@")[0] ?? placed;
@@ -116,10 +127,10 @@ export function waitsOf(ticks: Tick[]): string[] {
   const waits = new Map<number, string>();
   for (const tick of ticks) {
     const work = tick.data.work as number;
-    const note = tick.data.note as { kind?: string; question?: string } | undefined;
-    if (kindOf(tick) === "noted" && note?.kind === "asked") waits.set(work, shortName(String(note.question ?? "an event").replace(/ \[.*$/, "")));
+    const note = tick.data.note as { kind?: string } | undefined;
+    if (kindOf(tick) === "noted" && note?.kind === "asked") waits.set(work, askedFor(tick));
     else if (kindOf(tick) === "completed" || kindOf(tick) === "noted") waits.delete(work);
     for (const [begun] of (tick.data.begun as [number, string][] | undefined) ?? []) waits.delete(begun);
   }
-  return [...waits].map(([work, event]) => `Step ${works.get(work) ?? work} waits for ${event}: send it one with “Send an event”.`);
+  return [...waits].map(([work, event]) => `Step ${works.get(work) ?? work} waits for ${event}: answer it in the panel of the step, or send it one with “Send an event”.`);
 }

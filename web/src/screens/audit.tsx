@@ -1,6 +1,7 @@
 /** The audit trail: who did what to which object, and how it was before and after. */
 import { useMemo } from "react";
 import { MoreRows, usePages } from "../parts/lists";
+import { Table } from "../parts/table";
 import { Empty, Head, Loading, Panel, Search, Trouble } from "../parts/ui";
 import { Link, useFilters } from "../router";
 import { Ago } from "../times";
@@ -28,38 +29,24 @@ export function Audit() {
         ) : pages.rows.length === 0 ? (
           <Empty title={text ? "Nothing like that was done" : "Nobody has done anything yet"}>Every cancel, retry, pause, answer and token is written down here.</Empty>
         ) : (
-          <div className="scroll" tabIndex={0} role="region" aria-label="Audit trail">
-            <table>
-              <thead>
-                <tr>
-                  <th>When</th>
-                  <th>Who</th>
-                  <th>Action</th>
-                  <th>Target</th>
-                  <th>Before</th>
-                  <th>After</th>
-                </tr>
-              </thead>
-              <tbody>
-                {pages.rows.map((entry) => (
-                  <tr key={entry.id}>
-                    <td className="nowrap">
-                      <Ago at={entry.at} />
-                    </td>
-                    <td>{entry.who}</td>
-                    <td className="nowrap">{entry.action}</td>
-                    <td>{target(entry)}</td>
-                    <td>
-                      <Change value={entry.before} />
-                    </td>
-                    <td>
-                      <Change value={entry.after} />
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table label="Audit trail" heads={["When", "Who", "Action", "Target", "Before", "After"]}>
+            {pages.rows.map((entry) => (
+              <tr key={entry.id}>
+                <td className="nowrap">
+                  <Ago at={entry.at} />
+                </td>
+                <td>{entry.who}</td>
+                <td className="nowrap">{entry.action}</td>
+                <td>{target(entry)}</td>
+                <td>
+                  <Change value={entry.before} />
+                </td>
+                <td>
+                  <Change value={entry.after} />
+                </td>
+              </tr>
+            ))}
+          </Table>
         )}
         <MoreRows pages={pages} />
       </Panel>

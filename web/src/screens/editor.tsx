@@ -3,15 +3,16 @@ import { useQuery } from "@tanstack/react-query";
 import { useCallback, useState } from "react";
 import { get, Problem } from "../api";
 import { drafted, keptDraft } from "../editor/drafts";
+import { type FileAct, FileActDialog } from "../editor/fileacts";
 import { begin, isBeginning, NewFile } from "../editor/newfile";
+import { fileUrl, pageOf } from "../editor/paths";
 import type { Files, Kinds, WorkFile } from "../editor/types";
-import { fileUrl, Workbench } from "../editor/workbench";
+import { Workbench } from "../editor/workbench";
+import { Acts, num, Table } from "../parts/table";
 import { bytes, Button, Empty, Head, Loading, Panel, Tag, Trouble } from "../parts/ui";
 import { Link, useLocation } from "../router";
 import { useMay } from "../session";
 import { Ago } from "../times";
-
-const page = (path: string) => `/editor/${path.split("/").map(encodeURIComponent).join("/")}`;
 
 const useFiles = () => useQuery({ queryKey: ["workflow-files"], queryFn: () => get<Files>("/workflow-files") });
 
@@ -19,6 +20,7 @@ export function Editor() {
   const files = useFiles();
   const may = useMay("admin");
   const [isNew, setNew] = useState(false);
+  const [act, setAct] = useState<FileAct | null>(null);
   const folder = files.data?.folder ?? null;
   const [open] = useState(drafted);
   const begun = open.filter((path) => files.data && !files.data.items.some((file) => file.path === path));
@@ -44,7 +46,7 @@ export function Editor() {
         <p className="row">
           Begun in this browser, and never saved:
           {begun.map((path) => (
-            <Link key={path} to={page(path)}>
+            <Link key={path} to={pageOf(path)}>
               {path}
             </Link>
           ))}
@@ -55,41 +57,37 @@ export function Editor() {
           {files.data.items.length === 0 ? (
             <Empty title="The folder is empty">{may ? "Begin a file with the button above." : "Somebody with the scope admin can begin a file here."}</Empty>
           ) : (
-            <div className="scroll">
-              <table>
-                <thead>
-                  <tr>
-                    <th>File</th>
-                    <th>What it is</th>
-                    <th className="wide-only">Name</th>
-                    <th className="num">Nodes</th>
-                    <th>Can it work</th>
-                    <th className="num wide-only">Size</th>
-                    <th>Changed</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {files.data.items.map((file) => (
-                    <tr key={file.path}>
-                      <td>{file.trouble ? file.path : <Link to={page(file.path)}>{file.path}</Link>} {open.includes(file.path) && <Tag tone="wait">not saved</Tag>}</td>
-                      <td className="nowrap">
-                        <Tag>{file.form ?? "no workflow"}</Tag> {file.mode && <span className="soft">{file.mode}</span>}
-                      </td>
-                      <td className="wide-only">{file.name}</td>
-                      <td className="num">{file.nodes}</td>
-                      <td>{file.trouble ? <span className="soft">{file.trouble}</span> : file.errors ? <Tag tone="bad">{file.errors} wrong</Tag> : <Tag tone="ok">yes</Tag>}</td>
-                      <td className="num wide-only">{bytes(file.size)}</td>
-                      <td className="nowrap">
-                        <Ago at={file.changed_at} />
-                      </td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <Table label="Files" heads={["File", "What it is", { name: "Name", kind: "wide-only" }, num("Nodes"), "Can it work", { name: "Size", kind: "num wide-only" }, "Changed"]} acts={may}>
+              {files.data.items.map((file) => (
+                <tr key={file.path}>
+                  <td>{file.trouble ? file.path : <Link to={pageOf(file.path)}>{file.path}</Link>} {open.includes(file.path) && <Tag tone="wait">not saved</Tag>}</td>
+                  <td className="nowrap">
+                    <Tag>{file.form ?? "no workflow"}</Tag> {file.mode && <span className="soft">{file.mode}</span>}
+                  </td>
+                  <td className="wide-only">{file.name}</td>
+                  <td className="num">{file.nodes}</td>
+                  <td>{file.trouble ? <span className="soft">{file.trouble}</span> : file.errors ? <Tag tone="bad">{file.errors} wrong</Tag> : <Tag tone="ok">yes</Tag>}</td>
+                  <td className="num wide-only">{bytes(file.size)}</td>
+                  <td className="nowrap">
+                    <Ago at={file.changed_at} />
+                  </td>
+                  {may && (
+                    <Acts>
+                      <Button className="small" aria-label={`Rename ${file.path}`} onClick={() => setAct({ verb: "rename", path: file.path })}>
+                        Rename
+                      </Button>
+                      <Button className="small" kind="danger" aria-label={`Delete ${file.path}`} onClick={() => setAct({ verb: "delete", path: file.path })}>
+                        Delete
+                      </Button>
+                    </Acts>
+                  )}
+                </tr>
+              ))}
+            </Table>
           )}
         </Panel>
       )}
+      {act && <FileActDialog key={`${act.verb} ${act.path}`} act={act} files={files.data?.items.map((file) => file.path) ?? []} onDone={() => setAct(null)} onClose={() => setAct(null)} />}
       {isNew && <NewFile taken={files.data?.items.map((file) => file.path) ?? []} onClose={() => setNew(false)} />}
     </>
   );

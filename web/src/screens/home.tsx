@@ -2,12 +2,13 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { lazy, type ReactNode, Suspense, useEffect, useMemo, useState } from "react";
 import { get } from "../api";
+import { Broken, brokenNow } from "../home/broken";
 import { fresh } from "../parts/fresh";
-import { bytes, Chips, count, Empty, Head, Loading, Meter, Panel, State, Tag, Trouble } from "../parts/ui";
+import { bytes, Chips, count, Empty, Head, Loading, Meter, Panel, Trouble } from "../parts/ui";
 import { Link } from "../router";
 import { useSession } from "../session";
-import { Ago, duration } from "../times";
-import type { Host, JobLine, List, Overview, Queue, RunLine } from "../types";
+import { duration } from "../times";
+import type { Host, List, Overview, Queue } from "../types";
 
 const Chart = lazy(() => fresh(() => import("../parts/chart")));
 
@@ -75,7 +76,7 @@ export function Home() {
       {overview.isPending ? <Loading lines={5} /> : overview.data && <Figures overview={overview.data} monitors={monitors.data?.items ?? []} />}
       <div className="columns">
         <div className="stack">
-          <Broken overview={overview.data} />
+          {overview.data && <Broken overview={overview.data} />}
           <Pace />
           <Busiest />
         </div>
@@ -91,13 +92,13 @@ export function Home() {
 function Figures({ overview, monitors }: { overview: Overview; monitors: { open: number }[] }) {
   const alerts = monitors.reduce((sum, each) => sum + each.open, 0);
   const counts = overview.counts;
-  const broken = recent(overview).length + counts.workers_silent;
+  const broken = brokenNow(overview);
   const backlog = counts.jobs_waiting + counts.jobs_held;
   const perSecond = rate((reading) => reading.done);
   const oldest = counts.oldest_waiting;
   return (
     <div className="tiles">
-      <Tile to={broken ? "#broken" : "/jobs?state=failed"} name="Broken now" value={broken >= 20 ? "20+" : count(broken)} tone={broken ? "bad" : "ok"} under={counts.workers_silent ? `${counts.workers_silent} workers silent` : "failed within the hour"} />
+      <Tile to={broken.count ? "#broken" : "/jobs?state=failed"} name="Broken now" value={`${count(broken.count)}${broken.more ? "+" : ""}`} tone={broken.count ? "bad" : "ok"} under={broken.what} />
       <Tile to="/jobs?state=ready&state=gated&state=unrouted" name="Backlog" value={count(backlog)} under={`${count(counts.jobs_running)} running, ${count(counts.jobs_delayed)} later`} />
       <Tile to="/jobs?state=ready" name="Oldest waiting" value={oldest === null ? "none" : duration(oldest)} tone={oldest !== null && oldest > 60 ? "wait" : undefined} under="since it was due" />
       <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{perSecond >= 10 ? Math.round(perSecond) : perSecond.toFixed(1)} <small>/s</small></>} under="attempts, this minute">
@@ -135,68 +136,6 @@ function Spark({ values }: { values: number[] }) {
       <path className="area" d={`M0 36L${points.join("L")}L100 36Z`} />
       <path d={`M${points.join("L")}`} />
     </svg>
-  );
-}
-
-/** What has failed within the last hour. */
-function recent(overview: Overview): (JobLine | RunLine)[] {
-  const since = Date.parse(overview.at) - 3_600_000;
-  const jobs = overview.failed_jobs.filter((job) => Date.parse(job.finished_at ?? job.created_at) > since);
-  const runs = overview.failed_runs.filter((run) => run.state === "parked" || Date.parse(run.ended_at ?? run.created_at) > since);
-  return [...runs, ...jobs];
-}
-
-/** Failures that differ only in their numbers are one line, that of the newest. */
-function alike(found: (JobLine | RunLine)[]): { newest: JobLine | RunLine; times: number }[] {
-  const groups = new Map<string, { newest: JobLine | RunLine; times: number }>();
-  for (const each of found) {
-    const key = `${"workflow" in each ? each.workflow : each.task} ${(each.note ?? "").replaceAll(/\d+/g, "#")}`;
-    const known = groups.get(key);
-    if (known) known.times += 1;
-    else groups.set(key, { newest: each, times: 1 });
-  }
-  return [...groups.values()];
-}
-
-function Broken({ overview }: { overview: Overview | undefined }) {
-  if (!overview) return null;
-  const found = recent(overview);
-  return (
-    <Panel
-      title={<span id="broken">Broken now</span>}
-      aside={
-        <span className="row">
-          <Link to="/jobs?state=failed">failed jobs</Link>
-          <Link to="/runs?state=failed&state=timed_out&state=parked">failed runs</Link>
-        </span>
-      }
-    >
-      {found.length === 0 ? (
-        <Empty good title="Nothing has failed in the last hour">
-          What fails for good appears here, with why. Retries that succeed do not.
-        </Empty>
-      ) : (
-        <ul className="broken">
-          {alike(found).slice(0, 12).map(({ newest: each, times }) => {
-            const isRun = "workflow" in each;
-            return (
-              <li key={`${isRun ? "r" : ""}${each.id}`}>
-                <State state={each.state} />
-                <Link to={isRun ? `/runs/${each.id}` : `/jobs/${each.id}`}>
-                  {isRun ? `r${each.id} ${each.workflow}` : `${each.task} · job ${each.id}`} {times > 1 && <Tag tone="bad">×{times}</Tag>}
-                </Link>
-                <span className="faint">
-                  <Ago at={(isRun ? each.ended_at : each.finished_at) ?? each.created_at} />
-                </span>
-                <span className="what" title={each.note ?? ""}>
-                  {each.note ?? "no reason was given"}
-                </span>
-              </li>
-            );
-          })}
-        </ul>
-      )}
-    </Panel>
   );
 }
 
@@ -319,10 +258,10 @@ export function HostUse({ host }: { host: Host }) {
     <li>
       <Link to={`/workers/${encodeURIComponent(host.name)}`}>{host.name}</Link>
       <span className="use">
-        CPU <Meter value={cpu} tone={tone(cpu)} label={`CPU of ${host.name}`} /> <span className="right">{sample.cpu.toFixed(1)} of {sample.cores}</span>
+        CPU <Meter value={cpu} tone={tone(cpu)} label={`CPU of ${host.name}`} /> <span className="right">{sample.cpu.toFixed(1)} <span className="faint">of {sample.cores}</span></span>
       </span>
       <span className="use">
-        RAM <Meter value={memory} tone={tone(memory)} label={`Memory of ${host.name}`} /> <span className="right">{bytes(sample.memory)}</span>
+        RAM <Meter value={memory} tone={tone(memory)} label={`Memory of ${host.name}`} /> <span className="right">{bytes(sample.memory)} <span className="faint">of {bytes(sample.memory_total)}</span></span>
       </span>
       {(sample.gpus ?? []).map((gpu, index) => (
         <span className="use" key={gpu.index ?? index}>

@@ -71,7 +71,7 @@ export function JobPage({ id }: { id: string }) {
           <Panel title="Arguments">
             <JsonView value={job.args} label="arguments" />
           </Panel>
-          {!isLive && (
+          {job.state === "succeeded" && (
             <Panel title="Result">
               <JsonView value={job.result} label="result" />
             </Panel>

@@ -36,16 +36,21 @@ const COLUMNS: Column<JobLine>[] = [
   { name: "Took", kind: "nowrap", cell: (job) => (job.state === "running" || job.finished_at ? <Took from={job.started_at} to={job.finished_at} /> : <span className="faint">–</span>) },
   {
     name: "Note",
-    cell: (job) => (
-      <Note title={job.note ?? ""}>
-        {job.progress !== null && job.state === "running" && (
-          <span className="progress">
-            <Meter value={job.progress} label={`Progress of job ${job.id}`} />
-          </span>
-        )}{" "}
-        {job.note}
-      </Note>
-    ),
+    cell: (job) => {
+      const progress = job.state === "running" ? job.progress : null;
+      return (
+        (progress !== null || job.note) && (
+          <Note title={job.note ?? ""}>
+            {progress !== null && (
+              <span className="progress">
+                <Meter value={progress} label={`Progress of job ${job.id}`} />
+              </span>
+            )}{" "}
+            {job.note}
+          </Note>
+        )
+      );
+    },
   },
 ];
 

@@ -9,13 +9,21 @@ import { Entities } from "../monitors/entities";
 import { type Alert, type Monitor, pathOf } from "../monitors/model";
 import { Silences } from "../monitors/silences";
 import { Story } from "../monitors/story";
+import { Acts, Table } from "../parts/table";
 import { Button, Chips, count, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
 import { useFilters } from "../router";
 import { useMay } from "../session";
 import { Ago, Took } from "../times";
 import type { List } from "../types";
 
-const stateOf = (alert: Alert) => (alert.resolved_at && alert.kind !== "momentary" ? "resolved" : alert.acked_at ? "acked" : "failed");
+/** How an alert stands, and what that is called. */
+function standingOf(alert: Alert): { state: string; label?: string } {
+  const isOnce = alert.kind === "momentary";
+  if (alert.acked_at && (isOnce || !alert.resolved_at)) return { state: "acked", label: `seen by ${alert.acked_by ?? "somebody"}` };
+  if (isOnce) return { state: "waiting", label: "happened" };
+  return alert.resolved_at ? { state: "resolved" } : { state: "failed", label: "open" };
+}
+
 const toneOf = (severity: string) => (severity === "critical" ? "bad" : severity === "warning" ? "wait" : "off");
 
 export function Monitors() {
@@ -52,40 +60,26 @@ export function Monitors() {
               {shown.length === 0 ? (
                 <Empty good title="Nothing needs you">Alerts appear here by themselves when a trigger says so.</Empty>
               ) : (
-                <div className="scroll" tabIndex={0} role="region" aria-label="Alerts">
-                  <table>
-                    <thead>
-                      <tr>
-                        <th>Who</th>
-                        <th>What</th>
-                        <th>State</th>
-                        <th>Opened</th>
-                        <th>Lasts</th>
-                        <th />
-                      </tr>
-                    </thead>
-                    <tbody>
-                      {shown.map((alert) => (
-                        <tr key={alert.id}>
-                          <td>{alert.entity}</td>
-                          <td className="nowrap">
-                            {alert.trigger} <Tag tone={toneOf(alert.severity)}>{alert.severity}</Tag> {alert.silence !== null && <Tag>silenced</Tag>}
-                          </td>
-                          <td>
-                            <State state={stateOf(alert)} label={alert.acked_at && !alert.resolved_at ? `seen by ${alert.acked_by ?? "somebody"}` : stateOf(alert) === "failed" ? "open" : undefined} />
-                          </td>
-                          <td className="nowrap"><Ago at={alert.opened_at} /></td>
-                          <td className="nowrap">{alert.kind === "momentary" ? <span className="faint">a moment</span> : <Took from={alert.started_at ?? alert.opened_at} to={alert.resolved_at} />}</td>
-                          <td className="right nowrap">
-                            <Button className="small" aria-label={`Story of ${alert.trigger} of ${alert.entity}`} onClick={() => setStory(alert.id)}>Story</Button>{" "}
-                            {may && !alert.acked_at && <Button className="small" aria-label={`Ack ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutate(alert)}>Ack</Button>}{" "}
-                            {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence ${alert.trigger} of ${alert.entity}`} onClick={() => silence.mutate(alert)}>Silence</Button>}
-                          </td>
-                        </tr>
-                      ))}
-                    </tbody>
-                  </table>
-                </div>
+                <Table label="Alerts" heads={["Who", "What", "State", "Opened", "Lasts"]} acts>
+                  {shown.map((alert) => (
+                    <tr key={alert.id}>
+                      <td>{alert.entity}</td>
+                      <td className="nowrap">
+                        {alert.trigger} <Tag tone={toneOf(alert.severity)}>{alert.severity}</Tag> {alert.silence !== null && <Tag>silenced</Tag>}
+                      </td>
+                      <td>
+                        <State {...standingOf(alert)} />
+                      </td>
+                      <td className="nowrap"><Ago at={alert.opened_at} /></td>
+                      <td className="nowrap">{alert.kind === "momentary" ? <span className="faint">a moment</span> : <Took from={alert.started_at ?? alert.opened_at} to={alert.resolved_at} />}</td>
+                      <Acts>
+                        <Button className="small" aria-label={`Story of ${alert.trigger} of ${alert.entity}`} onClick={() => setStory(alert.id)}>Story</Button>
+                        {may && !alert.acked_at && <Button className="small" aria-label={`Ack ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutate(alert)}>Ack</Button>}
+                        {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence ${alert.trigger} of ${alert.entity}`} onClick={() => silence.mutate(alert)}>Silence</Button>}
+                      </Acts>
+                    </tr>
+                  ))}
+                </Table>
               )}
             </Panel>
             {monitor && <Entities key={monitor} monitor={monitor} alerts={shown} may={may} />}

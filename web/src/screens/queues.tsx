@@ -3,10 +3,11 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { get, post, put } from "../api";
 import { useAction } from "../parts/acting";
+import { Acts, num, Table } from "../parts/table";
 import { Button, Chips, count, Dialog, Empty, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
 import { Link, useFilters } from "../router";
 import { useMay } from "../session";
-import { duration } from "../times";
+import { Within } from "../times";
 import type { List, Queue } from "../types";
 
 const paused = (queue: Queue) => queue.control.some((wish) => wish.startsWith("*=") && wish !== "*=run");
@@ -35,74 +36,52 @@ export function Queues() {
             A queue exists as soon as a task names it: <code>@app.task(queue="mail")</code>. Start workers with <code>tidemill up app.py</code>.
           </Empty>
         ) : (
-          <div className="scroll" tabIndex={0} role="region" aria-label="Queues">
-            <table>
-              <thead>
-                <tr>
-                  <th>Queue</th>
-                  <th>State</th>
-                  <th className="num">Waiting</th>
-                  <th className="num">Running</th>
-                  <th className="num">Later</th>
-                  <th className="num">Held</th>
-                  <th className="num">Oldest</th>
-                  <th className="num" title="How long jobs that started in the last five minutes had waited since they were due">Half waited</th>
-                  <th className="num" title="The same for 99 in 100">99% waited</th>
-                  <th className="num">Workers</th>
-                  <th>Limit</th>
-                  {may && <th />}
-                </tr>
-              </thead>
-              <tbody>
-                {found.data?.items.map((queue) => (
-                  <tr key={queue.name}>
-                    <td>
-                      <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}`}>{queue.name}</Link>
-                    </td>
-                    <td>
-                      {paused(queue) ? <State state="paused" /> : queue.workers === 0 ? <State state="unrouted" label="nobody serves it" /> : <State state="run" label="served" />}{" "}
-                      {queue.control.filter((wish) => !wish.startsWith("*=")).map((wish) => <Tag key={wish} tone="wait">{wish}</Tag>)}
-                    </td>
-                    <td className="num">
-                      <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=ready`}>{count(queue.waiting)}</Link>
-                    </td>
-                    <td className="num">
-                      <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=running`}>{count(queue.running)}</Link>
-                    </td>
-                    <td className="num">{count(queue.delayed)}</td>
-                    <td className="num">{count(queue.held)}</td>
-                    <td className="num">{queue.oldest === null ? <span className="faint">–</span> : duration(queue.oldest)}</td>
-                    <td className="num nowrap">{within(queue.half_within)}</td>
-                    <td className="num nowrap">{within(queue.most_within)}</td>
-                    <td className="num">
-                      <Link to="/workers">{count(queue.workers)}</Link>
-                    </td>
-                    <td className="nowrap">
-                      {queue.rate === null ? <span className="faint">none</span> : perTime(queue.rate)} {queue.limited_by && <span className="faint">by {queue.limited_by}</span>}
-                    </td>
-                    {may && (
-                      <td className="right nowrap">
-                        <Button className="small" onClick={() => setLimited(queue)}>
-                          Limit
-                        </Button>{" "}
-                        <Button className="small" busy={hold.isPending} onClick={() => hold.mutate({ name: queue.name, verb: paused(queue) ? "resume" : "pause" })} aria-label={`${paused(queue) ? "Resume" : "Pause"} ${queue.name}`}>
-                          {paused(queue) ? "Resume" : "Pause"}
-                        </Button>
-                      </td>
-                    )}
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table label="Queues" heads={["Queue", "State", num("Waiting"), num("Running"), num("Later"), num("Held"), num("Oldest"), num("Half waited", "How long jobs that started in the last five minutes had waited since they were due"), num("99% waited", "The same for 99 in 100"), num("Workers"), "Limit"]} acts={may}>
+            {found.data?.items.map((queue) => (
+              <tr key={queue.name}>
+                <td>
+                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}`}>{queue.name}</Link>
+                </td>
+                <td>
+                  {paused(queue) ? <State state="paused" /> : queue.workers === 0 ? <State state="unrouted" label="nobody serves it" /> : <State state="run" label="served" />}{" "}
+                  {queue.control.filter((wish) => !wish.startsWith("*=")).map((wish) => <Tag key={wish} tone="wait">{wish}</Tag>)}
+                </td>
+                <td className="num">
+                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=ready`}>{count(queue.waiting)}</Link>
+                </td>
+                <td className="num">
+                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=running`}>{count(queue.running)}</Link>
+                </td>
+                <td className="num">{count(queue.delayed)}</td>
+                <td className="num">{count(queue.held)}</td>
+                <td className="num"><Within seconds={queue.oldest} /></td>
+                <td className="num nowrap"><Within seconds={queue.half_within} most /></td>
+                <td className="num nowrap"><Within seconds={queue.most_within} most /></td>
+                <td className="num">
+                  <Link to="/workers">{count(queue.workers)}</Link>
+                </td>
+                <td className="nowrap">
+                  {queue.rate === null ? <span className="faint">none</span> : perTime(queue.rate)} {queue.limited_by && <span className="faint">by {queue.limited_by}</span>}
+                </td>
+                {may && (
+                  <Acts>
+                    <Button className="small" onClick={() => setLimited(queue)}>
+                      Limit
+                    </Button>
+                    <Button className="small" busy={hold.isPending} onClick={() => hold.mutate({ name: queue.name, verb: paused(queue) ? "resume" : "pause" })} aria-label={`${paused(queue) ? "Resume" : "Pause"} ${queue.name}`}>
+                      {paused(queue) ? "Resume" : "Pause"}
+                    </Button>
+                  </Acts>
+                )}
+              </tr>
+            ))}
+          </Table>
         )}
       </Panel>
       {limited && <LimitDialog queue={limited} onClose={() => setLimited(null)} />}
     </>
   );
 }
-
-const within = (seconds: number | null) => (seconds === null ? <span className="faint">–</span> : `≤ ${duration(seconds)}`);
 
 const perTime = (rate: number) => (rate >= 1 ? `${Number(rate.toFixed(2))}/s` : `${Number((rate * 60).toFixed(2))}/m`);
 

@@ -2,6 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useMemo, useState } from "react";
 import { get } from "../api";
+import { askerOf } from "../parts/answer";
 import { fresh } from "../parts/fresh";
 import { JsonView } from "../parts/json";
 import { Button, Empty, Fact, Head, Loading, Panel, State, Tag, Trouble, Why } from "../parts/ui";
@@ -9,12 +10,12 @@ import { Link, useFilters } from "../router";
 import { CancelRun, ForkRun, RerunDag, SendEvent } from "../run/acts";
 import { lanesOfDag, lanesOfFlow } from "../run/bars";
 import { drawDag } from "../run/edges";
-import { DagStep, FlowStep, type NodeState } from "../run/step";
+import { DagStep, FlowStep, type NodeState, unpack } from "../run/step";
 import { Timeline } from "../run/timeline";
 import { drawFlow, tellTick, waitsOf, worksOf } from "../run/told";
 import { useMay } from "../session";
 import { absolute, Ago, duration, Took } from "../times";
-import type { Declared, Job, JobLine, List, Page, Run, StateAt, Tick, Ticks, Tree } from "../types";
+import type { Declared, Input, Job, JobLine, List, Page, Run, StateAt, Tick, Ticks, Tree } from "../types";
 
 const Graph = lazy(() => fresh(() => import("../run/graph")));
 
@@ -48,16 +49,19 @@ export function RunPage({ id }: { id: string }) {
   const run = found.data;
   const isDag = run?.shape === "dag";
   const at = query.get("at") === null ? null : Number(query.get("at"));
-  const step = query.get("step");
+  const chosen = query.get("step");
   const choose = useCallback((name: string) => change({ step: name }), [change]);
   const ticks = useQuery({ queryKey: ["ticks", id], queryFn: () => readTicks(id), enabled: run !== undefined });
   const tree = useQuery({ queryKey: ["tree", id, at], queryFn: () => get<Tree>(`/runs/${id}/tree`, { at }), enabled: isDag, placeholderData: keepPreviousData });
   const state = useQuery({ queryKey: ["run", id, "state", at], queryFn: () => get<StateAt>(`/runs/${id}/state`, { at }), enabled: run !== undefined && (isDag || at !== null), placeholderData: keepPreviousData, retry: false });
+  const asks = useQuery({ queryKey: ["inputs", Number(id)], queryFn: () => get<List<Input>>("/inputs", { run: id }), enabled: run !== undefined && LIVE.includes(run.state) });
   const jobs = useQuery({ queryKey: ["runjobs", id], queryFn: () => readJobs(id), enabled: isDag });
 
   if (found.error) return <Trouble error={found.error} retry={() => void found.refetch()} />;
   if (!run) return <Loading lines={10} />;
   const isLive = LIVE.includes(run.state);
+  const question = isLive && at === null ? asks.data?.items[0] : undefined;
+  const step = chosen ?? (question ? askerOf(question) : null); // What waits for somebody is what they have come for.
   const journal = ticks.data?.items ?? [];
   const shown = at === null ? journal : journal.filter((tick) => tick.seq <= at);
   const nodeStates = (state.data?.state.state as { nodes?: Record<string, NodeState> } | undefined)?.nodes ?? (state.data?.state.nodes as Record<string, NodeState> | undefined) ?? {};
@@ -102,12 +106,12 @@ export function RunPage({ id }: { id: string }) {
           {step && isDag && tree.data?.nodes.some((node) => node.node === step) && (
             <DagStep key={step} runId={run.id} node={tree.data.nodes.find((node) => node.node === step) as Tree["nodes"][number]} state={nodeStates[step]} isThen={at !== null} may={may} onRerun={(node) => { setStart(node); setAct("rerun"); }} />
           )}
-          {step && !isDag && <FlowStep key={step} name={step} ticks={shown} />}
+          {step && !isDag && <FlowStep key={step} runId={run.id} name={step} ticks={shown} isLive={isLive && at === null} may={may} />}
           {!step && <Panel title="Step"><Empty title="Choose a step">Click a node of the graph or a line of the timeline to see what went in and what came out.</Empty></Panel>}
           <Facts run={run} />
           {run.result !== null && <Panel title="Result"><JsonView value={run.result} label="result" /></Panel>}
           {run.error !== null && <Panel title="Error"><JsonView value={run.error} label="error" /></Panel>}
-          {run.input !== null && <Panel title="Input"><JsonView value={run.input} label="input" /></Panel>}
+          {run.input !== null && <Panel title="Input"><JsonView value={isDag ? run.input : unpack([run.input])} label="input" /></Panel>}
           <Journal ticks={journal} total={run.ticks} at={at} onAt={(next) => change({ at: String(next) })} states={nodeStates} isDag={isDag} />
         </div>
       </div>

@@ -39,7 +39,10 @@ const COLUMNS: Column<RunLine>[] = [
   { name: "Ticks", kind: "num", cell: (run) => count(run.ticks) },
   { name: "Started", kind: "nowrap", cell: (run) => <Ago at={run.created_at} /> },
   { name: "Took", kind: "nowrap", cell: (run) => <Took from={run.created_at} to={run.ended_at} /> },
-  { name: "Note", cell: (run) => <Note title={run.note ?? ""}>{run.note ?? (run.state === "running" && !run.owned && !run.awake && !run.asks ? "waits for an event, a timer or its jobs" : "")}</Note> },
+  { name: "Note", cell: (run) => {
+      const note = run.note ?? (run.state === "running" && !run.owned && !run.awake && !run.asks ? "waits for an event, a timer or its jobs" : "");
+      return note && <Note title={note}>{note}</Note>;
+    } },
 ];
 
 export function Runs() {

@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { get, look, put, remove } from "../api";
 import { useAction } from "../parts/acting";
+import { Acts, num, Table } from "../parts/table";
 import { Button, bytes, Chips, Dialog, Empty, Fact, Head, Loading, Panel, State, Tag, Trouble } from "../parts/ui";
 import { useMay, useSession } from "../session";
 import { type Choice, choice, choose, useTheme } from "../theme";
@@ -105,37 +106,25 @@ function Retention({ may }: { may: boolean }) {
       {found.isPending && <Loading />}
       {kept && (
         <form onSubmit={submit}>
-          <div className="scroll" tabIndex={0} role="region" aria-label="Retention">
-            <table>
-              <thead>
-                <tr>
-                  <th>What</th>
-                  <th>Kept for</th>
-                  <th className="num">Size</th>
-                  <th>Since</th>
-                </tr>
-              </thead>
-              <tbody>
-                {KINDS.map(({ name, label }) => (
-                  <tr key={name}>
-                    <td>{label}</td>
-                    <td className="nowrap">
-                      {may ? (
-                        <>
-                          <input className="field days" inputMode="numeric" aria-label={`Days to keep: ${label}`} placeholder={String(kept.configured)} value={edited[name] ?? (kept[name].set === null ? "" : String(kept[name].set))} onChange={(event) => setEdited({ ...edited, [name]: event.target.value })} /> days
-                        </>
-                      ) : (
-                        `${kept[name].days} days`
-                      )}{" "}
-                      {kept[name].set === null && <span className="faint">as configured</span>}
-                    </td>
-                    <td className="num nowrap">{bytes(kept[name].bytes)}</td>
-                    <td className="nowrap">{kept[name].oldest ?? <span className="faint">–</span>}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table label="Retention" heads={["What", "Kept for", num("Size"), "Since"]}>
+            {KINDS.map(({ name, label }) => (
+              <tr key={name}>
+                <td>{label}</td>
+                <td className="nowrap">
+                  {may ? (
+                    <>
+                      <input className="field days" inputMode="numeric" aria-label={`Days to keep: ${label}`} placeholder={String(kept.configured)} value={edited[name] ?? (kept[name].set === null ? "" : String(kept[name].set))} onChange={(event) => setEdited({ ...edited, [name]: event.target.value })} /> days
+                    </>
+                  ) : (
+                    `${kept[name].days} days`
+                  )}{" "}
+                  {kept[name].set === null && <span className="faint">as configured</span>}
+                </td>
+                <td className="num nowrap">{bytes(kept[name].bytes)}</td>
+                <td className="nowrap">{kept[name].oldest ?? <span className="faint">–</span>}</td>
+              </tr>
+            ))}
+          </Table>
           {may && Object.keys(edited).length > 0 && (
             <div className="card-foot">
               <span>{isWrong ? "Days are whole numbers from 1 to 3650; empty is as configured." : "What is older than this is dropped for good, within a minute."}</span>
@@ -173,51 +162,36 @@ function Tokens() {
       {found.isPending && <Loading />}
       {found.data?.items.length === 0 && <Empty title="No tokens yet">Programs and people on other machines need one: read to look, operate to act, admin to make tokens.</Empty>}
       {found.data && found.data.items.length > 0 && (
-        <div className="scroll" tabIndex={0} role="region" aria-label="Tokens">
-          <table>
-            <thead>
-              <tr>
-                <th>Name</th>
-                <th>Scope</th>
-                <th>State</th>
-                <th>Used</th>
-                <th>Expires</th>
-                <th>Made</th>
-                <th />
+        <Table label="Tokens" heads={["Name", "Scope", "State", "Used", "Expires", "Made"]} acts>
+          {found.data.items.map((token) => {
+            const expired = token.expires_at !== null && Date.parse(token.expires_at) < Date.now();
+            return (
+              <tr key={token.id}>
+                <td>
+                  {token.name} <span className="faint mono">…{token.hint}</span>
+                </td>
+                <td>
+                  <Tag tone={token.scope === "admin" ? "park" : token.scope === "operate" ? "run" : "off"}>{token.scope}</Tag>
+                </td>
+                <td>{token.revoked_at ? <State state="cancelled" label="revoked" /> : expired ? <State state="expired" /> : <State state="open" label="good" />}</td>
+                <td className="nowrap">
+                  <Ago at={token.used_at} />
+                </td>
+                <td className="nowrap">{token.expires_at ? <Ago at={token.expires_at} /> : "never"}</td>
+                <td className="nowrap">
+                  <Ago at={token.created_at} /> <span className="faint">by {token.created_by}</span>
+                </td>
+                <Acts>
+                  {!token.revoked_at && !expired && (
+                    <Button kind="danger" className="small" aria-label={`Revoke ${token.name}`} onClick={() => setRevoking(token)}>
+                      Revoke
+                    </Button>
+                  )}
+                </Acts>
               </tr>
-            </thead>
-            <tbody>
-              {found.data.items.map((token) => {
-                const expired = token.expires_at !== null && Date.parse(token.expires_at) < Date.now();
-                return (
-                  <tr key={token.id}>
-                    <td>
-                      {token.name} <span className="faint mono">…{token.hint}</span>
-                    </td>
-                    <td>
-                      <Tag tone={token.scope === "admin" ? "park" : token.scope === "operate" ? "run" : "off"}>{token.scope}</Tag>
-                    </td>
-                    <td>{token.revoked_at ? <State state="cancelled" label="revoked" /> : expired ? <State state="expired" /> : <State state="open" label="good" />}</td>
-                    <td className="nowrap">
-                      <Ago at={token.used_at} />
-                    </td>
-                    <td className="nowrap">{token.expires_at ? <Ago at={token.expires_at} /> : "never"}</td>
-                    <td className="nowrap">
-                      <Ago at={token.created_at} /> <span className="faint">by {token.created_by}</span>
-                    </td>
-                    <td className="right">
-                      {!token.revoked_at && !expired && (
-                        <Button kind="danger" className="small" aria-label={`Revoke ${token.name}`} onClick={() => setRevoking(token)}>
-                          Revoke
-                        </Button>
-                      )}
-                    </td>
-                  </tr>
-                );
-              })}
-            </tbody>
-          </table>
-        </div>
+            );
+          })}
+        </Table>
       )}
       {making && <MakeToken onClose={() => setMaking(false)} />}
       {revoking && (

@@ -3,6 +3,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
+import { Acts, num, Table } from "../parts/table";
 import { bytes, Button, Chips, count, Empty, Head, Loading, Meter, Panel, plural, Search, State, Tag, Trouble } from "../parts/ui";
 import { Link, useFilters } from "../router";
 import { useMay } from "../session";
@@ -18,27 +19,49 @@ import type { List } from "../types";
 const ROWS = 100;
 const SAFETY = 15_000;
 
-/** All pipelines. */
+/** All pipelines, or those with states that stand so. */
 export function States() {
-  const found = useQuery({ queryKey: ["pipelines", "list"], queryFn: () => get<List<Pipeline>>("/pipelines"), refetchInterval: SAFETY });
+  const [query, change] = useFilters();
+  const found = useQuery({ queryKey: ["pipelines", "list"], queryFn: () => get<List<Pipeline> & { problems: string[] }>("/pipelines"), refetchInterval: SAFETY });
+  const standing = query.getAll("standing");
+  const all = found.data?.items ?? [];
+  const shown = standing.length === 0 ? all : all.filter((pipeline) => standing.some((each) => pipeline.counts[each]));
+  const counts: Record<string, number> = {};
+  for (const pipeline of all) for (const [each, number] of Object.entries(pipeline.counts)) counts[each] = (counts[each] ?? 0) + number;
+  const place = (name: string) => placeOfState(name) + (standing.length ? `?${standing.map((each) => `standing=${each}`).join("&")}` : "");
   return (
     <>
       <Head title="States" under="What pipelines make: what is fresh, what is not, and why." />
       {found.error && <Trouble error={found.error} retry={() => void found.refetch()} />}
       {found.isPending && <Loading />}
-      {found.data?.items.length === 0 && (
+      {found.data && <Problems problems={found.data.problems} title="Workflow files that cannot be used" />}
+      {found.data && all.length === 0 && (
         <Panel>
           <Empty title="No pipeline yet">
             Say what must exist and how it is made with <code>Pipeline("blog", root="output/")</code> and <code>@blog.stage(input=…, output=…)</code>, and declare it with <code>app.pipeline(blog)</code>: <code>tidemill up</code> keeps it up to date.
           </Empty>
         </Panel>
       )}
+      {all.length > 0 && (
+        <div className="filters">
+          <Legend counts={counts} value={standing} onChange={(next) => change({ standing: next })} />
+        </div>
+      )}
+      {all.length > 0 && shown.length === 0 && (
+        <Panel>
+          <Empty good title="No pipeline has such states">
+            <Button kind="quiet" onClick={() => change({ standing: null })}>
+              Show all pipelines
+            </Button>
+          </Empty>
+        </Panel>
+      )}
       <div className="cards">
-        {found.data?.items.map((pipeline) => (
-          <Panel key={pipeline.name} title={<Link to={placeOfState(pipeline.name)}>{pipeline.name}</Link>} aside={<Kept pipeline={pipeline} />}>
+        {shown.map((pipeline) => (
+          <Panel key={pipeline.name} title={<Link to={place(pipeline.name)}>{pipeline.name}</Link>} aside={<Kept pipeline={pipeline} />}>
             <div className="pad stack-small">
               <Shares counts={pipeline.counts} label={`States of ${pipeline.name}`} />
-              <Problems pipeline={pipeline} />
+              <Problems problems={pipeline.problems} />
               <span className="soft">
                 {pipeline.stages.map((stage) => stage.name).join(" → ")}
               </span>
@@ -47,7 +70,7 @@ export function States() {
               <span>
                 {bytes(pipeline.bytes)} in <code>{pipeline.place}</code>
               </span>
-              <Link to={placeOfState(pipeline.name)}>Look at its states</Link>
+              <Link to={place(pipeline.name)}>Look at its states</Link>
             </div>
           </Panel>
         ))}
@@ -108,7 +131,7 @@ export function PipelinePage({ id }: { id: string }) {
         )}
       </Head>
       <div className="stack">
-        <Problems pipeline={pipeline} />
+        <Problems problems={pipeline.problems} />
         {pipeline.stages.map((each) => each.approval && <ApprovalBanner key={each.name} pipeline={id} stage={each} may={may} />)}
         <Backfills pipeline={id} may={may} />
         <Stages pipeline={pipeline} may={may} onPause={(each) => hold.mutate({ stage: each.name, paused: each.paused_by !== null })} onRebuild={(each) => { setStage(each.name); setAct("rebuild"); }} />
@@ -198,45 +221,30 @@ function GridPanel({ pipeline, chosen, onChoose }: { pipeline: Pipeline; chosen:
 function Stages({ pipeline, may, onPause, onRebuild }: { pipeline: Pipeline; may: boolean; onPause: (stage: Stage) => void; onRebuild: (stage: Stage) => void }) {
   return (
     <Panel title="Stages">
-      <div className="scroll" tabIndex={0} role="region" aria-label="Stages">
-        <table>
-          <thead>
-            <tr>
-              <th>Stage</th>
-              <th>States</th>
-              <th>Made from</th>
-              <th>Output</th>
-              <th>Built on</th>
-              <th className="num">Size</th>
-              {may && <th />}
-            </tr>
-          </thead>
-          <tbody>
-            {pipeline.stages.map((stage) => (
-              <tr key={stage.name}>
-                <td className="nowrap">
-                  {stage.name} {stage.paused_by !== null && <Tag tone="wait">paused by {stage.paused_by}</Tag>}
-                </td>
-                <td className="shares-cell"><Shares counts={stage.counts} label={`States of ${stage.name}`} /></td>
-                <td><code>{stage.inputs.join(", ")}</code></td>
-                <td><code>{stage.output}</code></td>
-                <td className="nowrap soft">{stage.queue === null ? "in process" : <Link to="/queues">queue {stage.queue}</Link>}</td>
-                <td className="num nowrap">{bytes(stage.bytes)}</td>
-                {may && (
-                  <td className="right nowrap">
-                    <Button className="small" aria-label={`${stage.paused_by === null ? "Pause" : "Resume"} ${stage.name}`} onClick={() => onPause(stage)}>
-                      {stage.paused_by === null ? "Pause" : "Resume"}
-                    </Button>{" "}
-                    <Button className="small" aria-label={`Build all again: ${stage.name}`} onClick={() => onRebuild(stage)}>
-                      Build all again
-                    </Button>
-                  </td>
-                )}
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <Table label="Stages" heads={["Stage", "States", "Made from", "Output", "Built on", num("Size")]} acts={may}>
+        {pipeline.stages.map((stage) => (
+          <tr key={stage.name}>
+            <td className="nowrap">
+              {stage.name} {stage.paused_by !== null && <Tag tone="wait">paused by {stage.paused_by}</Tag>}
+            </td>
+            <td className="shares-cell"><Shares counts={stage.counts} label={`States of ${stage.name}`} /></td>
+            <td><code>{stage.inputs.join(", ")}</code></td>
+            <td><code>{stage.output}</code></td>
+            <td className="nowrap soft">{stage.queue === null ? "in process" : <Link to="/queues">queue {stage.queue}</Link>}</td>
+            <td className="num nowrap">{bytes(stage.bytes)}</td>
+            {may && (
+              <Acts>
+                <Button className="small" aria-label={`${stage.paused_by === null ? "Pause" : "Resume"} ${stage.name}`} onClick={() => onPause(stage)}>
+                  {stage.paused_by === null ? "Pause" : "Resume"}
+                </Button>
+                <Button className="small" aria-label={`Build all again: ${stage.name}`} onClick={() => onRebuild(stage)}>
+                  Build all again
+                </Button>
+              </Acts>
+            )}
+          </tr>
+        ))}
+      </Table>
     </Panel>
   );
 }
@@ -317,15 +325,15 @@ function Kept({ pipeline }: { pipeline: Pipeline }) {
   return pipeline.kept ? <State state="run" label="kept up to date" /> : <State state="silent" label="nobody keeps it up to date" />;
 }
 
-function Problems({ pipeline }: { pipeline: Pipeline }) {
-  if (pipeline.problems.length === 0) return null;
+function Problems({ problems, title = "Not everything is as it should be" }: { problems: string[]; title?: string }) {
+  if (problems.length === 0) return null;
   return (
     <div className="trouble" role="alert">
-      <b>Not everything could be looked at</b>
-      {pipeline.problems.slice(0, 5).map((problem) => (
+      <b>{title}</b>
+      {problems.slice(0, 5).map((problem) => (
         <span key={problem}>{problem}</span>
       ))}
-      {pipeline.problems.length > 5 && <span>and {count(pipeline.problems.length - 5)} more</span>}
+      {problems.length > 5 && <span>and {count(problems.length - 5)} more</span>}
     </div>
   );
 }

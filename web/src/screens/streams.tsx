@@ -4,9 +4,10 @@ import { type FormEvent, useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
 import { JsonView, parseJson } from "../parts/json";
+import { Acts, num, Table } from "../parts/table";
 import { Button, count, Dialog, Empty, Head, Loading, Panel, plural, State, Tag, Trouble } from "../parts/ui";
 import { useMay } from "../session";
-import { Ago, duration } from "../times";
+import { Ago, Within } from "../times";
 import type { List } from "../types";
 
 interface Source {
@@ -128,80 +129,47 @@ function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; on
             {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_in_flight)} in flight · {plural(dispatcher.engines, "engine")}
             {dispatcher.restarts > 0 && `, ${plural(dispatcher.restarts, "restart")}`}
           </div>
-          <div className="scroll" tabIndex={0} role="region" aria-label={`Sources of ${stream.name}`}>
-            <table>
-              <thead>
-                <tr>
-                  <th>Source</th>
-                  <th>State</th>
-                  <th className="num">Rate</th>
-                  <th className="num">Lag</th>
-                  <th className="num">In flight</th>
-                  <th className="num">Done</th>
-                  <th className="num">Retried</th>
-                  <th className="num">Dead</th>
-                  <th>Weight</th>
-                  <th>Limit</th>
-                  {may && <th />}
-                </tr>
-              </thead>
-              <tbody>
-                {dispatcher.sources.map((source) => (
-                  <tr key={source.name}>
-                    <td>{source.name}</td>
-                    <td>{source.enabled ? <State state="run" label="on" /> : <State state="paused" label="off" />}</td>
-                    <td className="num">{count(Math.round(source.rate))}/s</td>
-                    <td className="num">{source.lag === null ? <span className="faint">–</span> : count(source.lag)}</td>
-                    <td className="num">{count(source.in_flight)}</td>
-                    <td className="num">{count(source.done)}</td>
-                    <td className="num">{count(source.retried)}</td>
-                    <td className="num">{count(source.dead)}</td>
-                    <td>
-                      <Weight source={source} may={may} onChange={(weight) => onWish({ stream: stream.name, source: source.name, weight })} />
-                    </td>
-                    <td className="nowrap">{source.max_qps === null ? <span className="faint">none</span> : `${source.max_qps}/s`}</td>
-                    {may && (
-                      <td className="right nowrap">
-                        <Button className="small" aria-label={`Limit ${source.name}`} onClick={() => setLimited(source)}>
-                          Limit
-                        </Button>{" "}
-                        <Button className="small" aria-label={`Switch ${source.enabled ? "off" : "on"} ${source.name}`} onClick={() => onWish({ stream: stream.name, source: source.name, enabled: !source.enabled })}>
-                          Switch {source.enabled ? "off" : "on"}
-                        </Button>
-                      </td>
-                    )}
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag"), num("In flight"), num("Done"), num("Retried"), num("Dead"), "Weight", "Limit"]} acts={may}>
+            {dispatcher.sources.map((source) => (
+              <tr key={source.name}>
+                <td>{source.name}</td>
+                <td>{source.enabled ? <State state="run" label="on" /> : <State state="paused" label="off" />}</td>
+                <td className="num">{count(Math.round(source.rate))}/s</td>
+                <td className="num">{source.lag === null ? <span className="faint">–</span> : count(source.lag)}</td>
+                <td className="num">{count(source.in_flight)}</td>
+                <td className="num">{count(source.done)}</td>
+                <td className="num">{count(source.retried)}</td>
+                <td className="num">{count(source.dead)}</td>
+                <td>
+                  <Weight source={source} may={may} onChange={(weight) => onWish({ stream: stream.name, source: source.name, weight })} />
+                </td>
+                <td className="nowrap">{source.max_qps === null ? <span className="faint">none</span> : `${source.max_qps}/s`}</td>
+                {may && (
+                  <Acts>
+                    <Button className="small" aria-label={`Limit ${source.name}`} onClick={() => setLimited(source)}>
+                      Limit
+                    </Button>
+                    <Button className="small" aria-label={`Switch ${source.enabled ? "off" : "on"} ${source.name}`} onClick={() => onWish({ stream: stream.name, source: source.name, enabled: !source.enabled })}>
+                      Switch {source.enabled ? "off" : "on"}
+                    </Button>
+                  </Acts>
+                )}
+              </tr>
+            ))}
+          </Table>
           {Object.keys(dispatcher.plans).length > 0 && (
-            <div className="scroll" tabIndex={0} role="region" aria-label={`Plans of ${stream.name}`}>
-              <table>
-                <thead>
-                  <tr>
-                    <th>Plan</th>
-                    <th className="num">Done</th>
-                    <th className="num">Filtered</th>
-                    <th className="num">Failed</th>
-                    <th className="num">Half within</th>
-                    <th className="num">99% within</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {Object.entries(dispatcher.plans).map(([name, plan]) => (
-                    <tr key={name}>
-                      <td>{name}</td>
-                      <td className="num">{count(plan.done)}</td>
-                      <td className="num">{count(plan.filtered)}</td>
-                      <td className="num">{count(plan.failed)}</td>
-                      <td className="num">{plan.p50 === null ? "–" : duration(plan.p50)}</td>
-                      <td className="num">{plan.p99 === null ? "–" : duration(plan.p99)}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <Table label={`Plans of ${stream.name}`} heads={["Plan", num("Done"), num("Filtered"), num("Failed"), num("Half within"), num("99% within")]}>
+              {Object.entries(dispatcher.plans).map(([name, plan]) => (
+                <tr key={name}>
+                  <td>{name}</td>
+                  <td className="num">{count(plan.done)}</td>
+                  <td className="num">{count(plan.filtered)}</td>
+                  <td className="num">{count(plan.failed)}</td>
+                  <td className="num"><Within seconds={plan.p50} /></td>
+                  <td className="num"><Within seconds={plan.p99} /></td>
+                </tr>
+              ))}
+            </Table>
           )}
         </div>
       ))}
@@ -309,44 +277,29 @@ function DeadLetters({ may }: { may: boolean }) {
       {letters.length === 0 ? (
         <Empty good title="No dead letters">A message that fails at every attempt is kept here, and can be replayed.</Empty>
       ) : (
-        <div className="scroll" tabIndex={0} role="region" aria-label="Dead letters">
-          <table>
-            <thead>
-              <tr>
-                <th>Letter</th>
-                <th>From</th>
-                <th>Why</th>
-                <th className="num">Attempts</th>
-                <th>Given up</th>
-                <th>Message</th>
-                {may && <th />}
-              </tr>
-            </thead>
-            <tbody>
-              {letters.map((letter) => (
-                <tr key={letter.id}>
-                  <td>{letter.id}</td>
-                  <td className="nowrap">{letter.stream}/{letter.source}</td>
-                  <td>
-                    <div className="cut" title={letter.error ?? ""}>
-                      <Tag tone="bad">{letter.why}</Tag> {letter.error}
-                    </div>
-                  </td>
-                  <td className="num">{letter.attempts}</td>
-                  <td className="nowrap"><Ago at={letter.buried_at} /></td>
-                  <td><div className="cut mono" title={letter.payload}>{letter.payload}</div></td>
-                  {may && (
-                    <td className="right">
-                      <Button className="small" aria-label={`Replay ${letter.id}`} onClick={() => replay.mutate({ stream: letter.stream, ids: [letter.id] })}>
-                        Replay
-                      </Button>
-                    </td>
-                  )}
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table label="Dead letters" heads={["Letter", "From", "Why", num("Attempts"), "Given up", "Message"]} acts={may}>
+          {letters.map((letter) => (
+            <tr key={letter.id}>
+              <td>{letter.id}</td>
+              <td className="nowrap">{letter.stream}/{letter.source}</td>
+              <td>
+                <div className="cut" title={letter.error ?? ""}>
+                  <Tag tone="bad">{letter.why}</Tag> {letter.error}
+                </div>
+              </td>
+              <td className="num">{letter.attempts}</td>
+              <td className="nowrap"><Ago at={letter.buried_at} /></td>
+              <td><div className="cut mono" title={letter.payload}>{letter.payload}</div></td>
+              {may && (
+                <Acts>
+                  <Button className="small" aria-label={`Replay ${letter.id}`} onClick={() => replay.mutate({ stream: letter.stream, ids: [letter.id] })}>
+                    Replay
+                  </Button>
+                </Acts>
+              )}
+            </tr>
+          ))}
+        </Table>
       )}
     </Panel>
   );

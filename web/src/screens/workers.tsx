@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
+import { num, Table } from "../parts/table";
 import { Button, count, Empty, Head, Loading, Panel, plural, State, Tag, Trouble } from "../parts/ui";
 import { Link } from "../router";
 import { useMay } from "../session";
@@ -98,43 +99,29 @@ function stateOf(worker: Worker): string {
 /** Worker processes, one a row. */
 export function WorkerTable({ workers }: { workers: Worker[] }) {
   return (
-    <div className="scroll" tabIndex={0} role="region" aria-label="Workers">
-      <table>
-        <thead>
-          <tr>
-            <th>Worker</th>
-            <th>State</th>
-            <th className="num">Running</th>
-            <th>Queues</th>
-            <th>Heard of</th>
-            <th>Since</th>
-          </tr>
-        </thead>
-        <tbody>
-          {workers.map((worker) => (
-            <tr key={worker.id}>
-              <td className="nowrap">
-                {worker.id} <span className="faint">pid {worker.pid}</span>
-              </td>
-              <td>
-                <State state={stateOf(worker)} /> {worker.control.map((wish) => <Tag key={wish} tone="wait">{wish}</Tag>)}
-              </td>
-              <td className="num">
-                {worker.running} <span className="faint">of {worker.concurrency}</span>
-              </td>
-              <td>
-                <div className="cut" title={worker.queues.join(", ")}>
-                  {worker.queues.join(", ") || <span className="faint">keeps runs</span>}
-                </div>
-              </td>
-              <td className="nowrap">{worker.ended_at ? worker.end_reason : <Ago at={worker.seen_at} />}</td>
-              <td className="nowrap">
-                <Ago at={worker.started_at} />
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table label="Workers" heads={["Worker", "State", num("Running"), "Queues", "Heard of", "Since"]}>
+      {workers.map((worker) => (
+        <tr key={worker.id}>
+          <td className="nowrap">
+            {worker.id} <span className="faint">pid {worker.pid}</span>
+          </td>
+          <td>
+            <State state={stateOf(worker)} /> {worker.control.map((wish) => <Tag key={wish} tone="wait">{wish}</Tag>)}
+          </td>
+          <td className="num">
+            {worker.running} <span className="faint">of {worker.concurrency}</span>
+          </td>
+          <td>
+            <div className="cut" title={worker.queues.join(", ")}>
+              {worker.queues.join(", ") || <span className="faint">keeps runs</span>}
+            </div>
+          </td>
+          <td className="nowrap">{worker.ended_at ? worker.end_reason : <Ago at={worker.seen_at} />}</td>
+          <td className="nowrap">
+            <Ago at={worker.started_at} />
+          </td>
+        </tr>
+      ))}
+    </Table>
   );
 }

@@ -217,7 +217,7 @@ function CodePanel({ story }: { story: Story }) {
         {changed.length > 0 && <Fact name="Changed">{changed.join(", ")}</Fact>}
         {story.job && (
           <Fact name="Job">
-            <Link to={`/jobs/${story.job.id}`}>{story.job.id}</Link> {story.job.state} in queue {story.job.queue}
+            {story.job.id === null ? "in the process that keeps the pipeline" : <><Link to={`/jobs/${story.job.id}`}>{story.job.id}</Link> {story.job.state} in queue {story.job.queue}</>}
           </Fact>
         )}
       </dl>

@@ -82,7 +82,7 @@ export interface Story extends Omit<StateRef, "standing"> {
   took: number | null;
   built_by: string | null;
   failure: { attempts: number; error: string; log: string; first_at: string; failed_at: string; retry_at: string | null } | null;
-  job: { id: number; state: string; queue: string; started_at: string | null } | null;
+  job: { id: number | null; state: string; queue: string | null; started_at: string | null } | null;
   builds: Build[];
   looked_at: string;
 }

@@ -11,10 +11,13 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from tidemill.store import pgprocess
+import psycopg
 
-ROOT = Path(__file__).resolve().parents[2]
-GONE_TIMEOUT = 30.0
+from tidemill.store import pgprocess
+from tidemill.store.embedded import EmbeddedServer
+
+ROOT = Path(__file__).resolve().parents[3]
+GONE_TIMEOUT = 60.0
 
 # Does what it is told, one line at a time, and answers each with a line of JSON; ends with its input.
 NEIGHBOUR = """
@@ -139,3 +142,10 @@ def reachable_by_all(path: Path | str) -> bool:
     """Whether any user may read and execute the path."""
     real = Path(os.path.realpath(path))
     return all(each.stat().st_mode & 0o005 == 0o005 for each in (real, *real.parents))
+
+
+def fetch(server: EmbeddedServer, query: str) -> object:
+    """The first column of a query's first row."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        row = connection.execute(query.encode()).fetchone()
+        return row and row[0]

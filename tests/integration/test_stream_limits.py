@@ -1,0 +1,225 @@
+"""The limits of an engine and its plans: batches, threads, concurrency, time, rates; and who goes first."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+from tests.support.bench import bench
+from tests.support.waiting import turns
+from tidemill.streams import Batch, Batched, BreakerRule, JsonlSource, Plan, task
+
+
+async def test_a_batched_task_is_called_with_items_of_many_messages() -> None:
+    sizes: list[int] = []
+
+    class Together(Plan, eligibility="x"):
+        @task(batch=Batch(max_size=32, max_wait="40s"))
+        async def classify(self, items: list[Any]) -> list[Any]:
+            sizes.append(len(items))
+            return [ValueError("odd") if item.value % 2 else item.value for item in items]
+
+    async with bench(Together) as made:
+        tickets = made.give(*[str(number).encode() for number in range(96)])
+        answers = [await made.answer(ticket) for ticket in tickets]
+        assert sizes == [32, 32, 32]
+        assert [answer.status for answer in answers] == ["ok", "failed"] * 48, "one item's error is its own"
+
+
+async def test_a_batch_of_one_is_not_kept_waiting_for_long() -> None:
+    class Together(Plan, eligibility="x"):
+        @task(batch=Batch(max_size=1000, max_wait="10ms"))
+        async def classify(self, items: list[Any]) -> list[Any]:
+            return items
+
+    async with bench(Together) as made:
+        began = time.monotonic()
+        await made.answer(made.give(b"1")[0])
+        assert time.monotonic() - began < 20.0, "it does not wait until the batch is full"
+
+
+async def test_a_batch_that_returns_the_wrong_number_fails_all_of_it_in_words() -> None:
+    class Wrong(Plan, eligibility="x"):
+        @task(batch=Batch(max_size=2, max_wait="40s"))
+        async def classify(self, items: list[Any]) -> list[Any]:
+            return items[1:]
+
+    async with bench(Wrong) as made:
+        tickets = made.give(b"1", b"2")
+        for ticket in tickets:
+            assert "was given 2 items and returned 1" in (await made.answer(ticket)).failures[0].error
+
+
+async def test_one_model_can_be_batched_over_several_plans() -> None:
+    sizes: list[int] = []
+
+    def encode(texts: list[str]) -> list[int]:
+        sizes.append(len(texts))
+        return [len(text) for text in texts]
+
+    embed = Batched(encode, max_size=4, max_wait="40s")
+
+    class First(Plan, eligibility="a"):
+        @task
+        async def do(self, ctx: Any) -> int:
+            return await embed(ctx.value)
+
+    class Second(Plan, eligibility="b"):
+        @task
+        async def do(self, ctx: Any) -> int:
+            return await embed(ctx.value * 2)
+
+    async with bench(First, Second) as made:
+        tickets = made.give(b'"ab"', b'"abc"')
+        assert [(await made.answer(ticket)).status for ticket in tickets] == ["ok", "ok"]
+    assert sizes == [4]
+
+
+async def test_plain_functions_run_in_threads() -> None:
+    where: list[str] = []
+    together = threading.Barrier(4, timeout=20)
+
+    class Blocking(Plan, eligibility="x"):
+        @task
+        def block(self, ctx: Any) -> None:
+            where.append(threading.current_thread().name)
+            together.wait()  # breaks if not all four get here
+
+    async with bench(Blocking, threads=4) as made:
+        tickets = made.give(*[b"1"] * 4)
+        assert [(await made.answer(ticket)).status for ticket in tickets] == ["ok"] * 4
+    assert all(name.startswith("stream-bench") for name in where)
+
+
+async def test_a_plan_that_takes_too_long_is_ended() -> None:
+    ended = []
+
+    class Hanging(Plan, eligibility="x", timeout="100ms"):
+        @task
+        async def hang(self, ctx: Any) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(ctx.value)
+
+    async with bench(Hanging) as made:
+        failure = (await made.answer(made.give(b"1")[0])).failures[0]
+        assert (failure.kind, failure.error) == ("TimeoutError", "plan Hanging took longer than 0.1 s")
+        assert ended == [1]
+
+
+async def test_concurrency_is_held() -> None:
+    running = most = 0
+
+    class Limited(Plan, eligibility="x"):
+        @task(concurrency=3)
+        async def do(self, ctx: Any) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await turns(2)
+            running -= 1
+
+    async with bench(Limited) as made:
+        tickets = made.give(*[b"1"] * 30)
+        assert [(await made.answer(ticket)).status for ticket in tickets] == ["ok"] * 30
+        assert (most, running) == (3, 0)
+
+
+async def test_a_plan_that_is_disabled_or_not_for_a_source_does_not_run() -> None:
+    ran: list[str] = []
+
+    class One(Plan, eligibility="a"):
+        @task
+        async def do(self, ctx: Any) -> None:
+            ran.append(f"One {ctx.message.source}")
+
+    class Two(Plan, eligibility="a"):
+        @task
+        async def do(self, ctx: Any) -> None:
+            ran.append(f"Two {ctx.message.source}")
+
+    wanted = frozenset({"a"})
+    sources = [JsonlSource("main.jsonl", eligibilities=wanted), JsonlSource("recovery_x.jsonl", eligibilities=wanted)]
+    settings = {"One": {"disabled": True}, "Two": {"disabled_for": ("recovery_*",)}}
+    async with bench(One, Two, sources=sources, plan_settings=settings) as made:
+        await made.answer(made.give(b"1", source=0)[0])
+        await made.answer(made.give(b"1", source=1)[0])
+    assert ran == ["Two main"]
+
+
+async def test_a_plans_rate_is_held_smoothly() -> None:
+    begun: list[float] = []
+
+    class Slow(Plan, eligibility="x", rate="100/s"):
+        @task
+        async def do(self, ctx: Any) -> None:
+            begun.append(time.monotonic())
+
+    async with bench(Slow) as made:
+        await made.answer(made.give(*[b"1"] * 30)[-1])
+    assert begun[-1] - begun[0] >= 0.25, "thirty at a hundred a second, two of which may go at once"
+
+
+async def test_a_dependency_that_fails_is_left_alone_for_a_while() -> None:
+    calls = 0
+
+    class Calling(Plan, eligibility="x"):
+        @task(breaker="search", breaker_rule=BreakerRule(least=5, rest="60s"))
+        async def call(self, ctx: Any) -> None:
+            nonlocal calls
+            calls += 1
+            raise ConnectionError("away")
+
+    async with bench(Calling) as made:
+        for ticket in made.give(*[b"1"] * 5):
+            assert (await made.answer(ticket)).failures[0].kind == "ConnectionError"
+        failure = (await made.answer(made.give(b"1")[0])).failures[0]
+        assert calls == 5
+        assert failure.verdict == "snooze"
+        assert "search has failed too often" in failure.error
+
+
+async def test_a_live_request_passes_those_that_wait_already() -> None:
+    gate, order = asyncio.Event(), []
+
+    class Narrow(Plan, eligibility="x"):
+        @task(concurrency=1)
+        async def do(self, ctx: Any) -> str:
+            if ctx.value == "first":
+                await gate.wait()
+            order.append(ctx.value)
+            return ctx.value
+
+    async with bench(Narrow) as made:
+        made.give(b'"first"', *[b'"backlog"'] * 50)
+        await turns(100)
+        live = made.ask(b'"live"', "x")
+        await turns(100)
+        gate.set()
+        assert (await made.answer(live)).result == b'{"Narrow":{"do":"live"}}'
+        assert order[:2] == ["first", "live"]
+
+
+async def test_stopping_ends_what_runs_and_waits_for_its_end() -> None:
+    begun, ended = asyncio.Event(), []
+
+    class Hanging(Plan, eligibility="x"):
+        async def stop(self) -> None:
+            ended.append("plan")
+
+        @task
+        async def hang(self, ctx: Any) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await turns(3)
+                ended.append("message")
+
+    async with bench(Hanging) as made:
+        made.give(b"1")
+        await begun.wait()
+    assert ended == ["message", "plan"]

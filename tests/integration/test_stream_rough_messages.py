@@ -1,0 +1,157 @@
+"""Messages that end badly in unusual ways: each is given up by itself, and no other is held up by it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.support import eventually
+from tests.support.streams import all_read, publish, running_stream
+from tidemill.core.retry import retry
+from tidemill.engine.load import load_module
+from tidemill.store.database import Database
+from tidemill.store.streams import RENEW_PARKED, DeadFilter, claim_parked, replay_dead
+from tidemill.streams import Batch, Plan, PostgresSource, Stream, task
+
+ONCE = retry(1)
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class InLoop(Plan, eligibility="loop"):
+    @task
+    async def run(self, ctx: Any) -> None:
+        if ctx.value == "bad":
+            raise Speechless
+
+
+class InThread(Plan, eligibility="thread"):
+    @task
+    def run(self, ctx: Any) -> None:
+        if ctx.value == "bad":
+            next(iter(()))
+
+
+class Together(Plan, eligibility="batch"):
+    @task(batch=Batch(max_size=1))
+    def run(self, items: Any) -> list[None]:
+        if items[0].value == "bad":
+            next(iter(()))
+        return [None]
+
+
+class Noting(Plan, eligibility="note"):
+    seen: list[Any]
+
+    @task
+    async def run(self, ctx: Any) -> None:
+        Noting.seen.append(ctx.value)
+
+
+def stream_of(plan: type[Plan], **options: Any) -> Stream:
+    source = PostgresSource("posts", eligibilities={str(plan.eligibility)}, **options)
+    return Stream("s", plans=[plan], sources=[source], engines=0, retry=ONCE)
+
+
+async def dead(database: Database) -> list[tuple[bytes, str]]:
+    return [(row["payload"], row["kind"]) for row in await database.fetch("SELECT * FROM tidemill.dead_letter")]
+
+
+@pytest.mark.parametrize(
+    ("plan", "kind"), [(InLoop, "Speechless"), (InThread, "RuntimeError"), (Together, "RuntimeError")]
+)
+async def test_an_error_that_cannot_be_told_as_it_is_gives_its_message_up(
+    database: Database, database_url: str, plan: type[Plan], kind: str
+) -> None:
+    """One without words; and a StopIteration, which no future carries out of a thread."""
+    async with running_stream(stream_of(plan), database_url):
+        await publish(database, "posts", ["good", "bad", "good"])
+        await all_read(database, "posts")
+    assert await dead(database) == [(b'"bad"', kind)]
+
+
+HALF = """
+from tidemill.core.retry import retry
+from tidemill.streams import Plan, PostgresSource, Stream, task
+
+class Half(Plan, eligibility="a"):
+    @task
+    async def run(self, ctx):
+        if ctx.value == "bad":
+            raise ValueError("half a character: " + chr(0xD800))
+
+stream = Stream("halves", plans=[Half], sources=[PostgresSource("posts", eligibilities={"a"})], engines=1,
+    retry=retry(1))
+"""
+
+
+async def test_an_error_with_half_a_character_in_it_takes_no_other_answer_along(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "half_app.py"
+    file.write_text(HALF)
+    try:
+        stream = load_module(str(file)).stream
+        async with running_stream(stream, database_url, target=str(file)):
+            await publish(database, "posts", ["good", "bad", "good"])
+            await all_read(database, "posts")
+    finally:
+        sys.modules.pop("half_app", None)
+    assert await dead(database) == [(b'"bad"', "ValueError")]
+
+
+async def test_a_message_kept_for_a_plan_that_is_gone_is_not_dropped(database: Database, database_url: str) -> None:
+    await database.fetch(
+        "INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, plans, error, payload) "
+        "VALUES ('s', 'posts', '0:1', 'failed', 1, now(), '{OldName}', 'bad', '\\x31')"
+    )
+    assert await replay_dead(database, DeadFilter(stream="s")) == 1
+    async with running_stream(stream_of(InLoop), database_url):
+        await eventually(lambda: dead(database))
+    (row,) = await database.fetch("SELECT plans, kind, error FROM tidemill.dead_letter")
+    assert (row["plans"], row["kind"]) == (["OldName"], "PlanGone")
+    assert "has no plan of this name any more" in row["error"]
+
+
+async def test_messages_that_were_taken_in_an_answer_that_never_came_are_taken_again(
+    database: Database, database_url: str
+) -> None:
+    """What a dispatcher owns according to the table, and not according to itself, is not kept from others for ever."""
+    Noting.seen = []
+    async with running_stream(stream_of(Noting, lease=1.0), database_url) as dispatcher:
+        async with database.transaction() as lost:
+            await lost.execute("SELECT FROM tidemill.log_group FOR UPDATE")
+            await publish(database, "posts", [1, 2])
+            await lost.execute(TAKEN, dispatcher.taps[0]._owner)  # pyright: ignore[reportAttributeAccessIssue]
+        await eventually(lambda: sorted(Noting.seen) == [1, 2])
+        await all_read(database, "posts")
+
+
+TAKEN = """
+WITH taken AS (
+    INSERT INTO tidemill.log_range (name, topic, from_xid, from_id, to_xid, to_id, owner, lease_until)
+    SELECT g.name, g.topic, g.xid, g.id, e.xid, e.id, $1, now() + interval '1 second'
+    FROM tidemill.log_group AS g JOIN tidemill.event_log AS e USING (topic) RETURNING to_xid, to_id)
+UPDATE tidemill.log_group SET xid = to_xid, id = to_id FROM taken
+"""
+
+
+async def test_kept_messages_that_were_claimed_in_an_answer_that_never_came_are_not_kept_claimed(
+    database: Database,
+) -> None:
+    me = uuid4()
+    await database.fetch(
+        "INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, payload) "
+        "SELECT 's', 'posts', n::text, now(), 1, now(), '' FROM generate_series(1, 2) AS n"
+    )
+    known, unknown = await claim_parked(database, "s", me, most=2, lease=0.0)
+    assert [row["id"] for row in await database.fetch(RENEW_PARKED, me, 60.0, [known["id"]])] == [known["id"]]
+    again = await claim_parked(database, "s", uuid4(), most=2, lease=60.0)
+    assert [row["id"] for row in again] == [unknown["id"]]

@@ -1,0 +1,339 @@
+"""What a pipeline promises about orphans, failures, mass rebuilds and inputs that change under it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.pipelines import held, look, put, tree, update, wanted
+from tests.support.projects import Project
+from tidemill.pipelines import SKIP, File, Pipeline, reasons
+from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.operate import clean, consumers, explain, invalidate
+from tidemill.store.database import Database
+from tidemill.store.statewishes import accept_code, retry_failures, set_approved, set_paused
+
+
+async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: Project, database: Database) -> None:
+    await update(database, project.start())
+    (project.root / "in/b.txt").unlink()
+    driver = Driver(database, project.start())
+    await driver.begin()
+    plan = driver.lookout.plan()
+    assert [(stage.name, entity) for stage, entity in plan.orphans] == [("first", "b")]
+    await clean(driver.lookout, plan)
+    assert "mid/b.txt" in tree(project.root)
+    await clean(driver.lookout, plan, how="archive")
+    assert "mid/b.txt" not in tree(project.root)
+    archived = list(project.root.glob(".archive/*/mid/b.txt"))
+    assert [path.read_text() for path in archived] == ["pear"]
+    plan = await look(database, project.start())
+    assert [(stage.name, entity) for stage, entity in plan.orphans] == [("second", "b")]
+    driver = Driver(database, project.start())
+    await driver.begin()
+    await clean(driver.lookout, driver.lookout.plan(), how="delete")
+    assert set(tree(project.root)) == {"in/a.txt", "mid/a.txt", "out/a.txt"}
+    assert (await look(database, project.start())).orphans == []
+
+
+async def test_a_failure_waits_for_its_time_and_its_consumers_wait_without_failing(
+    tmp_path: Path, database: Database
+) -> None:
+    pipeline, broken = Pipeline("p", root=tmp_path, backoff=(60, 300)), [True]
+
+    @pipeline.stage(input="in/{id}.txt", output="mid/{id}.txt", in_process=True, version="1")
+    def first(entity, text):
+        if entity.id == "a" and broken[0]:
+            raise ValueError("no good")
+        return text
+
+    @pipeline.stage(input="mid/{id}.txt", output="out/{id}.txt", in_process=True)
+    def second(entity, text):
+        return text
+
+    put(tmp_path, {"in/a.txt": "a", "in/b.txt": "b"})
+    plan = await update(database, pipeline)
+    assert held(plan) == {"first/a": "BackingOff", "second/a": "Blocked"}
+    assert tree(tmp_path)["out/b.txt"] == "b"
+    reason = plan.holds[0].reason
+    assert isinstance(reason, reasons.BackingOff)
+    assert reason.error == "ValueError: no good"
+    assert held(await update(database, pipeline)) == held(plan)
+
+    for attempts in (2, 3):
+        await database.fetch("UPDATE tidemill.state_failure SET retry_at = now() - interval '1 second'")
+        assert wanted(await look(database, pipeline)) == {"first/a": "RetryDue"}
+        plan = await update(database, pipeline)
+        assert plan.holds[0].reason.attempts == attempts  # pyright: ignore[reportAttributeAccessIssue]
+    assert held(plan)["first/a"] == "Parked"
+
+    await retry_failures(database, "p", None, None, by="me")
+    broken[0] = False
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path)["out/a.txt"] == "a"
+
+
+@pytest.mark.parametrize("mended", ["input", "code"])
+async def test_a_new_input_or_new_code_is_tried_at_once(tmp_path: Path, database: Database, mended: str) -> None:
+    def make(version: str) -> Pipeline:
+        pipeline = Pipeline("p", root=tmp_path)
+
+        @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version=version)
+        def only(entity, text):
+            if text == "bad" and version == "1":
+                raise ValueError(text)
+            return text
+
+        return pipeline
+
+    put(tmp_path, {"in/a.txt": "bad"})
+    assert held(await update(database, make("1"))) == {"only/a": "BackingOff"}
+    if mended == "input":
+        put(tmp_path, {"in/a.txt": "good"})
+    plan = await update(database, make("1" if mended == "input" else "2"))
+    assert plan.steps == []
+    assert (tmp_path / "out/a.txt").exists()
+
+
+async def test_a_thousand_failures_keep_no_healthy_state_waiting(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True)
+    def only(entity, text):
+        if text == "bad":
+            raise ValueError(entity.id)
+        return text
+
+    put(tmp_path, {f"in/{n:04}.txt": "bad" for n in range(1000)} | {"in/z.txt": "good"})
+    plan = await update(database, pipeline)
+    assert len(plan.holds) == 1000
+    assert tree(tmp_path)["out/z.txt"] == "good"
+    put(tmp_path, {"in/z.txt": "better"})
+    assert wanted(await look(database, pipeline)) == {"only/z": "InputChanged"}
+
+
+async def test_a_mass_rebuild_waits_for_approval_and_shows_its_plan(tmp_path: Path, database: Database) -> None:
+    def make(version: str) -> Pipeline:
+        pipeline = Pipeline("p", root=tmp_path, approve_above=3)
+
+        @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version=version)
+        def only(entity, text):
+            return text + version
+
+        return pipeline
+
+    put(tmp_path, {f"in/{n}.txt": "x" for n in range(5)})
+    assert (await update(database, make("1"))).steps == []
+    plan = await update(database, make("2"))
+    assert set(held(plan).values()) == {"NeedsApproval"}
+    assert len(plan.holds) == 5
+    assert "code" in str(plan.holds[0].reason.because)  # pyright: ignore[reportAttributeAccessIssue]
+    assert tree(tmp_path)["out/0.txt"] == "x1"
+    await set_approved(database, "p", "only", make("2").stages["only"].code.total, by="me", seconds=60)
+    assert (await update(database, make("2"))).steps == []
+    assert tree(tmp_path)["out/0.txt"] == "x2"
+    assert set(held(await look(database, make("3"))).values()) == {"NeedsApproval"}
+
+
+async def test_a_code_change_can_be_accepted_without_building(project: Project, database: Database) -> None:
+    await update(database, project.start())
+    pipeline = project.start(texts=("text.upper()", "str.upper(text)"))
+    assert wanted(await look(database, pipeline)) == {"second/a": "CodeChanged", "second/b": "CodeChanged"}
+    await accept_code(database, "blog", "second", pipeline.stages["second"].code.total, None, by="me")
+    assert wanted(await look(database, project.start())) == {}
+    await update(database, project.start())
+    assert project.calls == []
+
+
+async def test_a_paused_stage_builds_nothing_and_others_go_on(project: Project, database: Database) -> None:
+    await set_paused(database, "blog", "second", paused=True, by="me")
+    plan = await update(database, project.start())
+    assert held(plan) == {"second/a": "Paused", "second/b": "Paused"}
+    assert project.calls == [("first", "a"), ("first", "b")]
+    await set_paused(database, "blog", "second", paused=False, by="me")
+    assert (await update(database, project.start())).steps == []
+
+
+async def test_states_are_invalidated_alone_or_with_all_that_follows(project: Project, database: Database) -> None:
+    await update(database, project.start())
+    driver = Driver(database, project.start())
+    await driver.begin()
+    first = driver.pipeline.stages["first"]
+    chosen = consumers(driver.lookout, [(first, "a")])
+    assert [(stage.name, entity) for stage, entity in chosen] == [("first", "a"), ("second", "a")]
+    assert await invalidate(driver.lookout, [(first, "a")], by="me") == 1
+    assert wanted(await look(database, project.start())) == {"first/a": "Invalidated"}
+    await update(database, project.start())
+    assert project.calls == [("first", "a")]
+    assert await invalidate(driver.lookout, chosen, by="me") == 2
+    await update(database, project.start())
+    assert project.calls == [("first", "a"), ("second", "a")]
+
+
+async def test_the_story_of_a_state_is_told(project: Project, database: Database) -> None:
+    await update(database, project.start())
+    put(project.root, {"in/a.txt": "plum"})
+    await update(database, project.start(texts=("text.upper()", "text.title()")))
+    driver = Driver(database, project.start())
+    plan = await driver.begin()
+    story = await explain(driver.lookout, plan, driver.pipeline.stages["first"], "a")
+    assert story.status == "fresh"
+    assert list(story.inputs) == ["in/a.txt"]
+    assert story.taken_by == ["second/a"]
+    assert [build["outcome"] for build in story.builds] == ["built", "built"]
+    assert story.builds[0]["reason"] == "its inputs are others: changed in/a.txt"
+    after = await explain(driver.lookout, plan, driver.pipeline.stages["second"], "b")
+    assert after.builds[0]["reason"] == "its code changed: texts.inner"
+    assert after.made_by == {"mid/b.txt": "first"}
+
+
+async def test_a_result_that_is_too_small_is_a_failure_and_is_not_shown(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, min_size=10)
+    def only(entity, text):
+        return text
+
+    put(tmp_path, {"in/a.txt": "short", "in/b.txt": "long enough"})
+    plan = await update(database, pipeline)
+    assert held(plan) == {"only/a": "BackingOff"}
+    assert "10" in plan.holds[0].reason.error  # pyright: ignore[reportAttributeAccessIssue]
+    assert set(tree(tmp_path)) == {"in/a.txt", "in/b.txt", "out/b.txt"}
+
+
+async def test_a_database_that_was_lost_is_made_up_for_by_the_manifests(project: Project, database: Database) -> None:
+    await update(database, project.start())
+    for table in ("state", "state_file", "state_build", "state_code"):
+        await database.fetch(f"DELETE FROM tidemill.{table}")
+    put(project.root, {"mid/b.txt": "strange"})
+    await update(database, project.start())
+    assert project.calls == [("first", "b")]
+
+
+async def test_a_stage_whose_patterns_have_changed_starts_anew(tmp_path: Path, database: Database) -> None:
+    def make(input: str, output: str) -> Pipeline:
+        pipeline = Pipeline("p", root=tmp_path)
+
+        @pipeline.stage(input=input, output=output, in_process=True, version="1")
+        def only(entity, text):
+            return text
+
+        return pipeline
+
+    put(tmp_path, {"in/a.txt": "x", "in/7.txt": "y", "in/k/b.txt": "z"})
+    assert (await update(database, make("in/{id}.txt", "out/{id}.txt"))).steps == []
+    assert wanted(await look(database, make("in/{id:int}.txt", "new/{id:int}.txt"))) == {"only/7": "Deleted"}
+    plan = await update(database, make("in/{kind}/{id}.txt", "out/{kind}/{id}.txt"))
+    assert plan.steps == []
+    assert tree(tmp_path)["out/k/b.txt"] == "z"
+
+
+async def test_a_state_that_its_stage_makes_nothing_of_is_no_failure_and_is_not_tried_again(
+    tmp_path: Path, database: Database
+) -> None:
+    calls: list[str] = []
+
+    def make(version: str) -> Pipeline:
+        pipeline = Pipeline("p", root=tmp_path)
+
+        @pipeline.stage(input="in/{id}.txt", output="mid/{id}.txt", in_process=True, version=version)
+        def first(entity, text):
+            calls.append(entity.id)
+            return SKIP if "draft" in text else text
+
+        @pipeline.stage(input="mid/{id}.txt", output="out/{id}.txt", in_process=True)
+        def second(entity, text):
+            return text.upper()
+
+        return pipeline
+
+    put(tmp_path, {"in/a.txt": "draft", "in/b.txt": "done"})
+    for _ in range(2):
+        assert (await update(database, make("1"))).steps == []
+    assert sorted(calls) == ["a", "b"]
+    assert set(tree(tmp_path)) == {"in/a.txt", "in/b.txt", "mid/b.txt", "out/b.txt"}
+    put(tmp_path, {"in/a.txt": "final", "in/b.txt": "draft again"})
+    plan = await update(database, make("1"))
+    assert plan.steps == []
+    # What it made before is taken away, and what was made from that has lost its input.
+    assert set(tree(tmp_path)) == {"in/a.txt", "in/b.txt", "mid/a.txt", "out/a.txt", "out/b.txt"}
+    assert [(stage.name, entity) for stage, entity in plan.orphans] == [("second", "b")]
+    put(tmp_path, {"mid/b.txt": "by hand"})
+    assert wanted(await look(database, make("1"))) == {"first/b": "Edited"}
+    (tmp_path / "mid/b.txt").unlink()
+    assert wanted(await look(database, make("1"))) == {}
+    assert wanted(await look(database, make("2"))) == {"first/a": "CodeChanged", "first/b": "CodeChanged"}
+
+
+async def test_what_a_state_is_made_of_no_more_is_taken_away(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("books", root=tmp_path)
+
+    @pipeline.stage(input="book/{id}.txt", output="page/{id}/{n:int}.txt", scatter=True, in_process=True)
+    def pages(entity, text):
+        return dict(enumerate(text.split("|"), 1))
+
+    @pipeline.stage(input="page/{id}/{n:int}.txt", output="count/{id}.txt", collect="n", in_process=True)
+    def count(entity, files):
+        return str(len(files))
+
+    put(tmp_path, {"book/a.txt": "x|y|z"})
+    await update(database, pipeline)
+    put(tmp_path, {"book/a.txt": "x|y"})
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path) == {"book/a.txt": "x|y", "page/a/1.txt": "x", "page/a/2.txt": "y", "count/a.txt": "2"}
+
+
+async def test_a_result_of_other_inputs_does_not_count_even_if_they_are_back(
+    tmp_path: Path, database: Database
+) -> None:
+    pipeline, seen = Pipeline("p", root=tmp_path), list[str]()
+    source = tmp_path / "in/a.txt"
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version="1")
+    def only(entity, file: File):
+        if not seen:  # Changed after the build was decided on, and put back before it ends.
+            source.write_text("other")
+        seen.append(file.text())
+        if len(seen) == 1:
+            source.write_text("apple")
+        return seen[-1].upper()
+
+    put(tmp_path, {"in/a.txt": "apple"})
+    assert (await update(database, pipeline)).steps == []
+    assert seen == ["other", "apple"]
+    assert tree(tmp_path)["out/a.txt"] == "APPLE"
+
+
+async def test_an_input_that_goes_while_it_is_built_from_is_no_failure(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+    source = tmp_path / "in/a.txt"
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version="1")
+    def only(entity, file: File):
+        if source.exists():
+            source.rename(tmp_path / "in/b.txt")
+        return file.text()
+
+    put(tmp_path, {"in/a.txt": "apple"})
+    assert (await update(database, pipeline)).steps == []
+    assert await database.fetch("SELECT 1 FROM tidemill.state_failure") == []
+    assert (await update(database, pipeline)).steps == []
+    assert tree(tmp_path) == {"in/b.txt": "apple", "out/b.txt": "apple"}
+
+
+async def test_an_input_that_cannot_be_read_is_told_and_waited_for(tmp_path: Path, database: Database) -> None:
+    """A file of the system's that is there and refuses to be read stands in for one on a bad disk."""
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True)
+    def only(entity, text):
+        return text
+
+    put(tmp_path, {"in/b.txt": "y"})
+    (tmp_path / "in/a.txt").symlink_to("/proc/self/mem")
+    driver = Driver(database, pipeline)
+    plan = await run_once(driver)
+    assert held(plan) == {"only/a": "Blocked"}
+    assert (tmp_path / "out/b.txt").read_text() == "y"
+    assert ["cannot be read" in problem for problem in driver.lookout.problems] == [True]

@@ -1,0 +1,58 @@
+"""What is stored of a run is reached: by a new owner, by whoever follows it, by whoever ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support import eventually, value
+from tests.support.roles import running_orchestrator
+from tidemill import App
+from tidemill.store.database import Database
+from tidemill.store.runs import HAS_ARRIVED, NOTED_FOR_WORK, PUBLISH, publish, read_published, start_run
+from tidemill.store.sweeps import cancel_orphans
+from tidemill.store.workers import END_WORKER, WorkerCard, register_worker
+
+
+async def a_run(database: Database, **fields: object) -> int:
+    return (await start_run(database, workflow="W", version="1", input=b"{}", **fields))[0]  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_run_is_freed_however_long_ago_its_owner_ended(app: App, database: Database) -> None:
+    """As when everything was switched off between the owner's last word and the freeing of its runs."""
+    owner = await register_worker(database, WorkerCard("h", 1, (), ("W",), 0, {}), lease=1)
+    number = await a_run(database, owner=owner)
+    await database.fetch(END_WORKER, owner, "stopped")
+    await database.fetch("UPDATE tidemill.worker SET ended_at = now() - interval '2 days'")
+    async with running_orchestrator(app):
+        await eventually(lambda: value(database, "SELECT owner IS NULL FROM tidemill.run WHERE id = $1", number))
+
+
+async def test_no_reader_misses_what_is_shown_by_two_at_once(database: Database) -> None:
+    number = await a_run(database)
+    async with database.transaction() as slow:
+        await slow.execute(database.sql(PUBLISH), number, [b'"first"'])
+        other = asyncio.create_task(publish(database, number, [b'"second"']))
+        await asyncio.wait([other], timeout=0.3)
+        seen = await read_published(database, number)
+    await other
+    seen += await read_published(database, number, after=seen[-1]["seq"] if seen else 0)
+    assert [row["data"] for row in seen] == [b'"first"', b'"second"']
+
+
+async def test_a_nul_in_what_a_run_is_told_is_in_nobodys_way(database: Database) -> None:
+    """A text with NUL in it is JSON, and PostgreSQL keeps it, but takes no field out of it."""
+    parent = await a_run(database)
+    child = await a_run(database, parent=(parent, 1))
+    await database.fetch("UPDATE tidemill.run SET state = 'failed', ended_at = now() WHERE id = $1", parent)
+    for data in (
+        rb'{"state":"succeeded","result":"a\u0000b"}',
+        rb'{"kind":"received","at":1.5,"event":{"text":"a\u0000b"},"token":"this one"}',
+        rb'{"kind":"noted","at":1.5,"work":3,"note":{"kind":"did","name":"pay","result":"a\u0000b"}}',
+    ):
+        await database.fetch("INSERT INTO tidemill.inbox (run_id, data) VALUES ($1, $2)", child, data)
+    assert len(await database.fetch(HAS_ARRIVED, child, "this one")) == 1
+    assert await database.fetch(HAS_ARRIVED, child, "this") == []
+    assert len(await database.fetch(NOTED_FOR_WORK, child, 3)) == 1
+    assert await database.fetch(NOTED_FOR_WORK, child, 33) == []
+    assert await cancel_orphans(database) == 1
+    assert await cancel_orphans(database) == 0, "asked once"

@@ -1,0 +1,224 @@
+"""Processes that begin at once: forked from one that has imported Tidemill already, and from then on like any other.
+
+`begin(module, arguments, ...)` is `subprocess.Popen` of `python -m MODULE`, without the third of a second that the
+imports take. Each has its own arguments, environment, folder, files and signals, and a real process id.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import random
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+LARGEST_ORDER = 1 << 17
+
+#: What almost every process of a test needs; a module that is run itself is not among them.
+IMPORTED = (
+    *(f"tidemill.cli.{name}" for name in ("jobs", "jobacts", "enqueue", "runs", "dags", "workers", "up", "server")),
+    *("tidemill.app", "tidemill.shapes", "tidemill.engine.worker", "tidemill.engine.keeper", "tidemill.server.site"),
+    *("psycopg", "uvloop"),
+)
+
+
+# -- in tests ---------------------------------------------------------------------------------------
+
+
+class Born:
+    """A process of the nursery, with what a `subprocess.Popen` has."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout: IO[str] | None = None
+        self._nursery = nursery
+
+    def poll(self) -> int | None:
+        self._nursery.listen(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        give_up = None if timeout is None else time.monotonic() + timeout
+        while self.returncode is None:
+            left = 0.5 if give_up is None else min(0.5, give_up - time.monotonic())
+            if left <= 0:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            self._nursery.listen(left)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Nursery:
+    """The process that others are forked from, and those that live."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.RLock()
+        self._living: dict[int, Born] = {}
+        self._newest: Born | None = None
+        number = theirs.fileno()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.nursery", str(number)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[number],
+        )
+        theirs.close()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+    def begin(self, order: Mapping[str, Any], files: Sequence[int]) -> Born:
+        with self._lock:
+            self._newest = None
+            socket.send_fds(self._channel, [json.dumps(order).encode()], files)
+            while self._newest is None:
+                self.listen(1.0)
+            return self._newest
+
+    def listen(self, seconds: float) -> None:
+        """Take in what the nursery has to tell, waiting so long for its first word."""
+        with self._lock:
+            while select.select([self._channel], [], [], seconds)[0]:
+                told = self._channel.recv(LARGEST_ORDER)
+                assert told, f"the nursery ended with {self._process.wait()}"
+                pid, status = json.loads(told)
+                if status is None:
+                    self._newest = self._living[pid] = Born(self, pid)
+                else:
+                    self._living.pop(pid).returncode = status
+                seconds = 0.0
+
+
+_nursery: Nursery | None = None
+
+
+def begin(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: IO[Any] | None = None,
+    stdout: IO[Any] | None = None,
+    stderr: IO[Any] | None = None,
+    new_session: bool = False,
+) -> Born:
+    """Begin `python -m MODULE ARGUMENTS`. Without files its input is empty, and its output a pipe, of errors too."""
+    global _nursery
+    if _nursery is None:
+        _nursery = Nursery()
+    order = {"module": module, "argv": list(arguments), "cwd": str(cwd), "env": dict(env), "session": new_session}
+    with contextlib.ExitStack() as stack:
+        reading = None
+        if stdin is None:
+            stdin = stack.enter_context(open(os.devnull, "rb"))
+        if stdout is None:
+            reading, writing = os.pipe()
+            stdout = stack.enter_context(os.fdopen(writing, "wb"))
+        files = [each.fileno() for each in (stdin, stdout, stderr or stdout)]
+        born = _nursery.begin(order, files)
+    if reading is not None:
+        born.stdout = os.fdopen(reading, encoding="utf-8", errors="replace")
+    return born
+
+
+# -- in the nursery ---------------------------------------------------------------------------------
+
+
+class Order(NamedTuple):
+    """What a process that has just been forked is to become."""
+
+    module: str
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    session: bool
+
+
+def serve(channel: socket.socket) -> Order | None:
+    """Fork whenever asked to. Returns in each of the children, and when nobody can ask any more."""
+    waking, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken)
+    while True:
+        ready = select.select([channel, waking], [], [])[0]
+        if waking in ready:
+            os.read(waking, 4096)
+            _tell_ends(channel)
+        if channel not in ready:
+            continue
+        said, files, _, _ = socket.recv_fds(channel, LARGEST_ORDER, 3)
+        if not said:
+            return None
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for each in (channel.detach(), waking, woken):
+                os.close(each)
+            for number, file in enumerate(files):
+                os.dup2(file, number)
+                os.close(file)
+            return Order(**json.loads(said))
+        for file in files:
+            os.close(file)
+        channel.send(json.dumps([pid, None]).encode())
+
+
+def _tell_ends(channel: socket.socket) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            channel.send(json.dumps([ended[0], os.waitstatus_to_exitcode(ended[1])]).encode())
+
+
+def become(order: Order) -> None:
+    """Go on as `python -m MODULE` would have begun."""
+    if order.session:
+        os.setsid()
+    os.chdir(order.cwd)
+    os.environ.clear()
+    os.environ.update(order.env)
+    random.seed()
+    sys.path[0] = order.cwd
+    sys.argv = ["", *order.argv]
+    runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    for name in IMPORTED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()
+    order = serve(socket.socket(fileno=int(sys.argv[1])))
+    if order is not None:
+        become(order)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A folder of workflow files: what is in force of it, whatever becomes of its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.pipelines import put
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.workflows.folder import WorkflowFolder, read_folder
+from tidemill.pipelines.workflows.load import Loaded
+
+
+def flow(name: str, output: str | None = None) -> str:
+    stages = [
+        {"id": "source", "type": "source", "pattern": "in/{id}.txt"},
+        {"id": "made", "type": "transform", "input": "source", "pattern": f"{output or name}/{{id}}.txt",
+         "node": {"typeId": "transform", "data": {"expression": "$.source.content"}}},
+    ]  # fmt: skip
+    return json.dumps({"name": name, "mode": "pipeline", "stateRoot": "states", "stages": stages})
+
+
+DAG = json.dumps({"name": "nightly", "nodes": [{"name": "a", "task": "etl.extract"}]})
+HOOK = json.dumps({"mode": "trigger", "nodes": [{"id": "a", "typeId": "set", "data": {"x": 1}}]})
+
+
+def test_only_what_has_changed_is_read_anew(tmp_path: Path) -> None:
+    put(tmp_path, {"a.json": flow("a"), "team/b.json": flow("b"), "hook.json": HOOK, "dag.json": DAG, ".c.json": "{"})
+    folder = WorkflowFolder(tmp_path)
+    assert folder.refresh()
+    assert (set(folder.pipelines), set(folder.triggers), folder.errors) == ({"a", "b"}, {"hook"}, {})
+    assert not folder.refresh()
+    before = dict(folder.pipelines)
+    put(tmp_path, {"a.json": flow("a", "elsewhere")})
+    assert folder.refresh()
+    assert folder.pipelines["b"] is before["b"]
+    assert folder.pipelines["a"].stages["made"].output.text == "elsewhere/{id}.txt"
+    (tmp_path / "team/b.json").unlink()
+    folder.refresh()
+    assert set(folder.pipelines) == {"a"}
+
+
+def test_what_does_not_go_together_waits_until_it_does(tmp_path: Path) -> None:
+    put(tmp_path, {"a.json": flow("a")})
+    folder = WorkflowFolder(tmp_path)
+    folder.refresh()
+    first = folder.pipelines["a"]
+    put(tmp_path, {"b.json": flow("b", "a"), "c.json": flow("a", "c"), "d.json": "[1"})
+    folder.refresh()
+    assert folder.pipelines == {"a": first}
+    assert ["both write" in folder.errors["b.json"], "two files declare" in folder.errors["c.json"]] == [True, True]
+    assert "not JSON" in folder.errors["d.json"]
+    put(tmp_path, {"a.json": "{"})
+    folder.refresh()
+    assert folder.pipelines == {"a": first}
+    assert folder.errors_of("a") == [folder.errors["a.json"]]
+    # Two that change places, and a third that had no place, all at once.
+    put(tmp_path, {"a.json": flow("a", "x"), "b.json": flow("b", "a"), "c.json": flow("c"), "d.json": flow("d", "b")})
+    folder.refresh()
+    assert (set(folder.pipelines), folder.errors) == ({"a", "b", "c", "d"}, {})
+
+
+def test_what_the_program_declares_counts_and_a_folder_that_is_away_has_lost_nothing(tmp_path: Path) -> None:
+    own = Pipeline("own", root="states")
+    put(tmp_path, {"w/own.json": flow("own"), "w/a.json": flow("a")})
+    folder = WorkflowFolder(tmp_path / "w", lambda: Loaded([own], []))
+    folder.refresh()
+    assert set(folder.pipelines) == {"a"}
+    assert "the program itself declares a pipeline 'own'" in folder.errors["own.json"]
+    (tmp_path / "w").rename(tmp_path / "away")
+    assert not folder.refresh()
+    assert set(folder.pipelines) == {"a"}
+    with pytest.raises(ConfigError, match="there is no workflow file or folder"):
+        read_folder(tmp_path / "w")

@@ -1,0 +1,29 @@
+"""Plain functions in threads, with every way that they can end.
+
+A future cannot carry a `StopIteration` from a thread: whoever waits for it would wait for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
+from typing import Any
+
+
+def caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """What a call returned, or what it raised."""
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001 - to be raised again where it is waited for
+        return None, error
+
+
+async def in_thread(call: Callable[[], Any], executor: Executor | None = None) -> Any:
+    """Call in a thread, with the variables of the caller's context; returns or raises what the call did."""
+    context = copy_context()
+    result, error = await asyncio.get_running_loop().run_in_executor(executor, lambda: context.run(caught, call))
+    if error is not None:
+        raise error
+    return result

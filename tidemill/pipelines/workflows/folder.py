@@ -1,0 +1,181 @@
+"""A folder of workflow files: what they declare now, read anew when they change.
+
+    folder = WorkflowFolder("workflows")
+    folder.refresh()              whether something is different since the last time
+    folder.pipelines              by name; a pipeline whose file is as it was is the same object
+    folder.errors                 by file: why what it says is not in force
+
+A file that cannot be read, or that does not go together with the others, changes nothing: what it declared before stays
+in force. Files of folders inside count too; dags, hidden files and links are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.pipelines.model import Pipeline, check_order
+from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, form_of, load_data, read_json, together
+
+MOST_FILES = 500
+MOST_DEPTH = 4
+
+#: Tells one state of a file from another: when it was changed, its size, and which file it is.
+Signature = tuple[int, int, int]
+
+
+class Filed(msgspec.Struct, frozen=True):
+    """A file as it was last looked at, what of it is in force, and why that is not what it says."""
+
+    signature: Signature
+    loaded: Loaded
+    error: str | None = None
+
+
+class WorkflowFolder:
+    """One folder, or one file, and what is in force of it."""
+
+    def __init__(self, path: str | Path, beside: Callable[[], Loaded] = Loaded) -> None:
+        """`beside` gives what the program itself declares: nothing here may clash with it."""
+        self.path = Path(path)
+        self.pipelines: dict[str, Pipeline] = {}
+        self.triggers: dict[str, TriggerWorkflow] = {}
+        self.version = 0
+        """Grows whenever something is different."""
+        self._beside = beside
+        self._files: dict[str, Filed] = {}
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """What is wrong with files, by their names."""
+        return {name: filed.error for name, filed in self._files.items() if filed.error is not None}
+
+    def errors_of(self, pipeline: str) -> list[str]:
+        """What is wrong with the file that a pipeline in force is from."""
+        return [
+            filed.error
+            for filed in self._files.values()
+            if filed.error is not None and any(each.name == pipeline for each in filed.loaded.pipelines)
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """What in the files is not understood, and changes nothing."""
+        return [note for filed in self._files.values() for note in filed.loaded.notes]
+
+    def refresh(self) -> bool:
+        """Look at the files, and read those that have changed; returns whether something is different."""
+        found = dict(self._scan())
+        if found == {name: filed.signature for name, filed in self._files.items()}:
+            return False
+        if not found and not self.path.exists():
+            return False  # A folder that cannot be seen has not lost its files.
+        # One that did not go together with another may do so now.
+        new = [
+            name
+            for name, signature in found.items()
+            if (known := self._files.get(name)) is None or known.signature != signature or known.error is not None
+        ]
+        files = {name: filed for name, filed in self._files.items() if name in found}
+        self._files = self._taken(files, {name: found[name] for name in new})
+        now = together(filed.loaded for filed in self._files.values())
+        self.pipelines = {pipeline.name: pipeline for pipeline in now.pipelines}
+        self.triggers = {trigger.name: trigger for trigger in now.triggers}
+        self.version += 1
+        return True
+
+    def _scan(self) -> Iterator[tuple[str, Signature]]:
+        if not self.path.is_dir():
+            if self.path.exists():
+                yield self.path.name, _signature(self.path)
+            return
+        count = 0
+        for place, folders, names in os.walk(self.path):
+            inside = Path(place).relative_to(self.path)
+            folders[:] = sorted(each for each in folders if not each.startswith("."))
+            if len(inside.parts) == MOST_DEPTH:
+                folders.clear()
+            for name in sorted(names):
+                file = Path(place) / name
+                if name.endswith(".json") and not name.startswith(".") and not file.is_symlink():
+                    count += 1
+                    if count > MOST_FILES:
+                        return
+                    try:
+                        yield (inside / name).as_posix(), _signature(file)
+                    except OSError:
+                        continue  # It is gone again.
+
+    def _taken(self, files: dict[str, Filed], new: Mapping[str, Signature]) -> dict[str, Filed]:
+        """Files with the new ones among them: all at once if they go together, else those of them that do."""
+        read: dict[str, Loaded | TidemillError] = {name: self._read(name) for name in new}
+        fine = {name: Filed(new[name], one) for name, one in read.items() if isinstance(one, Loaded)}
+        try:
+            self._check({**files, **fine}.values())
+            files = {**files, **fine}
+            fine = {}
+        except ConfigError:
+            pass  # Found out one by one below.
+        for name, filed in fine.items():
+            try:
+                self._check({**files, name: filed}.values())
+                files = {**files, name: filed}
+            except ConfigError as error:
+                read[name] = error
+        for name, one in read.items():
+            if isinstance(one, TidemillError):
+                before = files[name].loaded if name in files else Loaded()
+                files = {**files, name: Filed(new[name], before, str(one))}
+        return dict(sorted(files.items()))
+
+    def _read(self, name: str) -> Loaded | TidemillError:
+        file = self.path / name if self.path.is_dir() else self.path
+        try:
+            data = read_json(file)
+            if file != self.path and (not isinstance(data, Mapping) or form_of(data) is None):
+                return Loaded()  # It is something else.
+            return load_data(data, file)
+        except TidemillError as error:
+            return error
+
+    def _check(self, files: Iterable[Filed]) -> None:
+        """An error if these do not go together, or not with what the program declares."""
+        now, own = together(filed.loaded for filed in files), self._beside()
+        _check_names("pipeline", [each.name for each in now.pipelines], [each.name for each in own.pipelines])
+        _check_names("workflow", [each.name for each in now.triggers], [each.name for each in own.triggers])
+        check_order(stage for pipeline in [*own.pipelines, *now.pipelines] for stage in pipeline.stages.values())
+
+
+def read_folder(path: str | Path) -> WorkflowFolder:
+    """A folder, or a file, whose files are all in force; an error if one is not."""
+    folder = WorkflowFolder(path)
+    if not folder.path.exists():
+        raise ConfigError(f"there is no workflow file or folder {path}")
+    folder.refresh()
+    for error in folder.errors.values():
+        raise ConfigError(error)
+    if not folder.pipelines and not folder.triggers:
+        raise ConfigError(f"{path} holds no workflow")
+    return folder
+
+
+def _check_names(what: str, names: Iterable[str], own: Collection[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigError(f"two files declare a {what} {name!r}: give one of them another name")
+        if name in own:
+            raise ConfigError(
+                f"the program itself declares a {what} {name!r}, and that one counts: "
+                "give this one another name, or take it out of the program"
+            )
+        seen.add(name)
+
+
+def _signature(file: Path) -> Signature:
+    about = file.stat()
+    return about.st_mtime_ns, about.st_size, about.st_ino

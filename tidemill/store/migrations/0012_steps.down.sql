@@ -1,0 +1,2 @@
+DROP TABLE tidemill.run_log;
+DROP TABLE tidemill.state_mark;

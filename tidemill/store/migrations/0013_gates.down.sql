@@ -1,0 +1,1 @@
+DROP INDEX tidemill.job_gated;

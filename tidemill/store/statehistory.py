@@ -1,0 +1,48 @@
+"""What has become of states: their builds so far, and everything that is known of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+
+from tidemill.store.database import Database
+
+_SOME_BUILDS = 5000
+
+LIST_BUILDS = """
+SELECT * FROM tidemill.state_build
+WHERE pipeline = $1 AND ($2::text IS NULL OR stage = $2) AND ($3::text IS NULL OR entity = $3)
+ORDER BY at DESC LIMIT $4
+"""
+SHOW_STATE = "SELECT * FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = $3"
+SHOW_FAILURE = "SELECT * FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = $3"
+FORGET_BUILDS = """
+DELETE FROM tidemill.state_build WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM tidemill.state_build WHERE at < now() - make_interval(days => $1) LIMIT 5000))
+RETURNING 1
+"""
+
+
+async def list_builds(
+    database: Database, pipeline: str, stage: str | None = None, entity: str | None = None, *, limit: int = 50
+) -> list[asyncpg.Record]:
+    """The newest builds."""
+    return await database.fetch(LIST_BUILDS, pipeline, stage, entity, limit)
+
+
+async def show_state(database: Database, pipeline: str, stage: str, entity: str) -> dict[str, Any] | None:
+    """Everything that is known of a state."""
+    row = await database.fetchrow(SHOW_STATE, pipeline, stage, entity)
+    return None if row is None else dict(row)
+
+
+async def show_failure(database: Database, pipeline: str, stage: str, entity: str) -> dict[str, Any] | None:
+    row = await database.fetchrow(SHOW_FAILURE, pipeline, stage, entity)
+    return None if row is None else dict(row)
+
+
+async def forget_builds(database: Database, *, keep_days: int) -> None:
+    """Forget builds that are older than this, some at a time."""
+    while len(await database.fetch(FORGET_BUILDS, keep_days)) == _SOME_BUILDS:
+        continue
