@@ -194,7 +194,7 @@ class _Ours:
     """Our pipeline on a folder of fresh inputs and an empty database, for as long as the block lasts."""
 
     def __init__(self, server: Server, count: int) -> None:
-        self._database = server.database("ours")
+        self._database = server.database(f"ours_{count}")  # others may be in use meanwhile
         self._count = count
 
     def __enter__(self) -> Ours:

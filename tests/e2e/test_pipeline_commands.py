@@ -41,6 +41,7 @@ app.pipeline(blog)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = make_folder(tmp_path_factory.mktemp("blog"), APP)
     put(made / "states", {"logs/2026-01-15.txt": "fair", "logs/2026-01-16.txt": "bad", "logs/2026-01-17.txt": "calm"})
+    ok(made, "db", "migrate")  # whichever test comes first
     return made
 
 

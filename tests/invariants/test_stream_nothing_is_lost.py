@@ -26,6 +26,20 @@ async def tables(database: Database) -> Database:
     return database
 
 
+async def all_at_work(tables: Database, engines: int) -> int:
+    """Publish until that many engines have worked on something: nobody runs out before. How many were sent."""
+    sent = 0
+
+    async def are_at_work() -> bool:
+        nonlocal sent
+        await publish(tables, "posts", [{"number": sent + each, "seconds": 0.02} for each in range(25)])
+        sent += 25
+        return await value(tables, "SELECT count(DISTINCT pid) >= $1 FROM work", engines)
+
+    await eventually(are_at_work, interval=0.1)
+    return sent
+
+
 async def test_nothing_is_dispatched_before_the_models_are_loaded(tables: Database, database_url: str) -> None:
     await publish(tables, "posts", [{"number": number} for number in range(50)])
     async with stream_process(database_url, stream_loads_for=0.5):
@@ -56,14 +70,15 @@ async def test_an_engine_that_falls_silent_is_killed_and_its_messages_go_to_anot
 ) -> None:
     """Stopped as it is, it neither answers nor ends: nothing but its silence tells that it is wedged."""
     async with stream_process(database_url, stream_silence=3) as stream:
-        wedged = (await eventually(lambda: len(stream.engines()) == 2 and stream.engines()))[0]
+        sent = await all_at_work(tables, 2)
+        wedged = stream.engines()[0]
         wedged.suspend()
-        await publish(tables, "posts", [{"number": number} for number in range(100)])
+        await publish(tables, "posts", [{"number": sent + number} for number in range(100)])
         await all_read(tables, "posts")
         await eventually(lambda: "ENGINE SILENT" in stream.said)
         await eventually(lambda: not wedged.is_running() or wedged.status() == psutil.STATUS_ZOMBIE)
         assert stream.process.poll() is None
-    assert sorted(set(await worked_on(tables))) == list(range(100))
+    assert sorted(set(await worked_on(tables))) == list(range(sent + 100))
 
 
 async def test_a_message_that_kills_engines_is_given_up_and_the_others_are_not(
@@ -95,18 +110,9 @@ async def test_a_dead_dispatcher_is_started_again_and_loses_nothing(tables: Data
 async def test_two_dispatchers_share_the_work_and_one_takes_over_from_the_other(
     tables: Database, database_url: str
 ) -> None:
-    sent = 0
-
-    async def both_have_worked() -> bool:
-        """Two engines each: a third one at work is the other dispatcher's. Neither ever runs out of messages."""
-        nonlocal sent
-        await publish(tables, "posts", [{"number": sent + each, "seconds": 0.02} for each in range(25)])
-        sent += 25
-        return await value(tables, "SELECT count(DISTINCT pid) > 2 FROM work")
-
     brief = {"stream_lease": 2}
     async with stream_process(database_url, **brief) as left, stream_process(database_url, **brief) as right:
-        await eventually(both_have_worked)
+        sent = await all_at_work(tables, 3)  # of two each: the other dispatcher's as well
         await publish(tables, "posts", [{"number": sent + each, "seconds": 0.02} for each in range(500)])
         left.process.kill()
         await all_read(tables, "posts")

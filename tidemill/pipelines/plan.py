@@ -7,6 +7,7 @@ yet: its consumers wait for it, since an identical result would leave them fresh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 
 import msgspec
 
@@ -117,7 +118,7 @@ class _Look:
             fresh, left = self._at_a_glance(paths[self.stage.inputs[0].pattern], seen)
         if left is None:
             left = entities_of(self.stage, paths) if only is None else self._some(only, paths)
-        for entity, inputs in left:
+        for entity, inputs in sorted(left, key=itemgetter(0)):  # not as the disk happens to list them
             seen.add(entity)
             fresh += self._carefully(entity, inputs)
         above = self.stage.options.approve_above
