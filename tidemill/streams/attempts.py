@@ -47,8 +47,8 @@ class Attempts:
         try:
             async with self._database.acquire() as connection:
                 await store.forget_attempts(self._database, connection, self._stream, over)
-        except Exception as error:
-            self._over += over
+        except BaseException as error:
+            self._over += over  # also when cancelled: the last words forget them
             if not is_passing(error):
                 raise
 

@@ -68,8 +68,8 @@ class RetryFeeder:
             async with self._database.acquire() as connection:
                 await store.drop_parked(self._database, connection, over)
             self._held.difference_update(over)
-        except Exception as error:
-            self._over += over
+        except BaseException as error:
+            self._over += over  # also when cancelled: they are dropped with the last words
             if not is_passing(error):
                 raise
 
