@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,15 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support import eventually
+from tests.support import eventually, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.engine.load import load_module
 from tidemill.store.database import Database
 from tidemill.store.streams import RENEW_PARKED, DeadFilter, claim_parked, replay_dead
 from tidemill.streams import Batch, Plan, PostgresSource, Stream, task
+from tidemill.streams.message import Delivery
+from tidemill.streams.retries import RetryFeeder
 
 ONCE = retry(1)
 
@@ -155,3 +158,31 @@ async def test_kept_messages_that_were_claimed_in_an_answer_that_never_came_are_
     assert [row["id"] for row in await database.fetch(RENEW_PARKED, me, 60.0, [known["id"]])] == [known["id"]]
     again = await claim_parked(database, "s", uuid4(), most=2, lease=60.0)
     assert [row["id"] for row in again] == [unknown["id"]]
+
+
+async def test_what_a_cancelled_flush_was_dropping_is_dropped_by_the_next(
+    database: Database, database_url: str
+) -> None:
+    """A dispatcher that ends cancels its flushes: an attempt that is over must not be made again by the next one."""
+    await database.fetch(
+        "INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, payload) "
+        "VALUES ('s', 'posts', '0:1', now() + interval '1 hour', 1, now(), '')"
+    )
+    row = await value(database, "SELECT id FROM tidemill.stream_retry")
+    async with running_stream(stream_of(Noting), database_url) as dispatcher:
+        feeder = RetryFeeder(database, dispatcher)
+        feeder.ack(Delivery(b"", 1, retry_row=row))
+        async with database.transaction() as other:
+            await other.execute("SELECT FROM tidemill.stream_retry FOR UPDATE")
+            flushing = asyncio.create_task(feeder.flush())
+            await eventually(lambda: value(database, WAITING))
+            flushing.cancel()
+            await asyncio.wait([flushing])
+        await feeder.give_back([])
+    assert await value(database, "SELECT count(*) FROM tidemill.stream_retry") == 0
+
+
+WAITING = """
+SELECT count(*) > 0 FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%stream_retry%'
+"""
