@@ -1,4 +1,4 @@
-"""Fixtures for the tests that need a server of the machine's own."""
+"""Fixtures for the tests that need a server or a broker of the machine's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.external import External, external_server
+from tests.support.brokers import Kafka, require_kafka
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +15,15 @@ def external() -> Iterator[External]:
     """Debian's PostgreSQL on a loopback port, with a password; shared by the tests that need it."""
     with external_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Kafka]:
+    """A broker that is started for the tests of one file."""
+    require_kafka()
+    broker = Kafka()
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.close()

@@ -7,14 +7,14 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import AppProcess, eventually, value
-from tests.support.brokers import Kafka, require_kafka
+from tests.support.brokers import Kafka
 from tests.support.watched import TOPIC, WATCHED, heat_monitor, lines, open_triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import ConfigError
@@ -28,17 +28,6 @@ pytestmark = pytest.mark.timeout(240)
 OLD_BROKER = {"api.version.request": False, "broker.version.fallback": "0.9.0.1"}
 
 Send = Callable[[Sequence[dict[str, Any]], int | None], None]
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    require_kafka()
-    broker = Kafka()
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.close()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import eventually
-from tests.support.pipelines import put, tree
+from tests.support.pipelines import books, put, tree
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.clock import SYSTEM_CLOCK
@@ -282,16 +282,7 @@ async def test_hosts_whose_clocks_differ_agree_on_when_to_try_again(
 
 
 async def test_one_state_may_become_many_and_many_one(tmp_path: Path, database: Database) -> None:
-    pipeline = Pipeline("books", root=tmp_path)
-
-    @pipeline.stage(input="book/{id}.txt", output="page/{id}/{n:int}.txt", scatter=True, in_process=True)
-    def pages(entity, text):
-        return dict(enumerate(text.split("|"), 1))
-
-    @pipeline.stage(input="page/{id}/{n:int}.txt", output="count/{id}.txt", collect="n", in_process=True)
-    def count(entity, files):
-        return str(len(files))
-
+    pipeline = books(tmp_path)
     put(tmp_path, {"book/a.txt": "x|y", "book/b.txt": "z"})
     assert (await run_once(Driver(database, pipeline))).steps == []
     assert tree(tmp_path)["page/a/2.txt"] == "y"

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.support import eventually, value
-from tests.support.brokers import HASTY_KAFKA, OLD_KAFKA, Kafka, Nats, Redis, require_kafka, require_nats, require_redis
+from tests.support.brokers import HASTY_KAFKA, OLD_KAFKA, Kafka, Nats, Redis, require_nats, require_redis
 from tests.support.stream_app import TABLES
 from tests.support.streams import running_stream, stream_process, worked_on
 from tidemill.core.retry import retry
@@ -44,17 +44,6 @@ class Place:
         kinds = {"kafka": KafkaSource, "nats": NatsSource, "redis": RedisSource}
         options = {name: text for name, text in self.options.items() if name != "type"}
         return kinds[self.options["type"]](**{"eligibilities": frozenset({"record"}), **options, **more})
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[Kafka]:
-    require_kafka()
-    broker = Kafka()
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.close()
 
 
 @pytest.fixture(scope="module")

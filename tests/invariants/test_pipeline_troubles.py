@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pipelines import held, look, put, tree, update, wanted
+from tests.support.pipelines import books, held, look, put, tree, update, wanted
 from tests.support.projects import Project
 from tidemill.pipelines import SKIP, File, Pipeline, reasons
 from tidemill.pipelines.driver import Driver, run_once
@@ -267,16 +267,7 @@ async def test_a_state_that_its_stage_makes_nothing_of_is_no_failure_and_is_not_
 
 
 async def test_what_a_state_is_made_of_no_more_is_taken_away(tmp_path: Path, database: Database) -> None:
-    pipeline = Pipeline("books", root=tmp_path)
-
-    @pipeline.stage(input="book/{id}.txt", output="page/{id}/{n:int}.txt", scatter=True, in_process=True)
-    def pages(entity, text):
-        return dict(enumerate(text.split("|"), 1))
-
-    @pipeline.stage(input="page/{id}/{n:int}.txt", output="count/{id}.txt", collect="n", in_process=True)
-    def count(entity, files):
-        return str(len(files))
-
+    pipeline = books(tmp_path)
     put(tmp_path, {"book/a.txt": "x|y|z"})
     await update(database, pipeline)
     put(tmp_path, {"book/a.txt": "x|y"})

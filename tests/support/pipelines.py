@@ -85,3 +85,18 @@ def wanted(plan: Plan) -> dict[str, str]:
 def held(plan: Plan) -> dict[str, str]:
     """The states that a plan holds back, and why."""
     return {f"{step.stage.name}/{step.entity}": type(step.reason).__name__ for step in plan.holds}
+
+
+def books(root: Path) -> Pipeline:
+    """One state becomes many, and many one: books have pages, which are counted."""
+    pipeline = Pipeline("books", root=root)
+
+    @pipeline.stage(input="book/{id}.txt", output="page/{id}/{n:int}.txt", scatter=True, in_process=True)
+    def pages(entity, text):
+        return dict(enumerate(text.split("|"), 1))
+
+    @pipeline.stage(input="page/{id}/{n:int}.txt", output="count/{id}.txt", collect="n", in_process=True)
+    def count(entity, files):
+        return str(len(files))
+
+    return pipeline
