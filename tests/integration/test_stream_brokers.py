@@ -124,8 +124,10 @@ async def redis_place(broker: Redis) -> Place:
 
     async def send(payloads: list[bytes]) -> None:
         client = Client.from_url(broker.url)
-        for payload in payloads:
-            await client.xadd(key, {"payload": payload})
+        async with client.pipeline(transaction=False) as pipe:
+            for payload in payloads:
+                pipe.xadd(key, {"payload": payload})
+            await pipe.execute()
         await client.aclose()
 
     await send([b'{"number": -100}', b'{"number": -101}'])

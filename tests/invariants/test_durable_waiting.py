@@ -195,6 +195,8 @@ async def test_a_wait_ends_at_its_time_though_the_run_was_released_or_its_owner_
         assert await timer_due(database, runs[0]) == due
     await let_time_pass(database, runs[0])
     async with running_keeper(app):
+        # The question may be asked once more before its time is noticed, and with it the hour is set again.
+        await eventually(lambda: let_time_pass(database, runs[0]))
         assert await runs[0].result(timeout=60) == "nobody came"
         await runs[1].send_event(Go(word="now"))
         assert await runs[1].result(timeout=60) == "somebody came"
@@ -324,9 +326,10 @@ async def has_asked(database: Database, run: RunHandle) -> bool:
     return any(b'"asked"' in row["data"] for row in rows)
 
 
-async def let_time_pass(database: Database, run: RunHandle) -> None:
-    """Make a run's timers due, as if the hour that they were set to had passed."""
-    await database.fetch("UPDATE tidemill.inbox SET due_at = now() WHERE run_id = $1 AND timer IS NOT NULL", run.id)
+async def let_time_pass(database: Database, run: RunHandle) -> bool:
+    """Make a run's timers due, as if the hour that they were set to had passed; whether it had none any more."""
+    past = "UPDATE tidemill.inbox SET due_at = now() WHERE run_id = $1 AND timer IS NOT NULL RETURNING id"
+    return not await database.fetch(past, run.id)
 
 
 async def timer_due(database: Database, run: RunHandle) -> Mapping[str, Any] | None:

@@ -19,6 +19,7 @@ from uuid import uuid4
 import structlog
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.ending import end
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.meter import Reporter as Counting
 from tidemill.store import streams as store
@@ -160,7 +161,7 @@ class Dispatcher:
         self.draining = True
         self.policy.taking = False
         self.asking.closed = True
-        await _cancel(self._feeders)
+        await end(self._feeders)
         began = told = time.monotonic()
         hurry = asyncio.create_task(self._stop_now.wait())
         try:
@@ -192,11 +193,11 @@ class Dispatcher:
         finished = not self.policy.unfinished
         if self._timer is not None:
             self._timer.cancel()
-        await _cancel(self._feeders)
+        await end(self._feeders)
         engines, others = helpers[:1], helpers[1:]
         await self.engines.stop(STOP_ENGINES if finished else 0.0)
-        await _cancel(engines)
-        await _cancel([*others, *self._storing])
+        await end(engines)
+        await end([*others, *self._storing])
         back = self.policy.give_back()
         for index, tap in enumerate(self.taps):
             tap.nack([each for each in back if each.source == index and each.retry_row is None])
@@ -450,13 +451,6 @@ def _work(ticket: int, delivery: Delivery) -> Work:
         delivery.plans,
     )
     return Work(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, extra)
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
 
 
 def _raise_failed(tasks: Sequence[asyncio.Task[None]]) -> None:

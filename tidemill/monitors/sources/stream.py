@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.engine.ending import end
 from tidemill.monitors.sources.base import Incoming, Page, SourceError, read_message
 from tidemill.store.database import Database
 
@@ -58,8 +59,7 @@ class StreamSource:
 
     async def close(self) -> None:
         if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.wait([self._polling])
+            await end([self._polling])
             self._polling = None
         if self._tap is not None:
             tap, self._tap = self._tap, None
@@ -82,7 +82,7 @@ class StreamSource:
 
     async def _poll(self) -> list[Any]:
         """The next messages; a poll that is still waiting is kept for the next time, so that it loses nothing."""
-        polling = self._polling = self._polling or asyncio.ensure_future(self._tap.poll(self._page))
+        polling = self._polling = self._polling or asyncio.create_task(self._tap.poll(self._page))
         done, _ = await asyncio.wait([polling], timeout=self._wait)
         if not done:
             return []

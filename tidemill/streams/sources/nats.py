@@ -13,6 +13,7 @@ from typing import Any, Literal
 import structlog
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.ending import end
 from tidemill.store.database import Executor
 from tidemill.streams.message import Delivery
 from tidemill.streams.sources.base import Place, Source, SourceError
@@ -148,8 +149,7 @@ class NatsTap:
 
     async def stop(self) -> None:
         if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+            await end([self._keeping])
         await self.flush()
         for message in self._given_back:
             await message.nak()

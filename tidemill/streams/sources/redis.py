@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.ending import end
 from tidemill.store.database import Executor
 from tidemill.streams.message import Delivery
 from tidemill.streams.sources.base import Place, Source, SourceError
@@ -147,8 +148,7 @@ class RedisTap:
 
     async def stop(self) -> None:
         if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping])
+            await end([self._keeping])
         await self.flush()
         await self._client.aclose()
 
