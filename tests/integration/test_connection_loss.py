@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -64,14 +65,28 @@ async def test_all_jobs_finish_although_every_connection_is_cut_again_and_again(
     assert set(runs) == set(range(600))
 
 
-async def test_a_connection_cut_while_idle_costs_the_next_enqueue_nothing(app: App, cutter) -> None:
+async def test_a_connection_cut_while_idle_costs_the_next_enqueue_nothing(app: App, cutter, database_url: str) -> None:
     @app.task
     async def work() -> None: ...
 
+    async def cut_for_good() -> None:
+        connection = await asyncpg.connect(database_url, server_settings={"application_name": "the cutter"})
+        while await connection.fetchval(CUT_ALL):
+            pass
+        await connection.close()
+
+    def hold_the_loop() -> None:
+        thread = threading.Thread(target=lambda: asyncio.run(cut_for_good()))
+        thread.start()
+        thread.join()
+
     refs = [await app.enqueue(work)]
-    for pause in (False, True) * 15:
-        await cutter.fetchval(CUT_ALL)
-        if pause:
+    for moment in ("now", "a turn later", "unheard") * 10:
+        if moment == "unheard":
+            hold_the_loop()  # The server's end is closed, and nobody here has had time to notice.
+        else:
+            await cutter.fetchval(CUT_ALL)
+        if moment == "a turn later":
             await asyncio.sleep(0)  # The server's last words may or may not have been read.
         refs.append(await app.enqueue(work))
     stored = await cutter.fetch("SELECT id FROM tidemill.job")

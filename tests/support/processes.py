@@ -82,7 +82,8 @@ class AppProcess:
 
     def _ready_line(self) -> str | None:
         assert self.exit_status is None, f"the process ended with {self.exit_status}:\n{self.said}"
-        return next((line for line in self.said.splitlines() if line.startswith("READY ")), None)
+        said = self.said.splitlines(keepends=True)
+        return next((line for line in said if line.startswith("READY ") and line.endswith("\n")), None)
 
 
 @asynccontextmanager

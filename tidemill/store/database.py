@@ -326,11 +326,12 @@ def is_away(error: BaseException) -> bool:
 def left_nothing(error: BaseException) -> bool:
     """Whether the connection broke in a way that proves that nothing was stored: it is safe to do it again.
 
-    Either the driver refused to send the statement, or the server ended the session instead of answering it.
+    Either the driver or the system refused to send the statement, or the server ended the session instead of
+    answering it.
     """
     if isinstance(error, asyncpg.InternalClientError):
         return is_away(error)
-    return isinstance(error, asyncpg.AdminShutdownError) or isinstance(error.__cause__, asyncpg.AdminShutdownError)
+    return any(isinstance(each, asyncpg.AdminShutdownError | BrokenPipeError) for each in (error, error.__cause__))
 
 
 def is_full(error: BaseException) -> bool:
