@@ -13,7 +13,7 @@ demo: $(READY) $(CONSOLE)
 	$(BIN)/tidemill up examples/demo/app.py --directory .tidemill/demo
 
 test: $(TOOLS) $(WEIGHTS) $(CONSOLE)
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

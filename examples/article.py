@@ -1,7 +1,7 @@
 """A durable workflow that waits for a person: written, approved or not, published.
 
 python examples/article.py               everything in this process, then the end
-tidemill up examples/article.py          the same as a service; then, in a second terminal:
+tidemill up examples/article.py          # the same as a service; then, in a second terminal:
 tidemill runs
 tidemill send r1 Approved '{"ok": true}' --app examples/article.py
 """

@@ -1,7 +1,7 @@
 """A dag with a map, a condition and a person in the loop; the dag itself is in nightly.yaml.
 
 python examples/dag.py                   everything in this process, then the end
-tidemill up examples/dag.py              the same as a service; then, in a second terminal:
+tidemill up examples/dag.py              # the same as a service; then, in a second terminal:
 tidemill dag start nightly --app examples/dag.py --args '{"day": "monday"}'
 tidemill dag inputs
 tidemill dag submit r1 approve '{"answer": "yes"}'

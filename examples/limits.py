@@ -32,7 +32,7 @@ async def call_api(page: int) -> float:
 
 async def main() -> None:
     async with app.running(concurrency=20):
-        first = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1", delay="200ms")
+        first = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1", delay="2s")
         second = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1")
         print(f"the second is the first: {second.id == first.id}, created: {second.created}")
 

@@ -53,26 +53,28 @@ def read(*values: tuple[str, float]) -> None:
             file.write(json.dumps({"id": id, "at": time.time(), "machine": machine, "celsius": celsius}) + "\n")
 
 
-async def until(count: int) -> list[Any]:
-    """The alerts, once there are so many."""
+async def until(count: int, *triggers: str) -> list[Any]:
+    """The alerts of some triggers, once there are so many."""
     database = await app._reach()
-    while len(rows := await list_alerts(database, "machines")) < count:
+    while True:
+        rows = [row for row in await list_alerts(database, "machines") if row["trigger"] in triggers]
+        if len(rows) >= count:
+            return sorted(rows, key=lambda row: row["trigger"])
         await asyncio.sleep(0.02)
-    return rows
 
 
 async def main() -> None:
     async with app.running():
         read(("press", 70), ("oven", 85), ("oven", 104))
-        for alert in sorted(await until(2), key=lambda row: row["trigger"]):
+        for alert in await until(2, "hot", "peak"):
             print(f"{alert['entity']}: {alert['trigger']}")
-        hot = next(row["id"] for row in await until(2) if row["trigger"] == "hot")
-        await ack_alerts(await app._reach(), [hot], by="ann", at=time.time())
+        (hot,) = await until(1, "hot")
+        await ack_alerts(await app._reach(), [hot["id"]], by="ann", at=time.time())
         read(("oven", 60))
-        while any(row["trigger"] == "hot" and row["resolved_at"] is None for row in await until(2)):
+        while any(row["resolved_at"] is None for row in await until(1, "hot")):
             await asyncio.sleep(0.02)
         print("oven: no longer hot")
-        print("silent:", ", ".join(sorted({row["entity"] for row in await until(4) if row["trigger"] == "silent"})))
+        print("silent:", ", ".join(sorted({row["entity"] for row in await until(2, "silent")})))
 
 
 if __name__ == "__main__":

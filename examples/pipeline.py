@@ -1,7 +1,7 @@
 """A pipeline: notes become titles, and all titles of a month become an index. Only what is out of date is made.
 
 python examples/pipeline.py                   everything in this process, then the end
-tidemill pipeline run examples/pipeline.py    the same, kept up to date until it is stopped
+tidemill pipeline run examples/pipeline.py    # the same, kept up to date until it is stopped
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The smallest application: one task, one schedule.
 
 python examples/receipts.py              everything in this process, then the end
-tidemill up examples/receipts.py         the same tasks as a service, in several processes
+tidemill up examples/receipts.py         # the same tasks as a service, in several processes
 tidemill enqueue examples/receipts.py send_receipt '{"order_id": 7}'
 """
 

@@ -1,7 +1,7 @@
 """A stream: orders from two topics through plans, with a retry, a dead letter and a job that a message leads to.
 
 python examples/stream.py                 everything in this process, then the end
-tidemill up examples/stream.py            the same as a service, with engines in processes of their own
+tidemill up examples/stream.py            # the same as a service, with engines in processes of their own
 tidemill stream status
 """
 
@@ -11,11 +11,13 @@ from tidemill import App
 from tidemill.streams import Filtered, Plan, PostgresSource, Stream, task
 
 app = App("orders")
+receipts: set[int] = set()
 
 
 @app.task
 async def send_receipt(order: int) -> None:
     print(f"receipt for order {order}")
+    receipts.add(order)
 
 
 class Check(Plan, eligibility="check"):
@@ -55,7 +57,7 @@ async def main() -> None:
         await app.streams.publish_many("shop", [{"order": 3, "items": [4]}, {"order": 4, "items": [-9]}])
         while True:
             sources = [source for status in await app.streams.status("orders") for source in status["sources"]]
-            if sum(source["done"] + source["dead"] for source in sources) == 4:
+            if sum(source["done"] + source["dead"] for source in sources) == 4 and receipts == {1, 3}:
                 break
             await asyncio.sleep(0.1)
         for source in sources:

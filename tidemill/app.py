@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
-from tidemill.core.duration import Duration, parse_duration, parse_rate
+from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Origin, check_name
 from tidemill.core.page import Page
@@ -235,12 +235,7 @@ class App(Shapes):
 
         `burst` is how many may start at once after a quiet time; a tenth of a second's worth if not given.
         """
-        per_second = None if rate is None else parse_rate(rate, what=f"rate of queue {name}")
-        if per_second is not None and burst is None:
-            burst = max(1.0, per_second / 10)
-        if burst is not None and burst < 1:
-            raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start")
-        self.limits[check_name("queue", name)] = QueueLimit(name, per_second, burst)
+        self.limits[name] = QueueLimit.of(name, rate, burst)
 
     def add_page(self, page: Page, /) -> Page:
         """Declare a page of the application's own, which the server shows at `/pages/NAME/`."""

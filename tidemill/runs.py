@@ -1,4 +1,5 @@
-"""The runs of one application: which workflows it declares, and how their runs are started, found and forked."""
+"""The runs of one application: which workflows it declares, and how their runs are started, found, forked and
+answered."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import Origin, check_name
 from tidemill.core.ticks import CancelAsked
+from tidemill.dags.errors import InputRefusedError
 from tidemill.dags.handle import DagHandle
 from tidemill.dags.journal import encode_tick as encode_dag_tick
 from tidemill.dags.model import Dag, queues_of
@@ -23,18 +25,32 @@ from tidemill.engine.runstore import PostgresRuns
 from tidemill.engine.seams import Seams
 from tidemill.engine.stored import RunKind, WorkEnd
 from tidemill.engine.task import TaskBook
+from tidemill.flows.asking import answer
 from tidemill.flows.away import step_tasks
 from tidemill.flows.declared import declared
-from tidemill.flows.durable import FlowKind, child_end
+from tidemill.flows.durable import FlowKind, child_end, restore
 from tidemill.flows.events import Event, StartEvent
 from tidemill.flows.fork import fork
 from tidemill.flows.handle import RunHandle
 from tidemill.flows.journal import encode_tick
+from tidemill.flows.sending import event_tick
 from tidemill.flows.wire import encode_event
 from tidemill.flows.workflow import Workflow
+from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
-from tidemill.store.runs import Within, show_run, start_run
+from tidemill.store.runs import (
+    Within,
+    has_arrived,
+    is_asked,
+    load_run,
+    new_token,
+    send_to_run,
+    show_run,
+    start_run,
+)
 from tidemill.store.turns import NewRun
+
+TAKEN_WITHIN = 3.0  # seconds that somebody who answers a flow waits for the run to take it
 
 
 class Runs:
@@ -214,6 +230,39 @@ class Runs:
         kind = self.flow(row["workflow"])
         number = await fork(database, kind.workflow, source, at=at, origin=encode(self._origin()), event=event)
         return RunHandle(database, number)
+
+    async def submit(
+        self, database: Database, number: int, node: str, value: Any, *, by: str, key: str | None = None
+    ) -> bool:
+        """Answer what a run asks; an answer that does not count raises `InputRefusedError`, which says why.
+
+        To a flow, the answer is the event that it waits for. The same `key` again is the same answer. Returns whether
+        the run has taken it; if not, it is stored, and nobody drives the run now.
+        """
+        row = await show_run(database, number)
+        if row["kind"] == DAG_KIND:
+            return await DagHandle(database, self.dag_kind, number, created=False).submit(node, value, by=by, key=key)
+        workflow, token = self.flow(row["workflow"]).workflow, key or new_token()
+        if not await has_arrived(database, number, token):
+            _, snapshot, ticks = await load_run(database, number)
+            state = restore(workflow, snapshot, ticks)
+            asked = await is_asked(database, number, node)
+            event = answer(declared(workflow).topology, state, node, value) if asked else None
+            if event is None:
+                raise InputRefusedError(
+                    f"run r{number} does not ask {node!r}, or was answered already: `tidemill inputs --run r{number}`"
+                )
+            async with database.transaction(patience=30.0) as connection:
+                after = {"value": value, "key": token}
+                target = f"r{number} {node}"
+                await write_audit(database, connection, who=by, action="run.submit", target=target, after=after)
+            await send_to_run(database, number, event_tick(event, None, token), token=token)
+        give_up = time.monotonic() + TAKEN_WITHIN
+        while await is_asked(database, number, node):
+            if time.monotonic() > give_up:
+                return False
+            await asyncio.sleep(0.05)
+        return True
 
     def flow(self, workflow: type[Workflow] | str) -> FlowKind:
         """The declared workflow of this class or name."""

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 
@@ -113,6 +113,7 @@ class Article(Workflow):
 class Moored(HumanResponseEvent):
     quay: int
     words: str = ""
+    side: Literal["port", "starboard"]
 
 
 @app.workflow(timeout=None)
@@ -123,7 +124,7 @@ class Berth(Workflow):
     async def moor(self, ctx: Context, ev: StartEvent) -> StopEvent:
         asked = InputRequiredEvent(question=f"At which quay does {ev.ship} lie?")
         said = await ctx.wait_for_event(Moored, waiter_event=asked, timeout=3600)
-        return StopEvent(result={"quay": said.quay, "words": said.words})
+        return StopEvent(result={"quay": said.quay, "words": said.words, "side": said.side})
 
 
 class Sort(Plan, eligibility="sort"):

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from typing import Any, Literal
 import msgspec
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, ViewportSize, expect
+
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "tests" / "e2e" / "console_app.py"
@@ -69,7 +70,7 @@ CUT_OFF = """() => [...document.querySelectorAll("main button, main input, main 
   })
   .map(each => "cut off: " + (each.getAttribute("aria-label") || each.textContent || each.outerHTML).slice(0, 60))"""
 
-SETTINGS = {"TIDEMILL_LEASE": "3s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "5s"}
+SETTINGS = {"TIDEMILL_LEASE": "20s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "5s"}
 
 
 def require_browser() -> str:
@@ -113,7 +114,7 @@ class Process:
         if self._process.poll() is None:
             self._process.send_signal(sign)
         try:
-            return self._process.wait(20)
+            return self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -124,12 +125,12 @@ class Harbour:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._place = ("--directory", str(folder / "data"))
         for name in ("letters.jsonl", "readings.jsonl"):
             (folder / name).touch()
-        self._more = {"HARBOUR_LIVE": f"127.0.0.1:{_free_port()}"}
+        self._more = {"HARBOUR_LIVE": f"127.0.0.1:{free_port()}"}
         self._all = Process("up", str(APP), "--no-server", *self._place, folder=folder, more=self._more)
         self._server: Process | None = None
         wait_until(self._works, lambda: f"workers have started; said: {self._heard()}")
@@ -208,7 +209,7 @@ class Site:
     """A whole application as `tidemill up` runs it, while the block lasts."""
 
     def __init__(self, app: Path, folder: Path, *options: str) -> None:
-        self._port = _free_port()
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         words = options or ("--directory", str(folder / "data"))
         self._process = Process("up", str(app), "--port", str(self._port), *words, folder=folder)
@@ -327,7 +328,7 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched
         yield watched
     finally:
         context.close()
-    assert watched.wrong == []
+    assert watched.wrong == [], watched.wrong
 
 
 @contextlib.contextmanager
@@ -351,9 +352,3 @@ def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], time
             raise AssertionError(f"not within {timeout:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.05)
     return seen
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

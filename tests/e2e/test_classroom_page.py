@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import socket
 import threading
 import time
 import urllib.request
@@ -19,21 +18,23 @@ from playwright.sync_api import Browser, Page, expect
 
 from apps.classroom.simulator import Lesson, Production, serve
 from tests.e2e.console_support import ROOT, Process, Watched, wait_until
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.timeout(240)
 
 APP = ROOT / "apps" / "classroom" / "app.py"
 STUDENTS = 16
 WIDE, PHONE = {"width": 1360, "height": 860}, {"width": 390, "height": 844}
-#: The lesson went on for so long before anybody looks, and stands still then: nobody gets going again in the middle.
-PAST = 2400.0
+#: The lesson went on for so long, and has been over for so long when somebody looks: everybody has gone quiet, and no
+#: other alert opens or ends while a test looks on.
+PAST, OVER = 2400.0, 400.0
 
 
 class School:
     """The application at work, and the class behind it."""
 
     def __init__(self, folder: Path) -> None:
-        self.url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         port = self.url.rpartition(":")[2]
         self._process = Process("up", str(APP), "--port", port, "--directory", str(folder / "data"), folder=folder)
 
@@ -46,7 +47,7 @@ class School:
 
     def is_ready(self) -> bool:
         board = self.board()
-        return board is not None and len(board["cards"]) == STUDENTS and len(board["visits"]) > 3
+        return board is not None and len(board["cards"]) == len(board["visits"]) == STUDENTS
 
     @property
     def said(self) -> str:
@@ -58,7 +59,7 @@ class School:
 
 @pytest.fixture(scope="module")
 def school(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[School]:
-    now = time.time()
+    now = time.time() - OVER
     lesson = Lesson(STUDENTS, start=now - PAST, seed=11, now=lambda: now)
     api = serve(Production(lesson))
     threading.Thread(target=api.serve_forever, args=(0.05,), daemon=True).start()
@@ -93,8 +94,8 @@ def going(page: Page, student: str) -> Any:
 def test_a_teacher_sees_whom_to_go_to_goes_and_says_what_it_was(browser: Browser, school: School) -> None:
     lee, day = teacher(browser, school, "Ms Lee"), teacher(browser, school, "Mr Day")
     page, other = lee.page, day.page
-    first = page.locator(".visit").first
-    student = first.locator("h2 a").inner_text()
+    student = page.locator(".visit h2 a").first.inner_text()
+    first = going(page, student)
     expect(first).to_contain_text(re.compile(r"for \d+ (s|min|h)"))
     expect(first.locator(".why-line")).to_contain_text(re.compile(r"^(Stuck|Gone quiet|Replaced|Was stuck).*\.$"))
     expect(first).to_contain_text("without a change")
@@ -140,8 +141,8 @@ def test_a_teacher_sees_whom_to_go_to_goes_and_says_what_it_was(browser: Browser
 def test_a_teacher_does_it_on_a_phone(browser: Browser, school: School) -> None:
     lee = teacher(browser, school, "Ms Lee", PHONE)
     page = lee.page
-    button = page.locator(".visit").last.get_by_role("button", name="I’m going")
-    student = page.locator(".visit").last.locator("h2 a").inner_text()
+    student = page.locator(".visit h2 a").last.inner_text()
+    button = going(page, student).get_by_role("button", name="I’m going")
     box = button.bounding_box()
     assert box is not None
     assert box["height"] >= 40  # as large as a finger
@@ -254,9 +255,3 @@ def _seconds(clock: str) -> int:
     found = re.findall(r"\d+", clock)
     hours = int(found[0]) % 12 + (12 if "PM" in clock.upper() else 0) if "M" in clock.upper() else int(found[0])
     return hours * 3600 + int(found[1]) * 60 + int(found[2])
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cli_support import PATIENCE, TIDEMILL, environment
+from tests.e2e.cli_support import PATIENCE, Process, environment
 from tests.e2e.cli_support import run as tidemill
 
 APP = """
@@ -53,20 +55,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project in which everything runs, and a first run waits for its answer."""
     folder = tmp_path_factory.mktemp("press")
     (folder / "press.py").write_text(APP)
-    up = subprocess.Popen(
-        [*TIDEMILL, "up", "press.py"], cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True
-    )
-    assert up.stderr is not None
-    for line in up.stderr:
-        if "scheduler started" in line:
-            break
+    up = Process(folder, "up", "press.py")
     try:
+        up.line("scheduler started")
+        (folder / "url").write_text(up.line("serving http").split()[-1])
         started(folder, "wind")
         yield folder
+        up.signal(signal.SIGTERM)
+        assert up.wait() == 0
     finally:
-        up.terminate()
-        up.stderr.read()
-        assert up.wait(PATIENCE) == 0
+        up.close()
 
 
 def started(folder: Path, topic: str) -> str:
@@ -80,11 +78,10 @@ def started(folder: Path, topic: str) -> str:
 
 def ended(folder: Path, run: str) -> dict:
     """A run once it has ended."""
-    for _ in range(200):
-        shown = json.loads(tidemill(folder, "run", run, "--json").stdout)
-        if shown["state"] != "running":
-            return shown
-    raise AssertionError(f"{run} did not end: {shown}")
+    give_up = time.monotonic() + PATIENCE
+    while (shown := json.loads(tidemill(folder, "run", run, "--json").stdout))["state"] == "running":
+        assert time.monotonic() < give_up, f"{run} did not end: {shown}"
+    return shown
 
 
 def test_a_waiting_run_is_listed_explained_answered_and_forked(folder: Path) -> None:
@@ -108,6 +105,31 @@ def test_a_waiting_run_is_listed_explained_answered_and_forked(folder: Path) -> 
     fork = told.stdout.split()[1]
     assert tidemill(folder, "send", fork, "Approved", '{"ok": false}', "--app", "press.py").returncode == 0
     assert ended(folder, fork)["result"] == ["tides", False]
+
+
+def test_what_a_flow_asks_is_listed_and_answered_with_its_code_or_through_a_server(
+    folder: Path, tmp_path: Path
+) -> None:
+    for where, more in ((folder, ("--app", "press.py")), (tmp_path, ("--server", (folder / "url").read_text()))):
+        run = started(folder, "rain")
+        looked = more if where is tmp_path else ()
+        (asked,) = json.loads(tidemill(where, "inputs", "--run", run, "--json", *looked).stdout)
+        assert (asked["prompt"], asked["shape"], asked["workflow"]) == ("rain", "flow", "Article")
+        assert asked["schema"]["required"] == ["ok"]
+        listed = tidemill(where, "dag", "inputs", *looked).stdout
+        assert f"{run} " in listed, "it is one list, whatever it is called by"
+        if where is folder:
+            assert "say --app app.py" in tidemill(where, "submit", run, asked["node"], '{"ok": true}').stderr
+        wrong = tidemill(where, "submit", run, asked["node"], '{"ok": "perhaps"}', *more)
+        assert (wrong.returncode, "ok" in wrong.stderr) == (1, True)
+        for _ in range(2):
+            done = tidemill(where, "submit", run, asked["node"], '{"ok": true}', "--key", "first", *more)
+            assert done.stdout == f"run {run} has its answer to {asked['node']}\n", done.stderr
+        assert ended(folder, run)["result"] == ["rain", True]
+        late = tidemill(where, "submit", run, asked["node"], '{"ok": false}', *more)
+        assert "was answered already" in late.stderr
+        assert json.loads(tidemill(where, "inputs", "--run", run, "--json", *looked).stdout) == []
+    assert "there is no run 999" in tidemill(tmp_path, "inputs", "--run", "r999", *more).stderr
 
 
 def test_a_run_can_be_cancelled(folder: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_run_that_asks_is_listed_explained_and_answered(folder: Path) -> None:
 
     page = ok(folder, "run", id)
     assert "extract" in ok(folder, "dag", "show", id)
-    assert re.search(r"├─ approve +waiting .*Load 3 rows of friday\? \(within (1h|59m)", page)
+    assert re.search(r"├─ approve +waiting .*Load 3 rows of friday\? \(within (1h|5\dm)", page)
     assert re.search(r"├─ load +pending .*waits for 'approve' \(waiting for an answer\)", page)
     assert f"It waits for an answer to 'approve': tidemill dag submit {id} approve '{{\"rows\": ...}}'" in page
 
@@ -224,7 +224,7 @@ def test_a_run_that_asks_is_listed_explained_and_answered(folder: Path) -> None:
     assert (asked[0]["schema"]["required"], asked[0]["due_at"] is not None) == (["rows"], True)
     assert f"{id} " in ok(folder, "dag", "inputs", "--run", id)
     row = next(row for row in listing(folder, "dag", "runs", "--dag", "asked") if row["id"] == int(id[1:]))
-    assert (row["state"], row["asks"], row["jobs"]) == ("running", 1, 0)
+    assert (row["state"], row["asks"], row["shape"]) == ("running", 1, "dag")
 
     wrong = run(folder, "dag", "submit", id, "approve", '{"rows": "many"}')
     assert (wrong.returncode, wrong.stderr) == (
@@ -364,7 +364,9 @@ def test_without_a_keeper_that_is_said_and_nothing_is_lost(tmp_path: Path) -> No
         (["dag", "submit", "RUN", "approve", "yes"], "the answer 'yes' is not JSON"),
         (["dag", "submit", "RUN", "aprove", "1"], "there is no node 'aprove' in dag 'asked'"),
         (["dag", "submit", "RUN", "load", "1"], "node 'load' asks nobody anything"),
-        (["dag", "submit", "FLOW", "approve", "1"], "is of workflow Plain, and not of a dag"),
+        (["dag", "submit", "FLOW", "approve", "1"], "is of flow Plain, whose code makes an event of the answer"),
+        (["submit", "FLOW", "approve", "1", "--app", "app.py"], "does not ask 'approve', or was answered already"),
+        (["dag", "start", "asked"], "say which application has the tasks: --app app.py"),
         (["dag", "show", "FLOW"], "is of workflow Plain, and not of a dag"),
         (["dag", "rerun", "FLOW"], "is of workflow Plain, and not of a dag"),
         (["dag", "rerun", "RUN", "--edit", "{}"], "--edit is for one node: say which with --from NODE"),
@@ -377,7 +379,7 @@ def test_without_a_keeper_that_is_said_and_nothing_is_lost(tmp_path: Path) -> No
         (["dag", "show", "RUN", "--at", "99"], "there is no tick 99"),
         (["dag", "show", "RUN", "--at", "1", "--follow"], "say one of them"),
         (["run", "FLOW", "--follow"], "--follow is for runs of dags"),
-        (["send", "RUN", "Event", "{}"], "answer what it asks with `tidemill dag submit`"),
+        (["send", "RUN", "Event", "{}"], "answer what it asks with `tidemill submit`"),
         (["fork", "RUN", "--at", "1", "--app", "app.py"], "repeat it with `tidemill dag rerun`"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

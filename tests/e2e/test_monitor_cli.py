@@ -113,10 +113,14 @@ def test_alerts_are_told_and_acknowledged_through_a_server_as_well(folder: Path)
 def test_the_status_shows_health_stages_and_what_went_wrong(folder: Path) -> None:
     read(folder, "lamp", 20)
     give_up = time.monotonic() + PATIENCE
-    while not (row := told(folder, "status")[0])["problems"]:
-        assert time.monotonic() < give_up
+    stages = {"reset", "roster", "drain", "recompute", "triggers"}
+
+    def is_told(row: dict[str, Any]) -> bool:
+        return bool(row["problems"]) and row["status"] is not None and stages <= set(row["status"]["stages"])
+
+    while not is_told(row := told(folder, "status")[0]):
+        assert time.monotonic() < give_up, row
     assert row["status"]["health"] == "healthy"
-    assert {"reset", "roster", "drain", "recompute", "triggers"} <= set(row["status"]["stages"])
     assert row["problems"][0]["place"] == "trigger broken"
     page = run(folder, "monitor", "status").stdout
     assert "healthy" in page
@@ -149,6 +153,62 @@ def test_a_silence_a_switch_a_pause_and_a_reset_are_one_command_each(folder: Pat
     assert run(folder, "monitor", "resume").returncode == 0
     assert "entities will be made anew" in run(folder, "monitor", "reset").stdout
     assert "will be read" in run(folder, "monitor", "backfill", "--past", "1h").stdout
+
+
+def test_a_monitor_is_looked_at_and_told_what_to_do_through_a_server(folder: Path, tmp_path: Path) -> None:
+    server = ("--server", (folder / "url").read_text())
+
+    def there(*arguments: str) -> str:
+        done = run(tmp_path, "monitor", *arguments, *server)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert there("roster", "add", "lathe", "--no-backfill") == "lathe is followed now\n"
+    assert there("roster", "label", "lathe", "present=false", "room=12") == "lathe: present=false, room=12\n"
+    rows = told(tmp_path, "roster", "list", "--all", *server)
+    assert next(each["labels"] for each in rows if each["entity"] == "lathe") == {"present": False, "room": "12"}
+    there("trigger", "hot", "off")
+    assert there("pause") == "monitor machines is paused\n"
+    stored, served = told(folder, "status")[0], told(tmp_path, "status", *server)[0]
+    assert (stored["paused"], stored["off"], set(stored)) == (True, ["hot"], set(served))
+    steady = ("name", "version", "events", "paused", "off", "entities")
+    assert {name: stored[name] for name in steady} == {name: served[name] for name in steady}
+    give_up = time.monotonic() + PATIENCE  # A tick may be under way still.
+    while (rows := told(folder, "roster", "list", "--all")) != told(tmp_path, "roster", "list", "--all", *server):
+        assert time.monotonic() < give_up, rows
+    there("resume")
+    there("trigger", "hot", "on")
+    assert there("reset", "lathe") == "the states of 1 entities will be made anew\n"
+    assert there("backfill", "lathe", "--past", "1h") == "the past of 1 entities will be read\n"
+    assert there("roster", "remove", "lathe", "nobody").splitlines() == [
+        "lathe is no longer followed", "nobody was not followed",
+    ]  # fmt: skip
+    assert there("status", "machines").startswith("machines  ")
+
+    number = there("silence", "trigger=hot", "entity=lathe*", "--until", "10m").split()[1]
+    listed = [run(where, "monitor", "silence", *more).stdout for where, more in ((folder, ()), (tmp_path, server))]
+    assert f"{number}  machines  trigger=hot entity=lathe*  until " in listed[0]
+    assert listed[0] == listed[1]
+    assert there("silence", "--end", number) == f"silence {number} has ended\n"
+    assert "no silence" in run(tmp_path, "monitor", "silence", "--end", number, *server).stderr
+    for arguments in (("tail",), ("backtest", "app.py")):
+        assert "works on the database itself" in run(folder, "monitor", *arguments, *server).stderr
+
+
+def test_all_alerts_that_match_are_acknowledged_once_somebody_agrees(folder: Path) -> None:
+    for machine, more in (("anvil", ()), ("bellows", ("--server", (folder / "url").read_text()))):
+        read(folder, machine, 120)
+        assert len(alerts(folder, 2, "--entity", machine)) == 2
+        asked = run(folder, "monitor", "ack", "--entity", machine, *more)
+        assert (asked.returncode, asked.stderr) == (1, "error: this would acknowledge 2 alerts: add --yes to do it\n")
+        peak = run(folder, "monitor", "ack", "--entity", machine, "--trigger", "peak", "--yes", *more)
+        assert peak.stdout == "1 alert acknowledged now\n"
+        rest = run(folder, "monitor", "ack", "--entity", machine, "--note", "seen", "--yes", *more)
+        assert rest.stdout == "1 alert acknowledged now\n"
+        assert run(folder, "monitor", "ack", "--entity", machine, *more).stdout == "no alert to acknowledge matches\n"
+        notes = {row["trigger"]: row["note"] for row in alerts(folder, 2, "--entity", machine)}
+        assert notes == {"hot": "seen", "peak": None}
+    assert "either ids, or --monitor" in run(folder, "monitor", "ack", "1", "--entity", "oven").stderr
 
 
 def test_a_backtest_counts_and_draws(folder: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,66 @@ async def test_up_keeps_pipelines_going_and_a_backfill_shows_how_far_it_is(tmp_p
     late = run(here, "pipeline", "backfill", "app.py", "summary", "--wait")
     assert late.returncode == 1
     assert "nobody keeps pipeline blog up to date" in late.stderr
+
+
+async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: Path) -> None:
+    here, away = make_folder(tmp_path / "here", APP), make_folder(tmp_path / "away", "")
+    put(here / "states", {"logs/2026-01-15.txt": "fair", "logs/2026-01-16.txt": "bad"})
+    up = Process(here, "up", "app.py")
+    try:
+        server = ("--server", up.line("serving http").split()[-1])
+
+        def there(*arguments: str) -> str:
+            return ok(away, "pipeline", *arguments, *server)
+
+        def both(command: str, *word: str) -> tuple[Any, Any]:
+            stored = ok(here, "pipeline", command, "app.py", *word, "--json")
+            return json.loads(stored), json.loads(there(command, *word, "--json"))
+
+        def agree() -> bool:
+            stored, served = both("status", "blog")
+            stages = {"summary": {"fresh": 1, "failed": 1}, "post": {"fresh": 1, "waiting": 1}}
+            return stored == served and stored[0]["stages"] == stages
+
+        await eventually(agree)
+        assert "failed" in there("status").splitlines()[1]
+        assert "ValueError: cannot be summed up" in there("explain", "summary/2026-01-16")
+        stored, served = both("explain", "summary/2026-01-15")
+        known = {"reason", "told", "made_from"}  # told in the server's words
+        assert {name: value for name, value in served.items() if name not in known} == {
+            name: value for name, value in stored.items() if name not in known
+        }
+        stored, served = both("history", "post/2026-01-15")
+        assert [build["outcome"] for build in stored] == ["built"]
+        assert stored == served
+
+        assert there("pause", "blog/post") == "blog/post is paused\n"
+        assert list(both("status")[0][0]["paused"]) == list(both("status")[1][0]["paused"]) == ["post"]
+        assert there("resume", "post") == "post goes on\n"
+        assert there("retry", "blog/summary/2026-01-16") == "blog: 1 failed states are tried again\n"
+        assert there("invalidate", "summary/2026-01-15", "--downstream").startswith("2 states are built again")
+        backfilled = there("backfill", "summary", "--first", "2026-01-15", "--last", "2026-01-15", "--wait")
+        assert "1 states were built again" in backfilled
+        assert "count as built by the code of now" in there("accept", "post", "--yes")
+        assert there("approve", "blog/post").startswith("approved for a day: states of post")
+        trail = {entry["action"] for entry in json.loads(ok(here, "audit", "--json"))}
+        done = {"pause", "resume", "retry", "invalidate", "backfill", "accept", "approve"}
+        assert {f"pipeline.{verb}" for verb in done} <= trail
+
+        for arguments, why in (
+            (("status", "app.py", "blog"), "the server has the application: leave out 'app.py'"),
+            (("status", "blgo"), "there is no pipeline 'blgo'; there are: blog"),
+            (("explain", "sumary/2026-01-15"), "is no state of pipeline blog: write STAGE/ENTITY"),
+            (("approve", "blog"), "'blog' is no stage of pipeline blog"),
+            (("pause", "2026-01-15"), "neither a pipeline nor a stage"),
+            (("invalidate", "2026-01-30"), "has no state of 2026-01-30"),
+            (("plan", "app.py"), "works on the database itself"),
+        ):
+            refused = run(away, "pipeline", *arguments, *server)
+            assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1), refused.stderr
+            assert why in refused.stderr, arguments
+    finally:
+        up.close()
 
 
 def test_a_pipeline_is_drawn(folder: Path) -> None:

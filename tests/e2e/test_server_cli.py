@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +11,12 @@ import pytest
 
 from tests.e2e.cli_support import PATIENCE, Process, make_folder, ok, run
 from tests.support.grpcclient import Rpc
+from tests.support.ports import free_port
 
 
 @pytest.fixture(scope="module")
 def grpc_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ def site(server: TestServer) -> Iterator[WebServer]:
 
 @pytest.fixture(scope="module")
 def document(site: WebServer) -> Any:
-    return schemathesis.openapi.from_url(f"{site.url}{API}/schema/openapi.json")
+    return schemathesis.openapi.from_url(f"{site.url}{API}/schema/openapi.json", timeout=60)
 
 
 @pytest.mark.timeout(400)

@@ -61,27 +61,44 @@ def status(folder: Path, fits: Any) -> dict[str, Any]:
         assert time.monotonic() < give_up, found
 
 
+def settled(found: dict[str, Any]) -> dict[str, Any]:
+    """What `status` tells, without what changes while one looks."""
+    for each in found["dispatchers"]:
+        for part in (each, *each["sources"]):
+            for name in ("silent", "rate", "lag"):
+                part.pop(name, None)
+    return found
+
+
+def counted(it: dict[str, Any]) -> tuple[int, int, int]:
+    """What the source has done, and what the plan has done and failed at: other tests may have been before."""
+    plan = it["plans"].get("Check", {"done": 0, "failed": 0})
+    return it["sources"][0]["done"], plan["done"], plan["failed"]
+
+
 def test_messages_are_published_run_and_counted(up: Process) -> None:
+    before = counted(status(up.folder, lambda it: True))
     assert "3 messages are in orders" in ok(up.folder, "stream", "publish", "orders", *['{"n": 1}'] * 3)
-    found = status(up.folder, lambda it: it["sources"][0]["done"] == it["plans"].get("Check", {}).get("done") == 3)
-    assert found["plans"]["Check"]["failed"] == 0
+    status(up.folder, lambda it: counted(it) == (before[0] + 3, before[1] + 3, before[2]))
     shown = ok(up.folder, "stream", "status")
     assert "orders" in shown
     assert "Check" in shown
 
 
 def test_a_dead_letter_is_listed_shown_and_replayed(up: Process) -> None:
+    dead = status(up.folder, lambda it: True)["sources"][0]["dead"]
     ok(up.folder, "stream", "publish", "orders", '{"n": -5}')
-    status(up.folder, lambda it: it["sources"][0]["dead"] == 1)
+    status(up.folder, lambda it: it["sources"][0]["dead"] == dead + 1)
     assert "a negative number" in ok(up.folder, "stream", "dead-letters", "orders")
-    (letter,) = listing(up.folder, "stream", "dead-letters")
+    letter, *others = listing(up.folder, "stream", "dead-letters")
     assert (letter["payload"], letter["attempts"], letter["plans"]) == ('{"n": -5}', 1, ["Check"])
     page = ok(up.folder, "stream", "dead-letters", "--id", str(letter["id"]))
     assert "Check: ValueError: a negative number" in page
     assert '{"n": -5}' in page
     assert "0 dead letters" in ok(up.folder, "stream", "replay", "orders", "--error", "something else")
-    assert "1 dead letters are tried again" in ok(up.folder, "stream", "replay", "orders", "--plan", "Check")
-    status(up.folder, lambda it: it["sources"][0]["dead"] == 2)
+    tried = 1 + len(others)
+    assert f"{tried} dead letters are tried again" in ok(up.folder, "stream", "replay", "orders", "--plan", "Check")
+    status(up.folder, lambda it: it["sources"][0]["dead"] == dead + 1 + tried)
     asked = run(up.folder, "stream", "replay")
     assert asked.returncode == 1
     assert "add --yes" in asked.stderr
@@ -108,6 +125,39 @@ def test_a_stream_is_drained_and_resumed(up: Process) -> None:
     assert status(up.folder, lambda it: it["mode"] == "drain")["sources"][0]["done"] == before
     ok(up.folder, "stream", "resume", "orders")
     status(up.folder, lambda it: it["sources"][0]["done"] == before + 1)
+
+
+def test_the_same_through_a_server_from_a_folder_where_nothing_is(up: Process, tmp_path: Path) -> None:
+    there = ("--server", up.line("serving http").split()[-1])
+    dead = status(up.folder, lambda it: True)["sources"][0]["dead"]
+    ok(up.folder, "stream", "publish", "orders", f'{{"n": -7, "text": "{"x" * 5000}"}}')
+    status(up.folder, lambda it: it["sources"][0]["dead"] == dead + 1)
+
+    letters = listing(tmp_path, "stream", "dead-letters", "orders", *there)
+    assert letters == listing(up.folder, "stream", "dead-letters", "orders")
+    assert len(letters[0]["payload"]) > 5000, "a long one has come whole"
+    newest = ("--id", str(letters[0]["id"]))
+    assert "Check: ValueError: a negative number" in ok(tmp_path, "stream", "dead-letters", *newest, *there)
+    filters = ("--since", "1h", "--plan", "Check", "--source", "orders", "--why", "failed", "--error")
+    assert listing(tmp_path, "stream", "dead-letters", *filters, "NEGATIVE", *there) == letters
+    assert ok(tmp_path, "stream", "replay", *filters, "else", *there) == "0 dead letters are tried again\n"
+
+    ok(tmp_path, "stream", "set-limit", "orders", "late", "0", *there)
+    ok(tmp_path, "stream", "disable", "orders", "late", *there)
+    assert status(up.folder, lambda it: not it["sources"][1]["enabled"])["sources"][1]["max_qps"] is None
+    ok(tmp_path, "stream", "enable", "orders", "late", *there)
+    assert "it has late, orders" in run(tmp_path, "stream", "enable", "orders", "lat", *there).stderr
+    assert "there is no stream 'ordres'" in run(tmp_path, "stream", "drain", "ordres", *there).stderr
+
+    assert "is drained" in ok(tmp_path, "stream", "drain", "orders", *there)
+    told = settled(listing(tmp_path, "stream", "status", "orders", *there))
+    assert told == settled(listing(up.folder, "stream", "status", "orders"))
+    assert (told["dispatchers"][0]["mode"], told["kept"]["orders"]["dead"]) == ("drain", len(letters))
+    assert "1 dead letters are tried again" in ok(tmp_path, "stream", "replay", *newest, *there)
+    ok(tmp_path, "stream", "resume", "orders", *there)
+    status(up.folder, lambda it: it["sources"][0]["dead"] == dead + 2)
+    refused = run(tmp_path, "stream", "publish", "orders", "{}", *there)
+    assert refused.stderr.startswith("error: this command works on the database itself")
 
 
 def test_a_stream_from_configuration_runs_beside(up: Process) -> None:

@@ -222,7 +222,7 @@ def test_posts_go_through_their_plans_and_the_page_shows_what_was_found(database
                 look_at_the_page(playwright, site)
         finally:
             feeding.terminate()
-            feeding.wait(10)
+            feeding.wait(60)
     assert site.status == 0, site.heard()
 
 

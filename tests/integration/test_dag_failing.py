@@ -10,6 +10,7 @@ import pytest
 from tests.support import eventually, find_worker, lapse, value, worker_process
 from tests.support.dag_runs import DAG_RUNS, nothing_left, running_dags, running_worker_of, statuses
 from tests.support.durable import deeds, make_tables, open_gates, running_keeper
+from tests.support.processes import start_worker
 from tests.support.roles import running_orchestrator
 from tests.support.waiting import PATIENT
 from tidemill import App, current_job
@@ -60,9 +61,9 @@ def app(app: App) -> App:
 attempts: list[int] = []
 
 
-async def fails(run: DagHandle, *messages: str, timeout: float = 15) -> DagRunError:
+async def fails(run: DagHandle, *messages: str) -> DagRunError:
     with pytest.raises(DagRunError) as caught:
-        await run.result(timeout=timeout)
+        await run.result(timeout=60)
     for message in messages:
         assert message in str(caught.value), str(caught.value)
     return caught.value
@@ -256,9 +257,12 @@ async def test_a_poison_node_fails_after_its_losses_and_the_run_explains_why(
         poison = node("poison", "deadly", args={"tag": "p"}, queue="deadly", retry=patience)
         run = await app.start(Dag("d", [poison, node("after", "give", deps=["poison"])]))
         for losses in (1, None):
-            async with worker_process(database_url, ["deadly"], app=DAG_RUNS) as victim:
-                assert await victim.ends() == -9
-                await lapse(database, victim.pid)
+            victim = start_worker(database_url, ["deadly"], app=DAG_RUNS)
+            try:  # Nobody waits until it is ready: it may be dead by then.
+                assert await victim.ends() == -9, victim.said
+            finally:
+                victim.close()
+            await lapse(database, victim.pid)
             await eventually(lambda losses=losses: is_value(database, losses, lost, run.id))
         error = await fails(run, "node 'poison' failed: WorkerLost", "stopped renewing its lease")
         assert error.nodes == ("poison",)

@@ -17,6 +17,7 @@ from tests.support import eventually, value
 from tests.support.dag_runs import nothing_left, one_success_each, reaches, running_dags, statuses
 from tests.support.durable import ticks_of
 from tests.support.server import private_server
+from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.errors import ConfigError
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
@@ -254,10 +255,10 @@ async def test_a_repeated_run_does_only_what_did_not_succeed(app: App, database:
         ],
         result=[ref("c"), ref("each"), ref("apart")],
     )
+    run = await app.start(dag, word="w")
+    with pytest.raises(ConfigError, match="has not ended yet"):
+        await run.rerun()
     async with running_dags(app):
-        run = await app.start(dag, word="w")
-        with pytest.raises(ConfigError, match="has not ended yet"):
-            await run.rerun()
         with pytest.raises(DagRunError, match="is bad"):
             await run.result(timeout=60)
         before = await ticks_of(database, run.id)
@@ -338,7 +339,7 @@ async def test_a_result_that_counted_is_never_overwritten(app: App, database: Da
 async def test_runs_survive_a_restart_of_the_database(tmp_path: Path) -> None:
     calls.clear()
     with private_server() as server:
-        app = declare(App("test", database_url=server.dsn, lease=10, heartbeat=0.5))
+        app = declare(App("test", database_url=server.dsn, **PATIENT))
         dag = Dag(
             "d",
             [

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import eventually, value
 from tests.support.dag_runs import nothing_left, reaches, running_dags, statuses
+from tests.support.waiting import PATIENT
 from tidemill import App, current_job
 from tidemill.core.errors import ConfigError
 from tidemill.core.refs import Refs
@@ -27,7 +28,7 @@ tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 @pytest.fixture
 def settings(database_url: str) -> dict[str, Any]:
-    return {"database_url": database_url, "lease": 1.5, "heartbeat": 0.3, "grace": 5}
+    return {"database_url": database_url, "grace": 5, **PATIENT}
 
 
 # -- invoke context -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from tidemill.store.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
 from tidemill.store.database import Database
 from tidemill.store.runs import DUE_INBOX
-from tidemill.store.turns import RunTurn, _Turns  # pyright: ignore[reportPrivateUsage]
+from tidemill.store.turns import ONE_TICK, RunTurn, _Turns  # pyright: ignore[reportPrivateUsage]
 
 GROWING = {"job", "inbox", "run", "tick", "run_input"}
 COUNT_PARAMETERS = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'kept'"
@@ -28,6 +28,7 @@ def whole_turn() -> str:
     "statement",
     [
         pytest.param(whole_turn(), id="a turn of runs"),
+        pytest.param(ONE_TICK, id="a tick of one run"),
         pytest.param(DUE_INBOX, id="what is due for runs"),
         pytest.param(CLAIM_JOBS, id="a claim"),
         pytest.param(SUCCEED_AND_CLAIM, id="a turn of a worker"),

@@ -55,6 +55,19 @@ async def test_down_removes_everything_and_up_brings_it_back(empty: Database) ->
     assert await downgrade(empty, to=OWN_CHAIN.latest) == []
 
 
+async def test_what_is_done_beyond_a_cursor_survives_the_way_up_and_down(empty: Database) -> None:
+    await migrate(empty, to=14)
+    await empty.fetch(
+        "INSERT INTO tidemill.source_cursor (stream, source, part, position, done, owner) "
+        "VALUES ('s', 'a', 'p', 3, '{5,6,7,9}', gen_random_uuid()), ('s', 'b', 'p', NULL, '{}', gen_random_uuid())"
+    )
+    await migrate(empty, to=15)
+    assert await value(empty, "SELECT done::text FROM tidemill.source_cursor WHERE source = 'a'") == "{[5,8),[9,10)}"
+    await downgrade(empty, to=14)
+    rows = await empty.fetch("SELECT done FROM tidemill.source_cursor ORDER BY source")
+    assert [row["done"] for row in rows] == [[5, 6, 7, 9], []]
+
+
 async def test_two_migrators_at_once_apply_everything_once(empty_database_url: str, empty: Database) -> None:
     async with Database(DatabaseSettings(url=empty_database_url)) as other:
         first, second = await asyncio.gather(migrate(empty), migrate(other))

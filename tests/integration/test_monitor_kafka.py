@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import AppProcess, eventually, value
+from tests.support import AppProcess, eventually, lapse, value
 from tests.support.brokers import Kafka
 from tests.support.watched import TOPIC, WATCHED, heat_monitor, lines, open_triggers, watching
 from tidemill.core.clock import VirtualClock
@@ -137,6 +137,7 @@ async def test_of_two_processes_on_a_topic_one_is_killed_and_every_event_counts_
         for number, events in enumerate(rounds):
             if number == 2:
                 processes[0].kill()
+                await lapse(database, processes[0].pid)
             await asyncio.to_thread(send, events, None)
         wanted = sum(map(len, rounds)) + 1
         await eventually(lambda: value(database, JUDGED, wanted), timeout=60, what="all events are judged")
@@ -154,7 +155,7 @@ async def test_of_two_processes_on_a_topic_one_is_killed_and_every_event_counts_
 
 
 def _start(url: str, folder: Path) -> AppProcess:
-    return AppProcess("monitor", url, WATCHED, watched=str(folder), lease=3, heartbeat=0.5)
+    return AppProcess("monitor", url, WATCHED, watched=str(folder), heartbeat=0.5)
 
 
 SHARED = "SELECT count(DISTINCT owner) = 2 FROM tidemill.monitor_shard"

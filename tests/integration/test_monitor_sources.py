@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.support import eventually
+from tests.support.ports import closed_port
 from tests.support.receiver import Request, receiver
 from tests.support.watched import heat_monitor, watching
 from tidemill.core.errors import ConfigError
@@ -106,10 +107,8 @@ async def test_an_answer_that_makes_no_sense_is_an_error_that_says_so(answer: tu
 
 
 async def test_a_server_that_is_not_there_is_an_error_that_says_so() -> None:
-    with receiver() as server:
-        url = server.url
-    with pytest.raises(SourceError, match="does not answer"):
-        await all_of(HttpCursorSource(url).pages(None, None, 1000.0))
+    with closed_port() as port, pytest.raises(SourceError, match="does not answer"):
+        await all_of(HttpCursorSource(f"http://127.0.0.1:{port}").pages(None, None, 1000.0))
 
 
 async def test_what_is_secret_in_an_address_is_in_no_error() -> None:
@@ -120,8 +119,8 @@ async def test_what_is_secret_in_an_address_is_in_no_error() -> None:
         source = HttpCursorSource(server.url, token_url=url, username="u", password="p")
         with pytest.raises(SourceError, match=r"http://127.0.0.1 gave no token") as refused:
             await all_of(source.pages(None, None, 1000.0))
-    with pytest.raises(SourceError, match=r"http://127.0.0.1 does not answer") as absent:
-        await all_of(HttpCursorSource(url).pages(None, None, 1000.0))
+    with closed_port() as port, pytest.raises(SourceError, match=r"http://127.0.0.1 does not answer") as absent:
+        await all_of(HttpCursorSource(f"http://127.0.0.1:{port}/k3y/?key=k3y").pages(None, None, 1000.0))
     with pytest.raises(ConfigError, match="no user name into the address") as named:
         HttpCursorSource("http://u:k3y@127.0.0.1/")
     assert not any("k3y" in str(each.value) for each in (answered, refused, absent, named))
@@ -204,8 +203,7 @@ async def test_any_source_of_a_stream_is_a_source_of_a_monitor(database: Databas
     file.write_text("".join(json.dumps({"id": i, "at": 900 + i, "who": "a", "heat": 1}) + "\n" for i in range(7)))
     source = StreamSource(StreamLines(path=str(file)), page=3)
     async with watching(database, heat_monitor(source)) as watcher:
-        await watcher.one_tick()
-        assert (await read_monitor(database, "heat"))["events"] == 7
+        await eventually(lambda: _ticked(watcher, database, 7))
         with file.open("a") as more:
             more.write('{"id": 7, "at": 950, "who": "a", "heat": 1}\nnonsense\n')
         await eventually(lambda: _ticked(watcher, database, 8))

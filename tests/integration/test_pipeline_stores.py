@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
+from tests.support import eventually
 from tests.support.pipelines import held, look, put, tree, until_trusted, update, wanted
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines import File, PatternError, Pipeline, StateStore
@@ -360,8 +361,13 @@ async def test_a_host_whose_clock_is_wrong_is_told_so_and_trusts_files_all_the_s
     monkeypatch.setattr(time, "time_ns", lambda: real() + skew)
     lookout = Lookout(database, plain(tmp_path))
     await lookout.measure_clocks()
-    put(tmp_path, {"in/new.txt": "y"})
-    await lookout.survey()
+
+    async def looked_at_what_is_new() -> bool:
+        put(tmp_path, {"in/new.txt": "y"})
+        await lookout.survey()
+        return "in/new.txt" in lookout.distrusted
+
+    await eventually(looked_at_what_is_new, what="somebody looks right after it was written")
     assert lookout.distrusted == {"in/new.txt"}
     (note,) = lookout.notes
     assert f"the clock of the file system is 18,000 s {'behind' if hours > 0 else 'ahead of'} this host's" in note

@@ -299,6 +299,19 @@ async def test_nodes_of_ones_own_and_items_and_pinned_outputs(tmp_path: Path) ->
     assert found["fixed"] == [{"ok": True}]
 
 
+async def test_a_node_whose_function_runs_out_of_an_iterator_fails_and_does_not_hang() -> None:
+    """A future carries no StopIteration out of a thread."""
+
+    @node_type("first")
+    def first(data, item):
+        return next(iter(()))
+
+    (workflow,) = parse_workflow(chain(node("one", "first")), "x").triggers
+    async with asyncio.timeout(40):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await workflow.run()
+
+
 async def test_a_command_is_run_and_its_failure_told() -> None:
     good = parse_workflow(chain(node("c", "run_command", command=["cat"], stdin="hi")), "x").triggers[0]
     assert (await good.run())["c"] == [{"stdout": "hi", "exitCode": 0}]

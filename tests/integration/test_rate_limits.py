@@ -77,6 +77,19 @@ async def test_a_priority_counts_within_a_limited_queue(app: App, database: Data
     assert order == [9, 7, 3, 1]
 
 
+async def test_a_limit_beyond_all_bounds_lets_every_job_through(app: App, database: Database) -> None:
+    app.queue("calls", rate=1e15)
+
+    @app.task(queue="calls")
+    async def call() -> None: ...
+
+    await app.enqueue_many(call, ({} for _ in range(10)))
+    # As an earlier version may have left it: more tokens than an integer holds.
+    await database.fetch("INSERT INTO tidemill.queue (name, by, rate, burst) VALUES ('calls', 'me', 1e15, 1e14)")
+    async with running_worker(app, ["calls"]):
+        await eventually(lambda: value(database, "SELECT count(*) = 10 FROM tidemill.job_history"))
+
+
 async def assert_within_rate(database: Database) -> None:
     """In every stretch of time no more started than the bucket could give: its burst, and what flowed in.
 

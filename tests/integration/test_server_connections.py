@@ -32,6 +32,10 @@ class Impatient(Parser):
     read_within = 0.5
 
 
+class Patient(Parser):
+    read_within = 1.0
+
+
 class Few(Parser):
     most = 3
 
@@ -104,19 +108,18 @@ async def test_an_answer_that_nobody_fetches_is_thrown_away() -> None:
     async with serving(answering(b"x" * MUCH)) as (port, http):
         lazy = await connect(port, ASK)
         await eventually(lambda: http.server_state.total_requests == 1)
-        assert len(connections_of(http)) == 1
         await eventually(lambda: not connections_of(http), what="the connection is cut")
         assert len(await read(lazy)) < MUCH
         lazy.close()
 
 
 async def test_an_answer_that_is_fetched_slowly_is_fetched_whole() -> None:
-    async with serving(answering(b"x" * MUCH)) as (port, http):
+    async with serving(answering(b"x" * MUCH), Patient) as (port, http):
         slow = await connect(port, ASK)
         began = asyncio.get_running_loop().time()
-        told = await read(slow, lambda told: told.endswith(b"x") and len(told) > MUCH, pause=0.01)
+        told = await read(slow, lambda told: told.endswith(b"x") and len(told) > MUCH, pause=0.02)
         assert told.count(b"x") == MUCH
-        assert asyncio.get_running_loop().time() - began > Impatient.read_within, "it was slower than the silent may be"
+        assert asyncio.get_running_loop().time() - began > Patient.read_within, "it was slower than the silent may be"
         assert len(connections_of(http)) == 1
         slow.close()
 

@@ -37,6 +37,10 @@ class Lost(Exception):
     """The connection broke before the answer was through."""
 
 
+def first_cause(error: BaseException) -> BaseException:
+    return error if error.__cause__ is None else first_cause(error.__cause__)
+
+
 async def enqueue(site: Gate, key: str, *, broken: bool = False) -> tuple[int, dict[str, Any], dict[bytes, bytes]]:
     """Ask for a job over HTTP; with `broken`, the answer is lost on its way."""
     body = json.dumps({"task": "send", "args": {"order": 1}}).encode()
@@ -66,7 +70,7 @@ async def test_a_job_is_enqueued_once_though_its_answer_was_lost_and_the_next_on
 ) -> None:
     with pytest.raises(LitestarException) as broke:
         await enqueue(site, "k", broken=True)
-    assert isinstance(broke.value.__cause__, Lost)
+    assert isinstance(first_cause(broke.value), Lost)
     status, told, headers = await enqueue(site, "k")
     assert (status, told["created"], headers[b"idempotency-replayed"]) == (201, True, b"true")
     assert told["id"] == await value(database, "SELECT max(id) FROM tidemill.job")

@@ -86,10 +86,10 @@ async def kafka_place(broker: Kafka) -> Place:
     }
 
     def send_now(payloads: list[bytes]) -> None:
-        producer = Producer({**settings, "message.timeout.ms": 30000})
+        producer = Producer({**settings, "message.timeout.ms": 60_000})
         for number, payload in enumerate(payloads):
             producer.produce(topic, payload, key=str(number).encode(), partition=number % 2)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
 
     async def send(payloads: list[bytes]) -> None:
         await asyncio.to_thread(send_now, payloads)
@@ -226,7 +226,7 @@ async def test_nothing_is_lost_while_engines_dispatchers_and_the_broker_are_kill
             some = (lap - 1) * 100 + chance.randrange(5, 80)
             await eventually(lambda some=some: value(database, "SELECT count(*) > $1 FROM work", some), timeout=60)
             if victim == "engine":
-                (await eventually(stream.engines))[0].kill()
+                await stream.kill_engine()
             elif victim == "dispatcher":
                 (await eventually(stream.children))[0].kill()
             else:
@@ -273,18 +273,19 @@ async def test_commits_never_pass_an_unfinished_message(kafka: Kafka, database_u
     async with running_stream(stream_of(place.source()), database_url) as dispatcher:
         await eventually(lambda: numbers_seen() == set(range(100)), timeout=60)
         await eventually(lambda: dispatcher.policy.busy == 2)
-        before = await eventually(lambda: _moved(asyncio.to_thread(committed)), timeout=30)
         # Each partition has one message of the set-up before them: number 10 is the seventh of the first.
-        assert before == {0: 6, 1: 6}
+        await eventually(lambda: _have_come_to(6, asyncio.to_thread(committed)))
         for gate in Recording.gates.values():
             gate.set()
         await eventually(lambda: dispatcher.policy.busy == 0)
     assert await asyncio.to_thread(committed) == {0: 51, 1: 51}
 
 
-async def _moved(asking: Awaitable[dict[int, int]]) -> dict[int, int] | None:
+async def _have_come_to(offset: int, asking: Awaitable[dict[int, int]]) -> bool:
+    """Whether both partitions are committed up to an offset; none may be beyond."""
     found = await asking
-    return found if all(offset > 1 for offset in found.values()) else None
+    assert max(found.values()) <= offset, f"an unfinished message was passed: {found}"
+    return set(found.values()) == {offset}
 
 
 async def test_two_dispatchers_share_partitions_and_hand_them_over(kafka: Kafka, database_url: str) -> None:

@@ -28,6 +28,15 @@ def posts(**options: Any) -> PostgresSource:
     return PostgresSource("posts", eligibilities=frozenset({"hand"}), **options)
 
 
+class Apart(PostgresSource, frozen=True, tag="apart"):
+    """Its positions are not stored with what is handed over, as those of a broker are not."""
+
+    def tap(self, place: Any) -> Any:
+        tap = super().tap(place)
+        tap.transactional = False
+        return tap
+
+
 async def test_what_a_plan_hands_over_is_stored_with_its_completion(
     app: App, database: Database, database_url: str
 ) -> None:
@@ -75,15 +84,12 @@ async def test_a_handed_job_exists_once_though_its_message_is_repeated(
         async def hand(self, ctx: Any) -> None:
             ctx.enqueue(follow_up, number=ctx.value)
 
-    stream = Stream("s", plans=[Handing], sources=[posts()], engines=0)
+    stream = Stream("s", plans=[Handing], sources=[Apart("posts", eligibilities=frozenset({"hand"}))], engines=0)
     await publish(database, "posts", range(10))
-    async with running_stream(stream, database_url) as dispatcher:
-        dispatcher.taps[0].transactional = False  # as a broker's tap is
-        await all_read(database, "posts")
-    await database.fetch("UPDATE tidemill.log_group SET xid = '0', id = 0")
-    async with running_stream(stream, database_url) as dispatcher:
-        dispatcher.taps[0].transactional = False
-        await all_read(database, "posts")
+    for _ in range(2):
+        async with running_stream(stream, database_url):
+            await all_read(database, "posts")
+        await database.fetch("UPDATE tidemill.log_group SET xid = '0', id = 0")
     assert await value(database, "SELECT count(*) FROM tidemill.job WHERE task = 'follow_up'") == 10
 
 
@@ -103,10 +109,11 @@ async def test_a_range_that_another_has_taken_over_cannot_be_finished_twice(
     await publish(database, "posts", range(5))
     async with running_stream(stream, database_url) as dispatcher:
         await eventually(lambda: len(dispatcher.policy.flights) == 5)
-        await database.fetch("UPDATE tidemill.log_range SET owner = gen_random_uuid(), lease_until = now() + '1s'")
+        await database.fetch("UPDATE tidemill.log_range SET owner = gen_random_uuid(), lease_until = now() + '1h'")
         gate.set()
         await eventually(lambda: dispatcher.policy.busy == 0)
         assert await value(database, "SELECT count(*) FROM tidemill.log_message WHERE topic = 'results'") == 0
+        await database.fetch("UPDATE tidemill.log_range SET lease_until = now()")
         await all_read(database, "posts")
     assert await value(database, "SELECT count(*) FROM tidemill.log_message WHERE topic = 'results'") == 5
 
@@ -154,7 +161,7 @@ async def test_a_lost_answer_to_a_commit_stores_nothing_twice(database: Database
         wire.cut_after("INSERT INTO outcome", then="COMMIT")
         await publish(database, "posts", range(50))
         await all_read(database, "posts")
-        assert wire.cuts == 1
+        await eventually(lambda: wire.cuts == 1)
     assert await value(database, "SELECT array_agg(number ORDER BY number) FROM outcome") == list(range(50))
 
 

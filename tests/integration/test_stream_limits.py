@@ -203,6 +203,26 @@ async def test_a_live_request_passes_those_that_wait_already() -> None:
         assert order[:2] == ["first", "live"]
 
 
+async def test_stopping_ends_a_message_that_overhears_it() -> None:
+    """On Python 3.11 whatever waits with `asyncio.wait_for` may overhear a cancellation: this one always does."""
+    begun, heard = asyncio.Event(), []
+
+    class Deaf(Plan, eligibility="x"):
+        @task(concurrency=1)
+        async def hang(self, ctx: Any) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                heard.append(ctx.value)
+
+    async with asyncio.timeout(60):
+        async with bench(Deaf) as made:
+            made.give(b"1", b"2", b"3")
+            await begun.wait()
+    assert heard == [1], "nothing more is begun"
+
+
 async def test_stopping_ends_what_runs_and_waits_for_its_end() -> None:
     begun, ended = asyncio.Event(), []
 

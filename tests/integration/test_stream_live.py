@@ -23,6 +23,7 @@ from tests.support import eventually
 from tests.support.ports import free_port
 from tests.support.processes import ROOT
 from tests.support.streams import publish, running_stream
+from tests.support.waiting import turns
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
 from tidemill.streams import Plan, PostgresSource, Stream, serving, task
@@ -179,6 +180,7 @@ async def test_a_backlog_does_not_keep_a_call_waiting(live: Dispatcher, database
     await eventually(lambda: len(Answering.begun) == 4)
     asked = asyncio.create_task(ask(live, "me first"))
     await eventually(lambda: live.asking.open == 1)
+    await turns()  # until it waits among the others
     Answering.gate.set()
     assert json.loads((await asked).result)["Answering"]["answer"]["value"] == "me first"
     assert Answering.begun.index("me first") <= 8

@@ -34,7 +34,9 @@ async def test_what_is_appended_together_is_read_as_it_was(database: Database) -
     found = await take(database)
     told = [(message.payload, message.key, message.headers) for message in found.messages]
     assert told == [(b"one", None, None), (b"two", "key", None), (b"", None, '{"h": "v"}')]
-    shown = await database.fetch("SELECT position, key, payload FROM tidemill.log_message WHERE topic = 'posts'")
+    shown = await database.fetch(
+        "SELECT position, key, payload FROM tidemill.log_message WHERE topic = 'posts' ORDER BY position"
+    )
     assert [(row["position"], row["key"], row["payload"]) for row in shown] == [
         (message.position, message.key, message.payload) for message in found.messages
     ]
@@ -53,6 +55,9 @@ async def test_a_reader_takes_whole_rows_until_it_has_enough(database: Database)
     for number in range(600, 605):
         await put(database, Entry("posts", b"%d" % number))
     assert await count_behind(database, "group", "posts") == 605
+    # Once no other transaction of the server is older than what was put last, all of it can be taken.
+    settled = "SELECT bool_and(xid < pg_snapshot_xmin(pg_current_snapshot())) FROM tidemill.event_log"
+    await eventually(lambda: value(database, settled))
     sizes, read = [], []
     while len(read) < 605:
         found = await take(database, most=300)
@@ -84,3 +89,11 @@ async def test_large_payloads_are_kept_as_they_are(database: Database) -> None:
         SELECT inhrelid FROM pg_inherits WHERE inhparent = 'tidemill.event_log'::regclass)
     """
     assert await value(database, kept) == ["e"]
+
+
+async def test_a_reader_takes_large_messages_until_it_has_enough_bytes(database: Database) -> None:
+    await make_group(database, "group", "posts", from_now=False)
+    count = eventlog.MOST_IN_RANGE // 2**20 + 4
+    await put(database, *[Entry("posts", bytes(2**20))] * count)
+    first, second = await take(database), await take(database)
+    assert (len(first.messages), len(second.messages)) == (count - 4, 4)

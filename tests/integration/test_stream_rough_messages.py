@@ -9,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support import eventually, value
 from tests.support.streams import all_read, publish, running_stream
@@ -123,6 +124,30 @@ async def test_a_message_kept_for_a_plan_that_is_gone_is_not_dropped(database: D
     assert "has no plan of this name any more" in row["error"]
 
 
+async def test_kept_messages_of_a_source_that_is_gone_wait_for_it_and_are_told_of_once(
+    database: Database, database_url: str
+) -> None:
+    async def keep(source: str) -> None:
+        await database.fetch(
+            "INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, error, payload) "
+            "VALUES ('s', $1, '0:1', 'failed', 1, now(), 'bad', '\\x31')", source,
+        )  # fmt: skip
+        await replay_dead(database, DeadFilter(stream="s"))
+
+    Noting.seen = []
+    await keep("removed")
+    with capture_logs() as lines:
+        async with running_stream(stream_of(Noting), database_url):
+            for number in (1, 2):
+                await keep("posts")
+                await keep("removed")
+                await eventually(lambda number=number: len(Noting.seen) == number)
+    told = [line["source"] for line in lines if "a source that is gone" in line["event"]]
+    assert told == ["removed"]
+    rows = await database.fetch("SELECT source, claimed_by FROM tidemill.stream_retry")
+    assert [tuple(row) for row in rows] == [("removed", None)] * 3
+
+
 async def test_messages_that_were_taken_in_an_answer_that_never_came_are_taken_again(
     database: Database, database_url: str
 ) -> None:
@@ -154,9 +179,9 @@ async def test_kept_messages_that_were_claimed_in_an_answer_that_never_came_are_
         "INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, payload) "
         "SELECT 's', 'posts', n::text, now(), 1, now(), '' FROM generate_series(1, 2) AS n"
     )
-    known, unknown = await claim_parked(database, "s", me, most=2, lease=0.0)
+    known, unknown = await claim_parked(database, "s", ["posts"], me, most=2, size=1000, lease=0.0)
     assert [row["id"] for row in await database.fetch(RENEW_PARKED, me, 60.0, [known["id"]])] == [known["id"]]
-    again = await claim_parked(database, "s", uuid4(), most=2, lease=60.0)
+    again = await claim_parked(database, "s", ["posts"], uuid4(), most=2, size=1000, lease=60.0)
     assert [row["id"] for row in again] == [unknown["id"]]
 
 

@@ -440,7 +440,7 @@ async def test_a_worker_that_can_take_nothing_yet_does_not_hammer_the_database(
         turn = worker._pump._turn
         began = time.monotonic()
         await eventually(lambda: time.monotonic() - began > 1.0)
-        assert worker._pump._turn - turn < 10
+        assert worker._pump._turn - turn < 10 * (time.monotonic() - began)
         release.set()
         assert (await finished(database, waiting.id))["state"] == "succeeded"
 

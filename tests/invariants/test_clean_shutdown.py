@@ -17,6 +17,7 @@ from tests.support import (
     worker_process,
 )
 from tests.support.apps import declare
+from tests.support.waiting import PATIENCE
 from tidemill import App
 from tidemill.core.job import JobRef
 from tidemill.store.database import Database
@@ -50,7 +51,7 @@ async def test_running_jobs_finish_and_no_more_are_claimed(app: App, database_ur
         await app.enqueue("until_open", gate="go"),
         await app.enqueue("plain_until_open", gate="go"),
     ]
-    async with worker_process(database_url, ["gated", "plain"]) as worker:
+    async with worker_process(database_url, ["gated", "plain"], grace=60) as worker:
         for job in jobs:
             await eventually(lambda job=job: attempts_of(executions, job.id))
         worker.terminate()
@@ -88,7 +89,7 @@ async def test_what_was_claimed_ahead_goes_back_and_nothing_runs_twice(
         assert await value(executions, "SELECT count(*) FROM tidemill.job WHERE state <> 'ready'") == 0
         given_back = await value(executions, "SELECT count(*) FROM tidemill.job WHERE attempt > 0")
     async with worker_process(database_url, ["work"], concurrency=10):
-        await eventually(lambda: has_finished(executions, len(refs)))
+        await eventually(lambda: has_finished(executions, len(refs)), timeout=PATIENCE * 3)
     twice = await executions.fetch("SELECT job_id FROM execution GROUP BY job_id HAVING count(*) > 1")
     assert twice == []
     assert await value(executions, "SELECT count(*) FROM execution") == len(refs)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import eventually, value
-from tests.support.durable import Ask, Chain, Go, completed_once, running_keeper, ticks_of
+from tests.support.durable import TURN, Ask, Chain, Go, completed_once, running_keeper, ticks_of
 from tidemill import App
 from tidemill.core.errors import NotFoundError, PayloadError
 from tidemill.core.ticks import Received
@@ -138,7 +138,7 @@ async def test_a_run_that_only_waits_leaves_memory_and_is_woken_by_its_event(
     async with running_keeper(app) as keeper:
         run = await app.start(Ask)
         await eventually(lambda: is_asleep(database, run))
-        assert keeper.runs == {}
+        await eventually(lambda: keeper.runs == {})
         look_no_more(monkeypatch)
         await (await app.start(Chain)).result(timeout=60)
         await run.send_event(Go(word="hello"))
@@ -244,11 +244,13 @@ async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release has taken its snapshot, waits for the row, and then cannot see what has come meanwhile."""
+    monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 600.0)
     async with running_keeper(app):
         run = await app.start(Ask)
         await eventually(lambda: has_asked(database, run))
         async with database.transaction() as sender:
             await sender.execute("UPDATE tidemill.run SET awake = true WHERE id = $1", run.id)
+            monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 0.0)
             await eventually(lambda: is_blocked(database))
             look_no_more(monkeypatch)
             tick = encode_tick(Received(time.time(), Go(word="in between")))
@@ -340,5 +342,5 @@ async def is_blocked(database: Database) -> bool:
     return await value(
         database,
         "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        " AND query LIKE '%unnest%'",
+        f" AND query LIKE '{TURN}'",
     )

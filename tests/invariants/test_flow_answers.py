@@ -142,7 +142,7 @@ async def test_a_failed_step_does_not_take_back_what_another_has_written() -> No
         async def rescue(self, ev: StepFailedEvent) -> Go:
             return Go(word="rescued")
 
-    handler = Rescued(timeout=10).run()
+    handler = Rescued(timeout=60).run()
     while await handler.ctx.store.get("owner", default=None) != "second":
         await asyncio.sleep(0.005)
     await handler.send_event(HumanResponseEvent())

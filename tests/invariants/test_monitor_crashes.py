@@ -119,7 +119,8 @@ async def test_of_two_processes_one_dies_and_the_other_goes_on_as_if_nothing_had
             )
         assert await everything(database) == calm
         survivor = processes[1 - victim].worker_id or (await processes[1 - victim].wait_ready()).worker_id
-        assert await value(database, "SELECT count(*) FROM tidemill.monitor_shard WHERE owner = $1", survivor) == 64
+        shards = "SELECT count(*) = 64 FROM tidemill.monitor_shard WHERE owner = $1"
+        await eventually(lambda: value(database, shards, survivor), what="the survivor follows all")
     finally:
         for process in processes:
             process.close()

@@ -37,6 +37,37 @@ async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: 
     assert (await look(database, project.start())).orphans == []
 
 
+async def test_a_failure_is_forgotten_when_its_input_is_gone(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("p", root=tmp_path, backoff=(60, 300))
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version="1")
+    def only(entity, text):
+        if text == "bad":
+            raise ValueError("no good")
+        return text
+
+    put(tmp_path, {"in/a.txt": "bad", "in/b.txt": "bad", "in/c.txt": "fine"})
+    await update(database, pipeline)
+    put(tmp_path, {"in/c.txt": "bad"})
+    await update(database, pipeline)
+    assert await failed(database) == ["a", "b", "c"]
+    for gone in ("a", "c"):
+        (tmp_path / f"in/{gone}.txt").unlink()
+    plan = await update(database, pipeline)
+    assert await failed(database) == ["b"]
+    assert held(plan) == {"only/b": "BackingOff"}
+    driver = Driver(database, pipeline)
+    await driver.begin()
+    (tmp_path / "in/b.txt").unlink()
+    await driver.act(driver.lookout.plan(await driver.lookout.look(["in/b.txt"])))
+    await driver.close()
+    assert await failed(database) == []
+
+
+async def failed(database: Database) -> list[str]:
+    return [row["entity"] for row in await database.fetch("SELECT entity FROM tidemill.state_failure ORDER BY entity")]
+
+
 async def test_a_failure_waits_for_its_time_and_its_consumers_wait_without_failing(
     tmp_path: Path, database: Database
 ) -> None:

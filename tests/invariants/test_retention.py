@@ -107,25 +107,27 @@ async def test_a_job_finishes_even_when_nobody_made_a_partition_for_today(
 
 async def test_jobs_go_on_finishing_across_midnight(app: App, database: Database, task: Any) -> None:
     """Midnight is where one partition ends and the next begins: here in a moment from now."""
-    midnight = await value(database, "SELECT clock_timestamp() + interval '400 milliseconds'")
-    for name, first, last in (
-        ("before", midnight - timedelta(hours=1), midnight),
-        ("after", midnight, midnight + timedelta(hours=1)),
-    ):
-        await database.fetch(
-            f"CREATE TABLE tidemill.job_history_{name} PARTITION OF tidemill.job_history "
-            f"FOR VALUES FROM ('{first.isoformat()}') TO ('{last.isoformat()}')"
-        )
     done: list[int] = []
     async with puppet(database) as worker:
 
-        async def work_past_midnight() -> bool:
+        async def work() -> None:
             await app.enqueue_many(task, [{"n": n} for n in range(20)])
             jobs = await worker.claim(room=20)
             await worker.turn([ending(job, job.id) for job in jobs])
             done.extend(job.id for job in jobs)
+
+        async def work_past_midnight() -> bool:
+            await work()
             return bool(await value(database, "SELECT count(*) FROM tidemill.job_history_after"))
 
+        for seconds in (0.4, 2.0, 10.0):  # So long it takes at most until somebody has finished a job before it.
+            await make_midnight(database, seconds)
+            await work()
+            if await value(database, "SELECT count(*) FROM tidemill.job_history_before"):
+                break
+            await database.fetch("DROP TABLE tidemill.job_history_before")
+            await database.fetch("DROP TABLE tidemill.job_history_after")
+            done.clear()
         await eventually(work_past_midnight)
     places = {
         name: {row["id"] for row in await database.fetch(f"SELECT id FROM tidemill.job_history_{name}")}
@@ -137,6 +139,19 @@ async def test_jobs_go_on_finishing_across_midnight(app: App, database: Database
     assert places["before"] | places["after"] == set(done)
     assert len(await database.fetch("SELECT id FROM tidemill.job_history")) == len(done)
     assert await snapshot(database) == []
+
+
+async def make_midnight(database: Database, seconds: float) -> None:
+    """Two partitions that meet at a moment so many seconds from now."""
+    midnight = await value(database, "SELECT clock_timestamp() + make_interval(secs => $1)", seconds)
+    for name, first, last in (
+        ("before", midnight - timedelta(hours=1), midnight),
+        ("after", midnight, midnight + timedelta(hours=1)),
+    ):
+        await database.fetch(
+            f"CREATE TABLE tidemill.job_history_{name} PARTITION OF tidemill.job_history "
+            f"FOR VALUES FROM ('{first.isoformat()}') TO ('{last.isoformat()}')"
+        )
 
 
 async def test_dropping_while_jobs_finish_loses_none(app: App, database: Database, task: Any) -> None:

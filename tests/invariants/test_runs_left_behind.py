@@ -8,7 +8,18 @@ from tests.support import eventually, value
 from tests.support.roles import running_orchestrator
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.runs import HAS_ARRIVED, NOTED_FOR_WORK, PUBLISH, publish, read_published, start_run
+from tidemill.store.runs import (
+    DUE_INBOX,
+    HAS_ARRIVED,
+    NOTED_FOR_WORK,
+    PUBLISH,
+    WAKE_RUNS,
+    publish,
+    read_published,
+    send_to_run,
+    start_run,
+    unpark_runs,
+)
 from tidemill.store.sweeps import cancel_orphans
 from tidemill.store.workers import END_WORKER, WorkerCard, register_worker
 
@@ -56,3 +67,35 @@ async def test_a_nul_in_what_a_run_is_told_is_in_nobodys_way(database: Database)
     assert await database.fetch(NOTED_FOR_WORK, child, 33) == []
     assert await cancel_orphans(database) == 1
     assert await cancel_orphans(database) == 0, "asked once"
+
+
+async def test_mail_of_a_parked_run_is_in_nobodys_way_and_there_when_it_goes_on(database: Database) -> None:
+    parked, other = await a_run(database), await a_run(database, owner=1)
+    await database.fetch("UPDATE tidemill.run SET state = 'parked' WHERE id = $1", parked)
+    for number in (parked, other):
+        await send_to_run(database, number, b'{"kind":"received"}')
+    await database.fetch(WAKE_RUNS)
+    assert [row["run_id"] for row in await database.fetch(LOOKED_AT)] == [other]
+    await unpark_runs(database, ["W"])
+    await database.fetch("UPDATE tidemill.run SET owner = 1")
+    assert [row["run_id"] for row in await database.fetch(DUE_INBOX, 1, [], 10)] == [parked, other]
+
+
+async def test_mail_that_is_held_back_as_its_run_goes_on_is_released(database: Database) -> None:
+    number = await a_run(database)
+    await database.fetch("UPDATE tidemill.run SET state = 'parked'")
+    await send_to_run(database, number, b'{"kind":"received"}')
+    async with database.transaction() as sweep:
+        await sweep.fetch(database.sql(WAKE_RUNS))
+        going_on = asyncio.create_task(unpark_runs(database, ["W"]))
+        await eventually(lambda: value(database, BLOCKED, "%tidemill.run %"))
+        assert await database.fetch("SELECT FROM tidemill.inbox WHERE held") == []
+    await going_on
+    assert [row["run_id"] for row in await database.fetch(LOOKED_AT)] == [number]
+
+
+LOOKED_AT = "SELECT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT held"
+BLOCKED = """
+SELECT count(*) > 0 FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1
+"""

@@ -45,13 +45,13 @@ async def test_a_change_is_heard_at_once(database: Database, database_url: str) 
     async with web_server(database_url) as web, web.client() as api, listening(api, "/changes") as heard:
         assert heard.events[0][0] == "hello"
         await put(database, "mail")
-        await eventually(lambda: "mail" in heard.names("queues"), timeout=3)
+        await eventually(lambda: "mail" in heard.names("queues"))
         app = make_app(database_url=database_url)
         run = await app.start("Asking", who="ann")
-        await eventually(lambda: run.id in heard.names("runs"), timeout=3)
+        await eventually(lambda: run.id in heard.names("runs"))
         await app.close()
         await api.post("/queues/mail/pause")
-        await eventually(lambda: {"workers", "audit"} <= heard.names("kinds"), timeout=3)
+        await eventually(lambda: {"workers", "audit"} <= heard.names("kinds"))
 
 
 async def test_a_stream_resumed_over_a_restart_misses_no_change(database: Database, database_url: str) -> None:

@@ -77,14 +77,20 @@ NEEDS: dict[tuple[str, str], str] = {
     ("GET", "/streams"): "read",
     ("POST", "/streams/{name}/control"): "operate",
     ("GET", "/dead-letters"): "read",
+    ("GET", "/dead-letters/{letter_id}"): "read",
     ("POST", "/dead-letters/replay"): "operate",
     ("GET", "/monitors"): "read",
     ("GET", "/monitors/{name}/entities"): "read",
+    ("GET", "/monitors/{name}/roster"): "read",
+    ("POST", "/monitors/{name}/labels"): "operate",
+    ("POST", "/monitors/{name}/backfill"): "operate",
+    ("POST", "/monitors/{name}/reset"): "operate",
     ("POST", "/monitors/{name}/pause"): "operate",
     ("POST", "/monitors/{name}/resume"): "operate",
     ("POST", "/monitors/{name}/silences"): "operate",
     ("GET", "/alerts"): "read",
     ("GET", "/alerts/{alert_id}"): "read",
+    ("POST", "/alerts/ack/preview"): "read",
     ("POST", "/alerts/ack"): "operate",
     ("GET", "/jobs/{job_id}/log"): "read",
     ("GET", "/runs/{run_id}/log"): "read",
@@ -165,7 +171,7 @@ def read_only(server: TestServer) -> Iterator[Site]:
 
 def filled(path: str) -> str:
     """An address with something at every place; what it names does not exist."""
-    for name in ("job_id", "run_id", "token_id", "alert_id", "backfill_id", "silence_id", "backfill_id"):
+    for name in ("job_id", "run_id", "token_id", "alert_id", "backfill_id", "silence_id", "letter_id"):
         path = path.replace(f"{{{name}}}", "987654")
     path = path.replace("{path}", "nothing.json")
     for name in ("name", "node", "trigger", "wanted"):

@@ -97,6 +97,9 @@ class World:
     def dispatch(self) -> None:
         choice = self.policy.choose(self.now, self.now)
         assert self.policy.busy <= MAX_IN_FLIGHT
+        for index in range(len(SOURCES)):
+            assert self.policy.waiting_size(index) == self.policy.waiting(index), "each message has one byte"
+        assert self.policy.waiting_again_size == self.policy.waiting_again
         for ticket, delivery in choice.send:
             if delivery.source == 1 and delivery.retry_row is None and delivery.losses == 0:
                 self.sent_at.append(self.now)

@@ -89,7 +89,7 @@ def declare(app: App) -> None:
     def plain_over_budget(gate: str = "never") -> dict:
         return _plain_until_open(gate)
 
-    @app.task(queue="limits", budget=0.5, retry=app.retry(max_attempts=2, backoff=0.01))
+    @app.task(queue="limits", budget=2, retry=app.retry(max_attempts=2, backoff=0.01))
     def plain_over_budget_retried(gate: str = "never") -> dict:
         """Over its budget at the first attempt only."""
         return _plain_until_open(gate) if current_job().attempt == 1 else {"attempt": current_job().attempt}

@@ -2,6 +2,8 @@
 
 `deed` has a row per time that a step was really entered, whatever the journal says; a step that waits at a gate goes on
 once its name is in `gate`. Both are made by `make_tables`.
+
+TIDEMILL_IDLE   how long a run that only waits stays in the memory of its process, where a test counts on that
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import msgspec
 
 from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
+from tidemill.engine import stored
 from tidemill.engine.keeper import RunKeeper
 from tidemill.engine.runstore import PostgresRuns
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
@@ -27,6 +30,9 @@ TABLES = """
 CREATE TABLE deed (id bigserial, tag text NOT NULL, what text NOT NULL, pid integer NOT NULL);
 CREATE TABLE gate (name text PRIMARY KEY);
 """
+
+#: The statement of a keeper that writes down what has happened to runs, as the database shows it.
+TURN = "%UPDATE tidemill.run%SET seq = %"
 
 _pools: dict[asyncio.AbstractEventLoop, asyncpg.Pool] = {}
 
@@ -137,6 +143,7 @@ class Stubborn(Workflow):
 app = App("durable")
 for each in (Tour, Chain, Ask, Stubborn):
     app.workflow(each, timeout=None)
+stored.IDLE_BEFORE_RELEASE = float(os.environ.get("TIDEMILL_IDLE", stored.IDLE_BEFORE_RELEASE))
 
 
 # -- for steps ------------------------------------------------------------------------------------

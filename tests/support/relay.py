@@ -16,7 +16,7 @@ HOP = {"connection", "content-length", "date", "host", "server", "transfer-encod
 
 
 class Relay(ThreadingHTTPServer):
-    """Notes what was asked, as (method, path, headers). The first `lost` answers to POSTs never arrive."""
+    """Notes what was asked, as (method, path, headers). The first `lost` answers to what acts never arrive."""
 
     daemon_threads = True
 
@@ -45,6 +45,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._hand_on()
 
+    def do_DELETE(self) -> None:
+        self._hand_on()
+
     def log_message(self, format: str, *args: object) -> None: ...
 
     def _hand_on(self) -> None:
@@ -55,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, headers, answer = 200, [("Content-Type", "text/html")], b"<h1>It works!</h1>"
         else:
             status, headers, answer = self._answer(relay.target, body)
-        if self.command == "POST" and relay.lost:
+        if self.command != "GET" and relay.lost:
             relay.lost -= 1
             self.close_connection = True
             return

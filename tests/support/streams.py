@@ -71,6 +71,14 @@ async def all_read(database: Database, topic: str) -> None:
 STREAM_APP = Path(__file__).with_name("stream_app.py")
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended: one that nobody has asked about yet is dead all the same."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class StreamProcess:
     """`tidemill stream run` of `stream_app.py`, as a process that can be killed."""
 
@@ -96,25 +104,38 @@ class StreamProcess:
         assert self.process.poll() is None, f"the process ended with {self.process.poll()}:\n{self.said}"
         return "stream is running" in self.said
 
-    def children(self) -> list[psutil.Process]:
-        """The engines, or the dispatcher where there is a supervisor."""
-        return psutil.Process(self.process.pid).children()
+    def children(self, *, recursive: bool = False) -> list[psutil.Process]:
+        """The engines, or the dispatcher where there is a supervisor: those that live."""
+        family = psutil.Process(self.process.pid).children(recursive=recursive)
+        return [each for each in family if lives(each)]
 
     def engines(self) -> list[psutil.Process]:
         found: list[psutil.Process] = []
-        for each in psutil.Process(self.process.pid).children(recursive=True):
+        for each in self.children(recursive=True):
             with contextlib.suppress(psutil.Error):  # It may end while we look.
                 if "tidemill.streams.child" in each.cmdline():
                     found.append(each)
         return found
+
+    async def kill_engine(self) -> None:
+        """End an engine that lives, whichever it is."""
+
+        def killed() -> bool:
+            for each in self.engines():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+                    return True
+            return False
+
+        await eventually(killed, what="there is an engine to kill")
 
     async def ends(self) -> int:
         await eventually(lambda: self.process.poll() is not None, timeout=PATIENCE * 2, what="the process has ended")
         return self.process.wait()
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            family = psutil.Process(self.process.pid).children(recursive=True)
+        with contextlib.suppress(psutil.NoSuchProcess):  # It, or the last of its family, has just ended by itself.
+            family = self.children(recursive=True) if self.process.poll() is None else []
             self.process.kill()
             self.process.wait()
             for each in psutil.wait_procs(family, 10)[1]:

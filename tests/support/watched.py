@@ -156,7 +156,7 @@ FROM tidemill.monitor_entity ORDER BY entity
 EVENTS = "SELECT entity, source_id, at, tick, data::text FROM tidemill.monitor_event ORDER BY at, source_id"
 HISTORY = """
 SELECT a.trigger, a.entity, a.key, h.at, h.action, h.who, h.detail
-FROM tidemill.alert_history AS h JOIN tidemill.alert AS a ON a.id = h.alert ORDER BY 1, 2, 3, 4, 5
+FROM tidemill.alert_history AS h JOIN tidemill.alert AS a ON a.id = h.alert ORDER BY 1, 2, 3, 4, 5, 6, 7
 """
 
 

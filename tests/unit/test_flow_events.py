@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError, computed_field, field_serializer
 
 from tidemill.core.errors import PayloadError
 from tidemill.flows.events import (
@@ -257,6 +257,51 @@ def test_a_field_that_was_set_to_the_wrong_type_is_refused_when_encoding() -> No
     event.note = 5  # type: ignore[assignment]
     with pytest.raises(PayloadError, match="Plain"):
         encode_event(event)
+
+
+class Priced(Event):
+    name: str
+    cents: int
+    paid: bool = False
+
+
+class InWords(Event):
+    cents: int
+
+    @field_serializer("cents")
+    def words(self, value: int) -> str:
+        return f"{value} cents"
+
+
+class Doubled(Event):
+    cents: int
+
+    @computed_field
+    @property
+    def twice(self) -> int:
+        return 2 * self.cents
+
+
+class Kept(Event):
+    cents: int
+    secret: int = Field(default=0, exclude=True)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Priced(name='tide "\x00" \\ ä', cents=2**80),
+        Priced(name="tide", cents=3, paid=True, note="dynamic"),
+        InWords(cents=3),
+        Doubled(cents=3),
+        Kept(cents=3, secret=4),
+        Receipt(number=7, result="done"),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_an_event_of_plain_fields_is_written_as_its_class_says(event: Event) -> None:
+    said = json.loads(type(event).__pydantic_serializer__.to_json(event))
+    assert json.loads(encode_event(event))["value"] == said | event._hidden()
 
 
 def test_only_classes_that_this_process_has_defined_are_read() -> None:

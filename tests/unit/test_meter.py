@@ -30,42 +30,42 @@ def test_bounds_grow() -> None:
 def test_every_attempt_is_counted_by_how_it_ended() -> None:
     meter = Meter()
     now = time.monotonic()
-    meter.ended(job(), Finish(1, 1, "succeeded"), now - 0.2)
-    meter.ended(job(), Finish(2, 1, "succeeded"), now - 0.2)
-    meter.ended(job(), Finish(3, 1, "failed"), now - 20)
+    meter.ended(job(), Finish(1, 1, "succeeded"), now - 12)
+    meter.ended(job(), Finish(2, 1, "succeeded"), now - 12)
+    meter.ended(job(), Finish(3, 1, "failed"), now - 70)
     meter.ended(job(), Requeue(4, 1, 0.0, "again", failed=True), now)
     meter.ended(job(), Requeue(5, 1, 9.0, "later"), now)
     counts = meter.take()
     ended = {labels[2]: value for (name, labels), value in counts.items() if name == "ended"}
     assert ended == {"succeeded": 2, "failed": 1, "retried": 1, "snoozed": 1}
-    assert counts["run", ("mail", "send", "0.25")] == 2
-    assert counts["run", ("mail", "send", "30.0")] == 1
-    assert counts["run_sum", ("mail", "send")] == pytest.approx(20.4, abs=0.5)
+    assert counts["run", ("mail", "send", "30.0")] == 2
+    assert counts["run", ("mail", "send", "300.0")] == 1
+    assert counts["run_sum", ("mail", "send")] == pytest.approx(94, abs=30)
 
 
 def test_waiting_is_counted_from_when_a_job_was_due() -> None:
     meter = Meter()
-    meter.claimed([job(1, waited=0.7), job(2, waited=40.0), job(3, waited=-5.0), job(4)])
+    meter.claimed([job(1, waited=12.0), job(2, waited=40.0), job(3, waited=-60.0), job(4)])
     counts = meter.take()
     waits = {labels[1]: value for (name, labels), value in counts.items() if name == "wait"}
-    assert waits == {"1.0": 1, "60.0": 1, "0.001": 1}, "a clock that is ahead of ours counts as no wait"
+    assert waits == {"30.0": 1, "60.0": 1, "0.001": 1}, "a clock that is ahead of ours counts as no wait"
 
 
 def test_of_a_large_batch_some_jobs_speak_for_their_neighbours() -> None:
     meter = Meter()
     meter.claimed(
-        [job(number, waited=8.0) for number in range(300)] + [job(number, waited=0.2) for number in range(33)]
+        [job(number, waited=40.0) for number in range(300)] + [job(number, waited=12.0) for number in range(33)]
     )
     counts = meter.take()
     waits = {labels[1]: value for (name, labels), value in counts.items() if name == "wait"}
     assert sum(waits.values()) == 333
-    assert waits["10.0"] == pytest.approx(300, abs=12)
-    assert waits["0.25"] == pytest.approx(33, abs=12)
+    assert waits["60.0"] == pytest.approx(300, abs=12)
+    assert waits["30.0"] == pytest.approx(33, abs=12)
 
 
 def test_queues_that_take_turns_in_a_large_batch_each_count_their_own() -> None:
     meter = Meter()
-    meter.claimed([job(waited=0.2, queue=f"queue {number % 3}") for number in range(300)])
+    meter.claimed([job(waited=12.0, queue=f"queue {number % 3}") for number in range(300)])
     waits = {labels[0]: value for (name, labels), value in meter.take().items() if name == "wait"}
     assert waits == {"queue 0": 100, "queue 1": 100, "queue 2": 100}
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import shlex
 from pathlib import Path
 
+import pytest
+from cyclopts.exceptions import CycloptsError
+
 from tidemill import App
+from tidemill.cli.main import build
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "apps").glob("*/README.md")]
 
 
 def test_the_pieces_of_the_readme_are_one_application() -> None:
@@ -25,11 +32,34 @@ def test_the_pieces_of_the_readme_are_one_application() -> None:
 
 
 def test_every_guide_that_is_linked_exists() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "apps").glob("*/README.md")]
     missing = [
         f"{page.name}: {link}"
-        for page in pages
+        for page in PAGES
         for link in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text())
         if not (page.parent / link).exists()
     ]
     assert missing == []
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """The lines of blocks that begin with our name, as a shell would read them."""
+    blocks = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    lines = (line for language, block in blocks if language in ("", "sh", "bash") for line in block.splitlines())
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("tidemill ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_a_guide_is_one_that_can_be_given(page: Path) -> None:
+    cli = build(whole=True)
+    wrong: list[str] = []
+    for words in commands_of(page.read_text()):
+        try:
+            command, bound, _ = cli.parse_args(words, exit_on_error=False, print_error=False)
+            inspect.signature(command).bind(*bound.args, **bound.kwargs)
+        except (CycloptsError, TypeError) as error:
+            wrong.append(f"{shlex.join(words)}: {error}")
+    assert wrong == []
+
+
+def test_the_guides_do_show_commands() -> None:
+    assert sum(len(commands_of(page.read_text())) for page in PAGES) > 80

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.errors import ConfigError
+from tidemill.store.streams import Span
 from tidemill.streams.breaker import Breaker, BreakerRule
 from tidemill.streams.buckets import TokenBucket
 from tidemill.streams.fair import NEVER, FairShare, Lane
@@ -63,18 +64,35 @@ def test_a_new_rate_brings_no_burst() -> None:
 # -- positions ------------------------------------------------------------------------------------
 
 
-@given(st.permutations(range(30)))
-def test_a_position_is_committable_when_all_before_it_are_done(order: list[int]) -> None:
-    offsets = Offsets()
-    offsets.take(range(30))
+@given(st.permutations(range(10, 310, 10)), st.booleans())
+def test_a_position_is_committable_when_all_before_it_are_done(order: list[int], is_known: bool) -> None:
+    start = 0 if is_known else None
+    offsets = Offsets(start)
+    offsets.take(range(10, 310, 10))
     done: set[int] = set()
     for position in order:
+        before = offsets.done_beyond(offsets.committable, {position})
         offsets.finish(position)
         done.add(position)
-        gap = next(each for each in range(31) if each not in done)
-        assert offsets.committable == (gap - 1 if gap else None)
-        assert offsets.ahead == sorted(each for each in done if each > gap)
-    assert offsets.committable == 29
+        gap = next(each for each in range(10, 320, 10) if each not in done)
+        assert offsets.committable == (gap - 10 if gap > 10 else start)
+        beyond = offsets.done_beyond(offsets.committable)
+        assert _in_spans(beyond) == {each for each in done if each > gap}
+        assert _in_spans(before) >= {each for each in done if each >= gap}, "what is about to be done counts as done"
+    assert offsets.committable == 300
+
+
+def _in_spans(spans: list[Span]) -> set[int]:
+    return {each for after, last in spans for each in range(10, 310, 10) if (after or 0) < each <= last}
+
+
+def test_what_is_done_beyond_one_that_is_stuck_is_told_in_few_words() -> None:
+    offsets = Offsets(0)
+    offsets.take(range(1, 100_002))
+    for position in range(2, 100_001):
+        offsets.finish(position)
+    assert offsets.done_beyond(0) == [(1, 100_000)]
+    assert offsets.done_beyond(0, {100_001}) == [(1, 100_001)]
 
 
 def test_a_position_that_was_never_taken_moves_nothing() -> None:

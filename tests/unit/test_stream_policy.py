@@ -241,6 +241,7 @@ def test_what_went_to_another_is_forgotten_wherever_it_waits() -> None:
     outcome = policy.failed(choice.send[1][0], [NO])
     settle(policy, outcome)
     policy.drop_waiting(lambda delivery: delivery.part == 1, 0.0)
+    assert policy.waiting_size(0) == policy.waiting(0), "each has one byte"
     assert policy.wakes_at(0.0) == NEVER, "its next attempt is another's"
     acks = policy.done([choice.send[0][0]], 0.0)
     assert [delivery.position for delivery in acks] == [0, 2, 4]

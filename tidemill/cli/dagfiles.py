@@ -122,7 +122,7 @@ def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
 
 async def find_dag(what: str, known: App | None) -> Dag:
     """The dag that is meant: in a file, or by its name in an application."""
-    if _is_file(what):
+    if is_file(what):
         return load_dag(what, refs=None if known is None else known.seams.ref_resolver)
     if known is None:
         raise ConfigError(f"{what!r} is no file; to mean a dag of an application by its name, say --app app.py")
@@ -142,7 +142,8 @@ async def _state_of(number: int, kind: DagKind, place: Place) -> tuple[DagProgra
         return restored(kind, row, snapshot, ticks)
 
 
-def _is_file(what: str) -> bool:
+def is_file(what: str) -> bool:
+    """Whether this means a file, and not a dag by its name."""
     return what.endswith(FILES) or Path(what).is_file()
 
 

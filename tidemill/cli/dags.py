@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from cyclopts import App as Commands
 from rich.table import Table
 
 from tidemill.cli import dagfiles
-from tidemill.cli.dagfiles import find_dag, unknown_tasks
-from tidemill.cli.dagwatch import Watch, dag_kind, follow_run, require_dag, show_run_of_dag
+from tidemill.cli.dagfiles import find_dag, is_file, unknown_tasks
+from tidemill.cli.dagwatch import ServedWatch, Watch, dag_kind, follow_run, require_dag, show_run_of_dag
 from tidemill.cli.enqueue import read_arguments
-from tidemill.cli.place import ANYWHERE, HERE, Place, Reach, opened, operator
-from tidemill.cli.render import ago, cut, out, plain, print_json, read_json, short, state, table
+from tidemill.cli.inputs import inputs, read_value, submit
+from tidemill.cli.place import ANYWHERE, Reach, opened, operator
+from tidemill.cli.render import ago, cut, out, print_json, short, state, table
 from tidemill.cli.roles import application
-from tidemill.cli.toldrun import run_number
-from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.cli.toldrun import run_number, served_run
+from tidemill.core.errors import ConfigError
 from tidemill.dags.handle import DagHandle
 from tidemill.dags.model import UNSET
 from tidemill.dags.runner import DAG_KIND, DagKind
 from tidemill.store.database import Database
-from tidemill.store.runs import list_inputs, show_run
-from tidemill.store.runview import count_keepers, list_runs_of_kind
+from tidemill.store.listing import RunsWanted, list_run_page
+from tidemill.store.runs import show_run
+from tidemill.store.runview import count_keepers
 
 if TYPE_CHECKING:
     from tidemill.cli.remote import Remote
 
 commands = Commands(name="dag", help="Check, draw, start and repeat dags; answer what their runs ask.")
-commands.command(dagfiles.check)
-commands.command(dagfiles.draw)
+for command in (dagfiles.check, dagfiles.draw, inputs, submit):
+    commands.command(command)
 
 STATES = ("running", "parked", "succeeded", "failed", "cancelled")
 NO_KEEPER = "no keeper is alive: the run waits until one is, `tidemill up app.py` or `tidemill keeper app.py`"
@@ -44,21 +44,21 @@ def start(
     what: str,
     /,
     *,
-    app: str,
+    app: str | None = None,
     args: str = "{}",
     key: str | None = None,
     follow: bool = False,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> int:
     """Start a durable run of a dag and print its id.
 
     Parameters
     ----------
     what
-        A JSON or YAML file, or the name of a dag that the application declares.
+        A JSON or YAML file, or the name of a dag that the application declares; by a server, a name.
     app
-        The application whose tasks the nodes name: app.py, app.py:name or package.module.
+        The application whose tasks the nodes name: app.py, app.py:name or package.module. A server has it.
     args
         The arguments of the run as a JSON object.
     key
@@ -68,9 +68,15 @@ def start(
     json
         Print one JSON document.
     """
+    given = read_arguments(args)
+    if place.server_url is not None:
+        with place.remote() as server:
+            new = {"workflow": _declared_there(server, what, app), "args": given, "key": key}
+            return _begun_there(server, server.post("runs", body=new), followed=follow, json=json)
+    if app is None:
+        raise ConfigError("say which application has the tasks: --app app.py")
     known = application(app, place)
     known.acting_as = operator()
-    given = read_arguments(args)
 
     async def begin() -> int:
         dag = await find_dag(what, known)
@@ -81,8 +87,6 @@ def start(
                 handle = await known.runs.start_dag(dag, given, key)
             finally:
                 await known.close()
-            if not handle.created:
-                sys.stderr.write(f"nothing new: run r{handle.id} has this key\n")
             return await _begun(database, handle, known.runs.dag_kind, followed=follow, json=json)
 
     return asyncio.run(begin())
@@ -96,7 +100,7 @@ def runs(
     limit: int = 25,
     before: str | None = None,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> None:
     """List runs of dags, the newest first.
 
@@ -119,14 +123,17 @@ def runs(
         raise ConfigError(f"--limit {limit} would show nothing")
     older = None if before is None else run_number(before)
 
-    async def look() -> list[dict[str, Any]]:
-        async with opened(place.settings()) as database:
-            found = await list_runs_of_kind(database, DAG_KIND, state=state, workflow=dag, before=older, limit=limit)
-            return [dict(row) for row in found]
+    async def stored(database: Database) -> list[dict[str, Any]]:
+        wanted = RunsWanted(() if state is None else (state,), dag, "dag")
+        return [dict(row) for row in await list_run_page(database, wanted, before=older, limit=limit)]
 
-    rows = asyncio.run(look())
+    def served(server: Remote) -> list[dict[str, Any]]:
+        found = server.pages("runs", limit=limit, before=older, state=state, workflow=dag, shape="dag")
+        return [served_run(row) for row in found]
+
+    rows = place.ask(stored, served)
     if json:
-        return print_json([plain(row) for row in rows])
+        return print_json(rows)
     if not rows:
         nothing = "no runs of dags: tidemill dag start FILE --app app.py" if state is dag is None else "no run matches"
         return out().print(nothing, style="dim")
@@ -134,83 +141,6 @@ def runs(
     if len(rows) == limit:
         out().print(f"\nolder ones: --before r{rows[-1]['id']}", style="dim")
     return None
-
-
-@commands.command
-def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: Reach = ANYWHERE) -> None:
-    """List what waits for a person, the longest waiting first.
-
-    Parameters
-    ----------
-    run
-        Only what this run asks: r12.
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
-    if limit < 1:
-        raise ConfigError(f"--limit {limit} would show nothing")
-    wanted = None if run is None else run_number(run)
-
-    async def stored(database: Database) -> list[dict[str, Any]]:
-        if wanted is not None:
-            require_dag(await show_run(database, wanted))
-        rows = await list_inputs(database, run_id=wanted, kind=DAG_KIND, limit=limit)
-        return [_told({**row, "schema": read_json(row["schema"])}) for row in rows]
-
-    def served(server: Remote) -> list[dict[str, Any]]:
-        return [_told(row) for row in server.items("inputs", run=wanted, limit=limit) if row["shape"] == "dag"]
-
-    rows = place.ask(stored, served)
-    if json:
-        return print_json(rows)
-    if not rows:
-        return out().print("nothing waits for a person", style="dim")
-    out().print(_inputs_table(rows, datetime.now(UTC)))
-    return out().print("\nanswer one with: tidemill dag submit RUN NODE JSON", style="dim")
-
-
-@commands.command
-def submit(
-    id: str, node: str, answer: str, /, *, key: str | None = None, app: str | None = None, place: Reach = ANYWHERE
-) -> None:
-    """Answer what a run asks. The answer must fit the node's schema; the first that does counts.
-
-    Parameters
-    ----------
-    id
-        The run, as `tidemill dag inputs` shows it: r12.
-    node
-        The node that asks.
-    answer
-        The answer as JSON: '{"answer": "yes"}'.
-    key
-        The same key again is the same answer: safe to say twice.
-    app
-        The application of the run, if it brings refs of its own: app.py.
-    """
-    number, value = run_number(id), _read_json(answer, "answer")
-
-    async def stored() -> bool:
-        taken = False
-
-        async def put(database: Database, handle: DagHandle, kind: DagKind) -> None:
-            nonlocal taken
-            taken = await handle.submit(node, value, by=operator(), key=key)
-
-        await _with_handle(number, app, place, put)
-        return taken
-
-    if place.server_url is None:
-        taken = asyncio.run(stored())
-    else:
-        with place.remote() as server:
-            taken = server.post("runs", number, "inputs", node, body={"value": value, "key": key})["taken"]
-    if taken:
-        return out().print(f"run r{number} has its answer to {node}")
-    sys.stderr.write("warning: nobody drives the run now; the answer is looked at as soon as somebody does\n")
-    return out().print(f"the answer to {node} of run r{number} is stored")
 
 
 @commands.command
@@ -223,7 +153,7 @@ def rerun(
     app: str | None = None,
     follow: bool = False,
     json: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> int:
     """Start a new run that does again what did not succeed in another, and print its id.
 
@@ -244,17 +174,23 @@ def rerun(
     """
     if edit is not None and from_ is None:
         raise ConfigError("--edit is for one node: say which with --from NODE")
-    edited = UNSET if edit is None else _read_json(edit, "edited input")
+    edited = UNSET if edit is None else read_value(edit, "edited input")
     number = run_number(id)
-    status = 0
+    if place.server_url is not None:
+        with place.remote() as server:
+            body = {"start": from_, **({} if edited is UNSET else {"edited": edited})}
+            return _begun_there(server, server.post("runs", number, "rerun", body=body), followed=follow, json=json)
 
-    async def begin(database: Database, handle: DagHandle, kind: DagKind) -> None:
-        nonlocal status
-        again = await handle.rerun(start=from_, edited=edited, by=operator())
-        status = await _begun(database, again, kind, followed=follow, json=json)
+    async def begin() -> int:
+        known = application(app, place) if app else None
+        kind = known.runs.dag_kind if known else dag_kind()
+        async with opened(place.settings() if known is None else known.settings) as database:
+            require_dag(await show_run(database, number))
+            handle = DagHandle(database, kind, number, created=False)
+            again = await handle.rerun(start=from_, edited=edited, by=operator())
+            return await _begun(database, again, kind, followed=follow, json=json)
 
-    asyncio.run(_with_handle(number, app, place, begin))
-    return status
+    return asyncio.run(begin())
 
 
 @commands.command(name="show")
@@ -286,49 +222,47 @@ def show_command(
     return show_run_of_dag(run_number(id), at=at, followed=follow, app=app, json=json, place=place)
 
 
-async def _with_handle(
-    number: int, app: str | None, place: Place, act: Callable[[Database, DagHandle, DagKind], Awaitable[None]]
-) -> None:
-    known = application(app, place) if app else None
-    kind = known.runs.dag_kind if known else dag_kind()
-    async with opened(place.settings() if known is None else known.settings) as database:
-        require_dag(await show_run(database, number))
-        await act(database, DagHandle(database, kind, number, created=False), kind)
-
-
 async def _begun(database: Database, handle: DagHandle, kind: DagKind, *, followed: bool, json: bool) -> int:
     """Say which run was started, and follow it if that is wanted."""
+    _say_begun(handle.id, handle.created, followed=followed, json=json)
     if followed:
-        if not json:
-            sys.stderr.write(f"run r{handle.id}\n")
         return await follow_run(Watch(database, handle.id, kind), json=json)
-    alive = await count_keepers(database, DAG_KIND)
-    if json:
-        print_json({"id": handle.id, "created": handle.created, "keepers": alive})
-    else:
-        print(f"r{handle.id}", flush=True)
-    if not alive:
+    if not await count_keepers(database, DAG_KIND):
         sys.stderr.write(f"warning: {NO_KEEPER}\n")
     return 0
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("kind", "shape")}
+def _begun_there(server: Remote, started: dict[str, Any], *, followed: bool, json: bool) -> int:
+    """The same by a server, which tells of a run that nobody drives when it is looked at."""
+    _say_begun(started["id"], started["created"], followed=followed, json=json)
+    return asyncio.run(follow_run(ServedWatch(server, started["id"]), json=json)) if followed else 0
 
 
-def _read_json(text: str, what: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise PayloadError(
-            f"the {what} {text!r} is not JSON ({error}); a text stands in double quotes: '\"yes\"'"
-        ) from error
+def _say_begun(number: int, created: bool, *, followed: bool, json: bool) -> None:
+    if not created:
+        sys.stderr.write(f"nothing new: run r{number} has this key\n")
+    if followed and not json:
+        sys.stderr.write(f"run r{number}\n")
+    elif json and not followed:
+        print_json({"id": number, "created": created})
+    elif not followed:
+        print(f"r{number}", flush=True)
+
+
+def _declared_there(server: Remote, what: str, app: str | None) -> str:
+    """The name of a dag that a server can start."""
+    if app is not None:
+        raise ConfigError(f"the server has the application: leave out --app {app}")
+    names = [each["name"] for each in server.items("workflows") if each["shape"] == "dag"]
+    if what not in names:
+        told = ", ".join(names) or "none"
+        hint = "; a file is started where the database is" if is_file(what) else ""
+        raise ConfigError(f"the server's application declares no dag {what!r}, but {told}{hint}")
+    return what
 
 
 def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Table:
-    made = table(
-        "run", "state", "dag", "asks", "jobs", "started", "took", "note", numbers=("asks", "jobs"), wide="note"
-    )
+    made = table("run", "state", "dag", "asks", "started", "took", "note", numbers=("asks",), wide="note")
     for row in rows:
         took = "" if row["ended_at"] is None else short((row["ended_at"] - row["created_at"]).total_seconds())
         made.add_row(
@@ -336,23 +270,8 @@ def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Table:
             state(row["state"]),
             row["workflow"],
             str(row["asks"] or ""),
-            f"{row['jobs']:,}" if row["jobs"] else "",
             ago(row["created_at"], now),
             took,
             cut(row["note"]),
-        )
-    return made
-
-
-def _inputs_table(rows: list[dict[str, Any]], now: datetime) -> Table:
-    made = table("run", "dag", "node", "since", "due", "prompt", wide="prompt")
-    for row in rows:
-        made.add_row(
-            f"r{row['run_id']}",
-            row["workflow"],
-            row["node"],
-            ago(row["asked_at"], now),
-            ago(row["due_at"], now),
-            cut(row["prompt"]),
         )
     return made

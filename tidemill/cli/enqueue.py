@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TOGETHER = 5000
 SAY_WHY_AFTER = 2.0
-ASK_EVERY = 0.2
+ASK_FIRST, ASK_LONGEST = 0.05, 1.0
 
 
 def enqueue(
@@ -181,15 +181,16 @@ async def _wait(known: App, database: Database, ref: JobRef) -> JobView:
 
 
 def _wait_there(server: Remote, ref: JobRef) -> JobView:
-    """The same, asking a server again and again."""
-    reasons, began = Reasons(), time.monotonic()
+    """The same, asking a server again and again: seldom, if it takes long."""
+    reasons, began, pause = Reasons(), time.monotonic(), ASK_FIRST
     while True:
         row = server.row("jobs", ref.id)
         if row["state"] in FINAL_STATES:
             return msgspec.convert({**row, "errors": row["errors"] or []}, JobView)
         if time.monotonic() - began > SAY_WHY_AFTER:
             reasons.tell(row)
-        time.sleep(ASK_EVERY)
+        time.sleep(pause)
+        pause = min(pause * 1.5, ASK_LONGEST)
 
 
 class Reasons:

@@ -32,6 +32,8 @@ COMMANDS = {
         "runs:run",
         "runacts:send",
         "runacts:fork",
+        "inputs:inputs",
+        "inputs:submit",
         "dags:commands dag",
         "monitors:commands monitor",
         "pipelines:commands pipeline",

@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemill.cli.place import Place, with_database
+from tidemill.cli.place import Reach
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
 from tidemill.store.monitors import list_monitors
 
+if TYPE_CHECKING:
+    from tidemill.cli.remote import Remote
+
 T = TypeVar("T")
 
 
-def with_monitor(place: Place, name: str | None, work: Callable[[Database, str], Awaitable[T]]) -> T:
-    """Do something for a monitor: the named one, or the only one there is."""
+def with_monitor(
+    place: Reach,
+    name: str | None,
+    stored: Callable[[Database, str], Awaitable[T]],
+    served: Callable[[Remote, str], T],
+) -> T:
+    """Do something for a monitor in the database or by a server: the named one, or the only one there is."""
 
-    async def go(database: Database) -> T:
-        if name is not None:
-            return await work(database, name)
-        known = [row["name"] for row in await list_monitors(database)]
-        if len(known) != 1:
-            told = ", ".join(known) or "none yet: run `tidemill monitor run app.py`"
-            raise ConfigError(f"say which monitor with --monitor; there is {told}")
-        return await work(database, known[0])
+    def there(server: Remote) -> T:
+        return served(server, name or _only([each["name"] for each in server.items("monitors")]))
 
-    return with_database(place, go)
+    return place.ask(lambda database: for_monitor(database, name, stored), there)
+
+
+async def for_monitor(database: Database, name: str | None, work: Callable[[Database, str], Awaitable[T]]) -> T:
+    """Do something for a monitor of the database: the named one, or the only one there is."""
+    return await work(database, name or _only([row["name"] for row in await list_monitors(database)]))
+
+
+def _only(known: list[str]) -> str:
+    if len(known) != 1:
+        told = ", ".join(known) or "none yet: run `tidemill monitor run app.py`"
+        raise ConfigError(f"say which monitor with --monitor; there is {told}")
+    return known[0]
 
 
 def some(given: tuple[Any, ...]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +11,17 @@ import msgspec
 from cyclopts import App
 from rich.text import Text
 
+from tidemill.cli import alerts
 from tidemill.cli.backtests import backtest
-from tidemill.cli.monitorplace import pair, some, with_monitor
-from tidemill.cli.monitorview import alerts_table, print_alert, print_status, told_alert
+from tidemill.cli.monitorplace import for_monitor, with_monitor
+from tidemill.cli.monitorview import print_status
 from tidemill.cli.place import ANYWHERE, HERE, Place, Reach, operator, require_database, with_database
-from tidemill.cli.render import local, out, plain, print_json, read_json, timely
+from tidemill.cli.render import local, out, print_json, read_json, timely
 from tidemill.cli.roles import Part, application, play
 from tidemill.cli.roster import roster
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.drain import Backfill
-from tidemill.store import alerts as alert_store
 from tidemill.store import roster as roster_store
 from tidemill.store.database import Database
 from tidemill.store.monitors import list_monitors, list_problems
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
 commands = App(name="monitor", help="Follow entities, and act on what monitors tell.")
 commands.command(roster)
 commands.command(backtest)
+for command in alerts.COMMANDS:
+    commands.command(command)
 
 
 @commands.command
@@ -60,7 +61,7 @@ def run(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
 
 
 @commands.command
-def status(name: str | None = None, /, *, json: bool = False, place: Place = HERE) -> None:
+def status(name: str | None = None, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
     """Show how monitors stand: health, cursor, the stages of the last tick, what went wrong.
 
     Parameters
@@ -71,22 +72,33 @@ def status(name: str | None = None, /, *, json: bool = False, place: Place = HER
         Print one JSON document.
     """
 
-    async def look(database: Database) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-        rows = [dict(row) for row in await list_monitors(database, name)]
-        return [(row, [dict(each) for each in await list_problems(database, row["name"])]) for row in rows]
+    async def stored(database: Database) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for row in await list_monitors(database, name):
+            problems = [dict(each) for each in await list_problems(database, row["name"])]
+            found.append({**row, "status": read_json(row["status"]), "problems": problems})
+        return found
 
-    found = with_database(place, look)
+    def served(server: Remote) -> list[dict[str, Any]]:
+        return [
+            {each: value for each, value in row.items() if each != "triggers"}
+            | {"problems": [timely(each) for each in row["problems"]]}
+            for row in server.items("monitors")
+            if name is None or row["name"] == name
+        ]
+
+    found = place.ask(stored, served)
     if json:
-        return print_json([{**plain(row), "problems": [plain(each) for each in problems]} for row, problems in found])
+        return print_json(found)
     if not found:
         return out().print("no monitors: declare one with app.monitor(Monitor(...))", style="dim")
-    for row, problems in found:
-        print_status(row, problems)
+    for row in found:
+        print_status(row)
     return None
 
 
 @commands.command
-def backfill(*entities: str, monitor: str | None = None, past: str = "24h", place: Place = HERE) -> None:
+def backfill(*entities: str, monitor: str | None = None, past: str = "24h", place: Reach = ANYWHERE) -> None:
     """Read the past of entities again; what is in the log already is not stored twice.
 
     Parameters
@@ -100,14 +112,18 @@ def backfill(*entities: str, monitor: str | None = None, past: str = "24h", plac
     """
     plan = Backfill(time.time() - parse_duration(past, what="--past"))
 
-    async def start(database: Database, name: str) -> list[str]:
-        return await roster_store.start_backfill(database, name, entities or None, plan, by=operator())
+    async def stored(database: Database, name: str) -> int:
+        return len(await roster_store.start_backfill(database, name, entities or None, plan, by=operator()))
 
-    out().print(f"the past of {len(with_monitor(place, monitor, start))} entities will be read")
+    def served(server: Remote, name: str) -> int:
+        body = {"entities": entities or None, "past": past}
+        return server.post("monitors", name, "backfill", body=body)["count"]
+
+    out().print(f"the past of {with_monitor(place, monitor, stored, served)} entities will be read")
 
 
 @commands.command
-def reset(*entities: str, monitor: str | None = None, place: Place = HERE) -> None:
+def reset(*entities: str, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
     """Make states anew from the log. Alerts stay, and nobody is told again of what was told.
 
     Parameters
@@ -118,14 +134,17 @@ def reset(*entities: str, monitor: str | None = None, place: Place = HERE) -> No
         The monitor; needed when there are several.
     """
 
-    async def start(database: Database, name: str) -> list[str]:
-        return await roster_store.reset_monitor(database, name, entities or None, by=operator())
+    async def stored(database: Database, name: str) -> int:
+        return len(await roster_store.reset_monitor(database, name, entities or None, by=operator()))
 
-    out().print(f"the states of {len(with_monitor(place, monitor, start))} entities will be made anew")
+    def served(server: Remote, name: str) -> int:
+        return server.post("monitors", name, "reset", body={"entities": entities or None})["count"]
+
+    out().print(f"the states of {with_monitor(place, monitor, stored, served)} entities will be made anew")
 
 
 @commands.command
-def pause(*, monitor: str | None = None, place: Place = HERE) -> None:
+def pause(*, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
     """Stop polling and judging; nothing is lost, for the cursor stays.
 
     Parameters
@@ -133,11 +152,11 @@ def pause(*, monitor: str | None = None, place: Place = HERE) -> None:
     monitor
         The monitor; needed when there are several.
     """
-    out().print(f"monitor {with_monitor(place, monitor, _set_paused(True))} is paused")
+    out().print(f"monitor {_set_paused(place, monitor, True)} is paused")
 
 
 @commands.command
-def resume(*, monitor: str | None = None, place: Place = HERE) -> None:
+def resume(*, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
     """Go on where it was paused.
 
     Parameters
@@ -145,11 +164,11 @@ def resume(*, monitor: str | None = None, place: Place = HERE) -> None:
     monitor
         The monitor; needed when there are several.
     """
-    out().print(f"monitor {with_monitor(place, monitor, _set_paused(False))} goes on")
+    out().print(f"monitor {_set_paused(place, monitor, False)} goes on")
 
 
 @commands.command
-def trigger(name: str, to: str, /, *, monitor: str | None = None, place: Place = HERE) -> None:
+def trigger(name: str, to: str, /, *, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
     """Switch a trigger off, which resolves its open alerts, or on again.
 
     Parameters
@@ -164,165 +183,14 @@ def trigger(name: str, to: str, /, *, monitor: str | None = None, place: Place =
     if to not in ("on", "off"):
         raise ConfigError(f"{to!r}: say on or off")
 
-    async def switch(database: Database, monitor_name: str) -> None:
+    async def stored(database: Database, monitor_name: str) -> None:
         await roster_store.switch_trigger(database, monitor_name, name, to == "on", by=operator())
 
-    with_monitor(place, monitor, switch)
+    def served(server: Remote, monitor_name: str) -> None:
+        server.post("monitors", monitor_name, "triggers", name, to)
+
+    with_monitor(place, monitor, stored, served)
     out().print(f"trigger {name} is {to}")
-
-
-@commands.command
-def alerts(
-    *,
-    monitor: str | None = None,
-    entity: str | None = None,
-    trigger: str | None = None,
-    all: bool = False,
-    limit: int = 50,
-    json: bool = False,
-    place: Reach = ANYWHERE,
-) -> None:
-    """List alerts, the newest first: open ones, and those resolved in the last two minutes.
-
-    Parameters
-    ----------
-    monitor
-        Only of this monitor.
-    entity
-        Only of this entity.
-    trigger
-        Only of this trigger.
-    all
-        Those resolved before, too.
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
-
-    async def stored(database: Database) -> list[dict[str, Any]]:
-        rows = await alert_store.list_alerts(
-            database, monitor, entity=entity, trigger=trigger, current=not all, limit=limit
-        )
-        return [told_alert(dict(row)) for row in rows]
-
-    def served(server: Remote) -> list[dict[str, Any]]:
-        return server.items("alerts", monitor=monitor, entity=entity, trigger=trigger, current=not all, limit=limit)
-
-    rows = place.ask(stored, served)
-    if json:
-        return print_json(rows)
-    return out().print(alerts_table(rows, datetime.now(UTC)) if rows else "no alerts")
-
-
-@commands.command
-def explain(id: int, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
-    """Why an alert was opened: the rule, the events, the state; and what has happened to it since.
-
-    Parameters
-    ----------
-    id
-        The alert.
-    json
-        Print one JSON document.
-    """
-
-    async def stored(database: Database) -> dict[str, Any]:
-        row = dict(await alert_store.show_alert(database, id))
-        history = [dict(each) for each in await alert_store.show_history(database, id)]
-        return {**told_alert(row), "explain": read_json(row["explain"]), "history": history}
-
-    def served(server: Remote) -> dict[str, Any]:
-        story = server.get("alerts", id)
-        history = [timely(each) for each in story["history"]]
-        return {**timely(story["alert"]), "explain": story["explain"], "history": history}
-
-    alert = place.ask(stored, served)
-    return print_json(alert) if json else print_alert(alert)
-
-
-@commands.command
-def ack(*ids: int, note: str | None = None, place: Reach = ANYWHERE) -> None:
-    """Acknowledge alerts: somebody has seen them. A lasting one comes back if nothing changes.
-
-    Parameters
-    ----------
-    ids
-        The alerts.
-    note
-        A note to keep with them.
-    """
-    some(ids)
-
-    async def stored(database: Database) -> set[int]:
-        return await alert_store.ack_alerts(database, ids, by=operator(), at=time.time(), note=note)
-
-    done = place.ask(stored, lambda server: set(server.post("alerts", "ack", body={"ids": ids, "note": note})["ids"]))
-    for id in ids:
-        out().print(f"alert {id} {'is acknowledged' if id in done else 'was acknowledged before'}")
-
-
-@commands.command
-def note(id: int, text: str, /, *, owner: str | None = None, place: Reach = ANYWHERE) -> None:
-    """Put a note on an alert.
-
-    Parameters
-    ----------
-    id
-        The alert.
-    text
-        The note.
-    owner
-        Whose alert it is from now on.
-    """
-
-    async def stored(database: Database) -> None:
-        await alert_store.note_alert(database, id, by=operator(), note=text, owner=owner)
-
-    place.ask(stored, lambda server: server.post("alerts", id, "note", body={"note": text, "owner": owner}))
-    out().print(f"alert {id} has a note")
-
-
-@commands.command
-def silence(
-    *matchers: str, until: str = "1h", comment: str = "", end: int | None = None, monitor: str | None = None,
-    place: Place = HERE,
-) -> None:  # fmt: skip
-    """Tell nobody of some alerts for a time; without matchers, list the silences.
-
-    Parameters
-    ----------
-    matchers
-        As in trigger=hot entity=press-*; all of them must fit.
-    until
-        For how long.
-    comment
-        Why.
-    end
-        End this silence now instead.
-    monitor
-        The monitor; needed when there are several.
-    """
-    if end is not None:
-        number = end
-        with_database(place, lambda database: alert_store.end_silence(database, number, by=operator()))
-        return out().print(f"silence {end} has ended")
-    if not matchers:
-        for each in with_database(place, lambda database: alert_store.read_silences(database, monitor, time.time())):
-            fits = " ".join(f"{name}={pattern}" for name, pattern in each.matchers.items())
-            out().print(f"{each.id}  {each.monitor}  {fits}  until {local(datetime.fromtimestamp(each.ends_at, UTC))}")
-        return None
-    wanted = dict(pair(each) for each in matchers)
-    now = time.time()
-    ends = now + parse_duration(until, what="--until")
-
-    async def add(database: Database, name: str) -> int:
-        return await alert_store.add_silence(
-            database, name, wanted, starts_at=now, ends_at=ends, by=operator(), comment=comment
-        )
-
-    out().print(f"silence {with_monitor(place, monitor, add)} until {local(datetime.fromtimestamp(ends, UTC))}")
-    return None
 
 
 @commands.command
@@ -361,7 +229,7 @@ def tail(
                 return
             await asyncio.sleep(0.5)
 
-    with_monitor(place, monitor, show)
+    with_database(place, lambda database: for_monitor(database, monitor, show))
 
 
 def _print_event(row: Any, *, json: bool) -> None:
@@ -376,9 +244,14 @@ def _print_event(row: Any, *, json: bool) -> None:
     out().print(line, overflow="ellipsis", no_wrap=True)
 
 
-def _set_paused(paused: bool) -> Callable[[Database, str], Awaitable[str]]:
-    async def change(database: Database, name: str) -> str:
+def _set_paused(place: Reach, monitor: str | None, paused: bool) -> str:
+    """Pause a monitor or let it go on; returns which."""
+
+    async def stored(database: Database, name: str) -> str:
         await roster_store.set_paused(database, name, paused, by=operator())
         return name
 
-    return change
+    def served(server: Remote, name: str) -> str:
+        return server.post("monitors", name, "pause" if paused else "resume")["name"]
+
+    return with_monitor(place, monitor, stored, served)

@@ -10,16 +10,16 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import ago, cut, local, out, read_json, short, table
+from tidemill.cli.render import ago, cut, local, out, short, table
 
 INNER = ("key", "tick", "realert_at", "again_after", "explain")
 
 SEVERITIES = {"info": "", "warning": "yellow", "critical": "bold red"}
 
 
-def print_status(row: dict[str, Any], problems: Sequence[dict[str, Any]]) -> None:
+def print_status(row: dict[str, Any]) -> None:
     """A monitor's page."""
-    status = read_json(row["status"]) or {}
+    status = row["status"] or {}
     health = status.get("health", "not started")
     style = {"healthy": "green", "UNHEALTHY": "bold red"}.get(health, "yellow")
     console = out()
@@ -40,7 +40,7 @@ def print_status(row: dict[str, Any], problems: Sequence[dict[str, Any]]) -> Non
         console.print(f"  tick     {row['tick']:,}: {stages}; next poll after {short(status.get('pause', 0))}")
     if status.get("error"):
         console.print(f"  source   {status['failures']} failures in a row: {status['error']}", style="red")
-    for each in problems:
+    for each in row["problems"]:
         whom = f" for {each['entity']}" if each["entity"] else ""
         times = f" ({each['count']}×, last {ago(each['last_at'])})"
         console.print(f"  problem  {each['place']}{whom}: {each['error']}{times}", style="yellow")
@@ -49,13 +49,13 @@ def print_status(row: dict[str, Any], problems: Sequence[dict[str, Any]]) -> Non
 def roster_table(rows: Sequence[dict[str, Any]]) -> Table:
     made = table("entity", "last seen", "events", "labels", "past", "note", numbers=("events",), wide="note")
     for row in rows:
-        past = read_json(row["backfill"])
+        past = row["backfill"]
         seen = None if row["last_at"] is None else datetime.fromtimestamp(row["last_at"], UTC)
         made.add_row(
             row["entity"],
             ago(seen),
             f"{row['count']:,}",
-            " ".join(f"{name}={value}" for name, value in (read_json(row["labels"]) or {}).items()),
+            " ".join(f"{name}={value}" for name, value in (row["labels"] or {}).items()),
             "" if past is None else f"{past.get('pages', 0)} pages read",
             Text(cut(row["problem"]), style="red") if row["problem"] else "" if row["active"] else "not followed",
         )

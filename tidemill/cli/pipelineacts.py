@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 from rich.progress import Progress, TaskID
 
+from tidemill.cli import pipelinethere
 from tidemill.cli.confirm import agreed
-from tidemill.cli.pipelinelook import APPROVAL_LASTS, looks, opened, owner_of
-from tidemill.cli.place import HERE, Place, operator
+from tidemill.cli.pipelinelook import APPROVAL_LASTS, local_target, looks, named, opened, owner_of
+from tidemill.cli.place import ANYWHERE, HERE, Place, Reach, operator
 from tidemill.cli.render import out
 from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError
@@ -22,13 +23,22 @@ from tidemill.store.statewishes import accept_code, count_marked, retry_failures
 LOOK_EVERY = 0.5
 
 
-def invalidate(app: str, target: str, /, *, downstream: bool = False, yes: bool = False, place: Place = HERE) -> None:
+def invalidate(
+    app: str,
+    target: str | None = None,
+    /,
+    *,
+    downstream: bool = False,
+    yes: bool = False,
+    place: Reach = ANYWHERE,
+) -> None:
     """Have states built again, whatever they look like.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     target
         A state (its path, or STAGE/ENTITY), all states of an ENTITY or of a STAGE, or a PIPELINE.
     downstream
@@ -37,7 +47,7 @@ def invalidate(app: str, target: str, /, *, downstream: bool = False, yes: bool 
         Do not ask, however many there are.
     """
 
-    async def act() -> None:
+    async def stored(target: str) -> None:
         where = load_target(app)
         owner = owner_of(where, target)
         async for lookout, _ in looks(where, owner.name, place):
@@ -49,22 +59,28 @@ def invalidate(app: str, target: str, /, *, downstream: bool = False, yes: bool 
             done = await operate.invalidate(lookout, chosen, by=operator())
             out().print(f"{done} states are built again by whoever keeps pipeline {owner.name} up to date")
 
-    asyncio.run(act())
+    if place.server_url is None:
+        return asyncio.run(stored(named(target, "TARGET")))
+    with place.remote() as server:
+        return pipelinethere.invalidate(
+            server, pipelinethere.only_word(app, target) or "", downstream=downstream, yes=yes
+        )
 
 
-def retry(app: str, target: str | None = None, /, *, place: Place = HERE) -> None:
+def retry(app: str | None = None, target: str | None = None, /, *, place: Reach = ANYWHERE) -> None:
     """Try failed and parked states again at once.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     target
         A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all that failed, if not given.
     """
 
-    async def act() -> None:
-        where = load_target(app)
+    async def stored() -> None:
+        where = load_target(named(app, "APP"))
         owners = where.pipelines if target is None else [owner_of(where, target)]
         for owner in owners:
             async for lookout, _ in looks(where, owner.name, place):
@@ -77,23 +93,27 @@ def retry(app: str, target: str | None = None, /, *, place: Place = HERE) -> Non
                 done = await retry_failures(lookout.database, owner.name, stage, entities, by=operator())
                 out().print(f"{owner.name}: {done} failed states are tried again")
 
-    asyncio.run(act())
+    if place.server_url is None:
+        return asyncio.run(stored())
+    with place.remote() as server:
+        return pipelinethere.retry(server, pipelinethere.only_word(app, target))
 
 
-def accept(app: str, stage: str, /, *, yes: bool = False, place: Place = HERE) -> None:
+def accept(app: str, stage: str | None = None, /, *, yes: bool = False, place: Reach = ANYWHERE) -> None:
     """Take a change of a stage's code as one that changes no result: its states count as built by the new code.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     yes
         Do not ask.
     """
 
-    async def act() -> None:
+    async def stored(stage: str) -> None:
         where = load_target(app)
         owner = owner_of(where, stage)
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
@@ -103,21 +123,25 @@ def accept(app: str, stage: str, /, *, yes: bool = False, place: Place = HERE) -
             done = await accept_code(lookout.database, owner.name, known.name, known.code.total, None, by=operator())
             out().print(f"{done} states of {known.name} count as built by the code of now")
 
-    asyncio.run(act())
+    if place.server_url is None:
+        return asyncio.run(stored(named(stage, "STAGE")))
+    with place.remote() as server:
+        return pipelinethere.accept(server, pipelinethere.only_word(app, stage) or "", yes=yes)
 
 
-def approve(app: str, stage: str, /, *, place: Place = HERE) -> None:
+def approve(app: str, stage: str | None = None, /, *, place: Reach = ANYWHERE) -> None:
     """Approve that many states of a stage are built again: what `plan` shows as needing approval.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     """
 
-    async def act() -> None:
+    async def stored(stage: str) -> None:
         where = load_target(app)
         owner = owner_of(where, stage)
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
@@ -127,38 +151,43 @@ def approve(app: str, stage: str, /, *, place: Place = HERE) -> None:
             )
         out().print(f"approved for a day: states of {known.name} are built again by its code of now")
 
-    asyncio.run(act())
+    if place.server_url is None:
+        return asyncio.run(stored(named(stage, "STAGE")))
+    with place.remote() as server:
+        return pipelinethere.approve(server, pipelinethere.only_word(app, stage) or "")
 
 
-def pause(app: str, target: str, /, *, place: Place = HERE) -> None:
+def pause(app: str, target: str | None = None, /, *, place: Reach = ANYWHERE) -> None:
     """Let a pipeline or a stage build nothing more; what is being built is finished.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     target
         PIPELINE, STAGE or PIPELINE/STAGE.
     """
-    asyncio.run(_set_paused(app, target, place, paused=True))
+    _set_paused(app, target, place, paused=True)
 
 
-def resume(app: str, target: str, /, *, place: Place = HERE) -> None:
+def resume(app: str, target: str | None = None, /, *, place: Reach = ANYWHERE) -> None:
     """Let a paused pipeline or stage go on.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     target
         PIPELINE, STAGE or PIPELINE/STAGE.
     """
-    asyncio.run(_set_paused(app, target, place, paused=False))
+    _set_paused(app, target, place, paused=False)
 
 
 def backfill(
     app: str,
-    stage: str,
+    stage: str | None = None,
     /,
     *,
     first: str | None = None,
@@ -166,14 +195,15 @@ def backfill(
     rate: str | None = None,
     downstream: bool = False,
     wait: bool = False,
-    place: Place = HERE,
+    place: Reach = ANYWHERE,
 ) -> int:
     """Have a range of a stage's states built again, some at a time.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     first
@@ -188,7 +218,7 @@ def backfill(
         Show how far it is until all are built; the status is 1 if some fail.
     """
 
-    async def act() -> int:
+    async def stored(stage: str) -> int:
         where = load_target(app)
         owner = owner_of(where, stage)
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
@@ -218,7 +248,11 @@ def backfill(
                 out().print(f"{failed} of them failed: see `tidemill pipeline status`", style="red")
         return 1 if failed else 0
 
-    return asyncio.run(act())
+    if place.server_url is None:
+        return asyncio.run(stored(named(stage, "STAGE")))
+    with place.remote() as server:
+        wanted = {"first": first, "last": last, "downstream": downstream, "rate": rate}
+        return pipelinethere.backfill(server, pipelinethere.only_word(app, stage) or "", wanted, wait=wait)
 
 
 async def _follow(lookout: Lookout, mark: str, progress: Progress, bar: TaskID, asked: int) -> int:
@@ -256,7 +290,7 @@ def clean(
         raise ConfigError(f"--how {how} is not one of keep, archive, delete")
 
     async def act() -> None:
-        async for lookout, found in looks(load_target(app), pipeline, place):
+        async for lookout, found in looks(local_target(app, place), pipeline, place):
             for stage, entity in found.orphans:
                 for path in operate.output_paths(lookout, stage, entity):
                     out().print(f"{how or stage.options.on_orphan:<8} {path}")
@@ -272,13 +306,19 @@ def clean(
     asyncio.run(act())
 
 
-async def _set_paused(app: str, target: str, place: Place, *, paused: bool) -> None:
-    where = load_target(app)
-    owner = owner_of(where, target)
-    stage = "" if target == owner.name else owner.require(target.removeprefix(f"{owner.name}/")).name
-    async with opened(where, place) as database:
-        await set_paused(database, owner.name, stage, paused=paused, by=operator())
-    out().print(f"{target} {'is paused' if paused else 'goes on'}")
+def _set_paused(app: str, target: str | None, place: Reach, *, paused: bool) -> None:
+    async def stored(target: str) -> None:
+        where = load_target(app)
+        owner = owner_of(where, target)
+        stage = "" if target == owner.name else owner.require(target.removeprefix(f"{owner.name}/")).name
+        async with opened(where, place) as database:
+            await set_paused(database, owner.name, stage, paused=paused, by=operator())
+        out().print(f"{target} {'is paused' if paused else 'goes on'}")
+
+    if place.server_url is None:
+        return asyncio.run(stored(named(target, "TARGET")))
+    with place.remote() as server:
+        return pipelinethere.set_paused(server, pipelinethere.only_word(app, target) or "", paused=paused)
 
 
 COMMANDS = (invalidate, retry, accept, approve, pause, resume, backfill, clean)

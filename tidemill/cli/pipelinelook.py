@@ -6,13 +6,15 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from cyclopts import CycloptsError
+
 from tidemill.cli.place import Place, open_soon, require_database
 from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import Settings
 from tidemill.pipelines.lookout import Lookout, look_at
 from tidemill.pipelines.model import Pipeline
 from tidemill.pipelines.plan import Plan
-from tidemill.pipelines.target import Target
+from tidemill.pipelines.target import Target, load_target
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate, wait_for_schema
 
@@ -47,6 +49,19 @@ async def looks(target: Target, name: str | None, place: Place) -> AsyncIterator
     async with opened(target, place, create=target.app is None) as database:
         for pipeline in target.choose(name):
             yield await look_at(database, pipeline)
+
+
+def local_target(app: str, place: Place) -> Target:
+    """The pipelines of an application, for what a server cannot do."""
+    place.arguments()  # says so, before anything is loaded
+    return load_target(app)
+
+
+def named(word: str | None, what: str) -> str:
+    """A word of the command line that only a server can do without."""
+    if word is None:
+        raise CycloptsError(msg=f"say which {what}", command_chain=("pipeline",))
+    return word
 
 
 def owner_of(target: Target, text: str) -> Pipeline:

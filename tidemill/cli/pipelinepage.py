@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -27,32 +27,29 @@ STYLES = {
 }
 
 
-def print_counts(
-    lookout: Lookout,
-    plan: Plan,
-    counts: Mapping[str, Mapping[str, int]],
-    usage: Mapping[str, int],
-    paused: Mapping[str, Any],
-) -> None:
+def print_counts(told: Mapping[str, Any]) -> None:
     """How a pipeline is."""
     console = out()
-    console.print(f"{lookout.pipeline.name}  {lookout.pipeline.root}", style="bold")
+    counts, paused = told["stages"], told["paused"]
+    console.print(f"{told['pipeline']}  {told['root']}", style="bold")
     if "" in paused:
         console.print(f"  paused by {paused['']}", style="yellow")
     words = [word for word in STYLES if any(row.get(word) for row in counts.values())] or ["fresh"]
     made = table("stage", *words, "bytes", "", numbers=(*words, "bytes"))
     for stage, row in counts.items():
         cells = [Text(f"{row.get(word, 0):,}", style=STYLES[word] if row.get(word) else "dim") for word in words]
-        made.add_row(stage, *cells, f"{usage[stage]:,}", f"paused by {paused[stage]}" if stage in paused else "")
+        made.add_row(
+            stage, *cells, f"{told['bytes'][stage]:,}", f"paused by {paused[stage]}" if stage in paused else ""
+        )
     console.print(made)
-    print_problems(lookout, plan)
+    print_problems(told["problems"], told["notes"])
 
 
-def print_problems(lookout: Lookout, plan: Plan) -> None:
+def print_problems(problems: Iterable[str], notes: Iterable[str]) -> None:
     """What cannot be looked at, and what is strange."""
-    for problem in (*lookout.problems, *plan.problems):
+    for problem in problems:
         out().print(f"  {problem}", style="red")
-    for note in lookout.notes:
+    for note in notes:
         out().print(f"  {note}", style="yellow")
 
 
@@ -74,7 +71,7 @@ def print_plan(lookout: Lookout, plan: Plan, limit: int) -> None:
         console.print(f"  and {len(plan.steps) - limit:,} more", style="dim")
     for stage, entity in plan.orphans[:limit]:
         console.print(f"  orphan  {stage.name}/{entity}", style="dim")
-    print_problems(lookout, plan)
+    print_problems((*lookout.problems, *plan.problems), lookout.notes)
 
 
 def step_json(step: Step) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from cyclopts import App
 
+from tidemill.cli import pipelinethere
 from tidemill.cli.pipelineacts import COMMANDS
-from tidemill.cli.pipelinelook import APPROVAL_LASTS, looks, opened, owner_of, settings_of
+from tidemill.cli.pipelinelook import APPROVAL_LASTS, local_target, looks, named, opened, owner_of, settings_of
 from tidemill.cli.pipelinepage import print_counts, print_plan, print_story, step_json, story_json
-from tidemill.cli.place import HERE, Place, operator, require_database
-from tidemill.cli.render import ago, cut, out, plain, print_json, short, table
+from tidemill.cli.place import ANYWHERE, HERE, Place, Reach, operator, require_database
+from tidemill.cli.render import ago, cut, out, print_json, short, table
 from tidemill.cli.roles import Part, play
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
@@ -21,6 +22,7 @@ from tidemill.engine.logs import configure_logs
 from tidemill.pipelines import operate
 from tidemill.pipelines.drawing import draw_pipeline, draw_pipeline_svg
 from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.lookout import look_at
 from tidemill.pipelines.model import Pipeline
 from tidemill.pipelines.runner import PipelineRunner
 from tidemill.pipelines.target import Target, is_workflow, load_target
@@ -64,7 +66,7 @@ def run(
         Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
     if once:
-        return asyncio.run(_run_once(load_target(app), pipeline, approve, place))
+        return asyncio.run(_run_once(local_target(app, place), pipeline, approve, place))
 
     def cast() -> Part:
         if is_workflow(app):
@@ -90,38 +92,32 @@ def run(
 
 
 @commands.command
-def status(app: str, pipeline: str | None = None, /, *, json: bool = False, place: Place = HERE) -> None:
+def status(
+    app: str | None = None, pipeline: str | None = None, /, *, json: bool = False, place: Reach = ANYWHERE
+) -> None:
     """Show how many states of each stage are fresh, stale, failed or waiting.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     pipeline
         Only this one.
     json
         Print one JSON document.
     """
 
-    async def look() -> None:
-        told = []
-        async for lookout, plan in looks(load_target(app), pipeline, place):
-            jobs = await builds_under_way(lookout.database, lookout.pipeline, lookout.order)
-            counted, used = operate.counts(lookout, plan, jobs), operate.usage(lookout)
-            paused = {stage: c.paused_by for stage, c in lookout.world.controls.items() if c.paused_by}
-            if json:
-                told.append(
-                    {
-                        "pipeline": lookout.pipeline.name, "root": str(lookout.pipeline.root), "stages": counted,
-                        "bytes": used, "paused": paused, "problems": [*lookout.problems, *plan.problems],
-                    }
-                )  # fmt: skip
-            else:
-                print_counts(lookout, plan, counted, used, paused)
-        if json:
-            print_json(told)
-
-    asyncio.run(look())
+    if place.server_url is not None:
+        with place.remote() as server:
+            told = pipelinethere.status(server, pipelinethere.only_word(app, pipeline))
+    else:
+        told = asyncio.run(_stand(load_target(named(app, "APP")), pipeline, place))
+    if json:
+        return print_json(told)
+    for each in told:
+        print_counts(each)
+    return None
 
 
 @commands.command
@@ -138,7 +134,7 @@ def check(app: str, pipeline: str | None = None, /, *, place: Place = HERE) -> i
 
     async def look() -> int:
         stale = 0
-        async for lookout, plan in looks(load_target(app), pipeline, place):
+        async for lookout, plan in looks(local_target(app, place), pipeline, place):
             fresh, left = sum(plan.fresh.values()), len(plan.steps)
             out().print(f"{lookout.pipeline.name}: {fresh:,} fresh, {left:,} not")
             stale += left
@@ -165,7 +161,7 @@ def plan(app: str, pipeline: str | None = None, /, *, limit: int = 50, json: boo
 
     async def look() -> None:
         told = []
-        async for lookout, found in looks(load_target(app), pipeline, place):
+        async for lookout, found in looks(local_target(app, place), pipeline, place):
             if json:
                 told.append(
                     {
@@ -186,43 +182,53 @@ def plan(app: str, pipeline: str | None = None, /, *, limit: int = 50, json: boo
 
 
 @commands.command
-def explain(app: str, state: str, /, *, json: bool = False, place: Place = HERE) -> None:
+def explain(app: str, state: str | None = None, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
     """Tell the whole story of one state: why it is as it is, what it was made from, who takes it, every build.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     state
         The path of an output, STAGE/ENTITY, or PIPELINE/STAGE/ENTITY.
     json
         Print one JSON document.
     """
 
-    async def look() -> None:
+    async def stored(wanted: str) -> operate.Story:
         target = load_target(app)
-        owner = owner_of(target, state)
-        async for lookout, found in looks(target, owner.name, place):
-            stage, entity = operate.find_state(owner, state)
-            story = await operate.explain(lookout, found, stage, entity, others=target.pipelines)
-            if json:
-                print_json(story_json(story))
-            else:
-                print_story(story)
+        owner = owner_of(target, wanted)
+        stage, entity = operate.find_state(owner, wanted)
+        async with opened(target, place, create=target.app is None) as database:
+            lookout, found = await look_at(database, owner)
+            return await operate.explain(lookout, found, stage, entity, others=target.pipelines)
 
-    asyncio.run(look())
+    if place.server_url is not None:
+        with place.remote() as server:
+            story = pipelinethere.story(server, pipelinethere.only_word(app, state) or "")
+    else:
+        story = asyncio.run(stored(named(state, "STATE")))
+    return print_json(story_json(story)) if json else print_story(story)
 
 
 @commands.command
 def history(
-    app: str, target: str | None = None, /, *, limit: int = 25, json: bool = False, place: Place = HERE
+    app: str | None = None,
+    target: str | None = None,
+    /,
+    *,
+    limit: int = 25,
+    json: bool = False,
+    place: Reach = ANYWHERE,
 ) -> None:
     """List builds, the newest first.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
+        leave it out.
     target
         A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all, if not given.
     limit
@@ -231,8 +237,8 @@ def history(
         Print one JSON document.
     """
 
-    async def look() -> list[dict[str, Any]]:
-        where = load_target(app)
+    async def stored() -> list[dict[str, Any]]:
+        where = load_target(named(app, "APP"))
         owners = where.pipelines if target is None else [owner_of(where, target)]
         found: list[dict[str, Any]] = []
         async with opened(where, place) as database:
@@ -247,9 +253,13 @@ def history(
                 found += [dict(row) for row in await list_builds(database, owner.name, stage, entity, limit=limit)]
         return sorted(found, key=lambda row: row["at"], reverse=True)[:limit]
 
-    builds = asyncio.run(look())
+    if place.server_url is not None:
+        with place.remote() as server:
+            builds = pipelinethere.history(server, pipelinethere.only_word(app, target), limit)
+    else:
+        builds = asyncio.run(stored())
     if json:
-        return print_json([plain(row) for row in builds])
+        return print_json(builds)
     made = table("when", "state", "outcome", "took", "size", "by", "why", numbers=("took", "size"), wide="why")
     for row in builds:
         made.add_row(
@@ -300,7 +310,7 @@ def draw(
     live
         With how many states of each stage are fresh, stale or failed.
     """
-    target = load_target(app)
+    target = local_target(app, place) if live else load_target(app)
     if live:
 
         async def look() -> None:
@@ -311,6 +321,22 @@ def draw(
     for each in target.choose(pipeline):
         out().print(draw_pipeline_svg(each) if svg else draw_pipeline(each))
     return None
+
+
+async def _stand(target: Target, name: str | None, place: Place) -> list[dict[str, Any]]:
+    """How pipelines are."""
+    told: list[dict[str, Any]] = []
+    async for lookout, plan in looks(target, name, place):
+        jobs = await builds_under_way(lookout.database, lookout.pipeline, lookout.order)
+        paused = {stage: c.paused_by for stage, c in lookout.world.controls.items() if c.paused_by}
+        told.append(
+            {
+                "pipeline": lookout.pipeline.name, "root": str(lookout.pipeline.root),
+                "stages": operate.counts(lookout, plan, jobs), "bytes": operate.usage(lookout), "paused": paused,
+                "problems": [*lookout.problems, *plan.problems], "notes": list(lookout.notes),
+            }
+        )  # fmt: skip
+    return told
 
 
 async def _run_once(target: Target, name: str | None, approve: bool, place: Place) -> int:

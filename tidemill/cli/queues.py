@@ -11,8 +11,6 @@ from rich.text import Text
 
 from tidemill.cli.place import ANYWHERE, Reach, operator
 from tidemill.cli.render import out, print_json, rate, short, table
-from tidemill.core.duration import parse_rate
-from tidemill.core.job import check_name
 from tidemill.store.database import Database
 from tidemill.store.queues import list_queues
 from tidemill.store.workers import QueueLimit, set_limit
@@ -54,18 +52,17 @@ def limit(name: str, rate: str, /, *, place: Reach = ANYWHERE) -> None:
     rate
         100/s, 30/m, 5/h, 1000/d, or none for no limit.
     """
-    check_name("queue", name)
-    per_second = None if rate == "none" else parse_rate(rate, what=f"rate of queue {name}")
-    burst = None if per_second is None else max(1.0, per_second / 10)
+    wanted = None if rate == "none" else rate
+    checked = QueueLimit.of(name, wanted)
     place.ask(
-        lambda database: set_limit(database, QueueLimit(name, per_second, burst), by=operator()),
-        lambda server: server.put("queues", name, "limit", body={"rate": None if per_second is None else rate}),
+        lambda database: set_limit(database, checked, by=operator()),
+        lambda server: server.put("queues", name, "limit", body={"rate": wanted}),
     )
-    out().print(f"queue {name}: {'no limit' if per_second is None else f'at most {rate}'}")
+    out().print(f"queue {name}: {'no limit' if wanted is None else f'at most {rate}'}")
 
 
 def queues_table(rows: list[dict[str, Any]]) -> Table:
-    counts = ("waiting", "delayed", "held", "running", "done 1h", "failed 1h", "oldest", "workers", "limit")
+    counts = ("wait", "later", "held", "run", "done/h", "fail/h", "oldest", "workers", "limit")
     made = table("queue", *counts, numbers=counts)
     for row in rows:
         made.add_row(

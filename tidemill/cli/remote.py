@@ -11,6 +11,7 @@ import secrets
 import ssl
 import time
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
@@ -106,6 +107,10 @@ class Remote:
         """Set something, which may be said twice."""
         return self._ask("PUT", parts, body=body, acts=True)
 
+    def delete(self, *parts: object) -> None:
+        """Have something end; that it is gone when this has to be asked again is as it should be."""
+        self._ask("DELETE", parts, acts=True)
+
     def _ask(
         self,
         method: str,
@@ -125,7 +130,7 @@ class Remote:
         if body is not None:
             data, headers["Content-Type"] = msgspec.json.encode(body), "application/json"
         give_up = time.monotonic() + ASKED_AGAIN_FOR
-        is_sent = False
+        is_sent = is_lost = False
         while True:
             try:
                 if self._line.sock is None:
@@ -134,8 +139,13 @@ class Remote:
                 self._line.request(method, address, data, headers)
                 answer = self._line.getresponse()
                 return self._read(answer, answer.read())
+            except NotFoundError:
+                if method == "DELETE" and is_lost:
+                    return None
+                raise
             except (OSError, http.client.HTTPException) as error:
                 self._line.close()
+                is_lost = is_sent
                 if not is_sent:
                     raise ServerError(f"no server answers at {self.where}: {_reason(error)}") from error
                 if time.monotonic() > give_up:
@@ -200,6 +210,8 @@ def _read_url(url: str) -> tuple[bool, str, int, str]:
 
 
 def _text(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
     return str(value).lower() if isinstance(value, bool) else value
 
 

@@ -78,7 +78,14 @@ def timely(row: dict[str, Any]) -> dict[str, Any]:
 
 def table(*columns: str, numbers: Sequence[str] = (), wide: str | None = None) -> Table:
     """An open table whose cells are cut, never wrapped; `wide` gets what room is left."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", expand=wide is not None)
+    made = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+        expand=wide is not None,
+    )
     for name in columns:
         made.add_column(
             name,

@@ -46,7 +46,10 @@ def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, 
 
         row = await show_run(database, number)
         if row["kind"] == DAG_KIND:
-            raise ConfigError(f"run {id} is of a dag: answer what it asks with `tidemill dag submit`")
+            raise ConfigError(
+                f"run r{number} is of a dag, which takes no events: answer what it asks with `tidemill submit`, or "
+                "repeat it with `tidemill dag rerun`"
+            )
         data = _event_of(row["workflow"], event, values, app, place)
         token = new_token()
         record = TickRecord("received", time.time(), event=msgspec.Raw(data), token=token)

@@ -71,7 +71,7 @@ def runs(
         return print_json(rows)
     if not rows:
         return out().print("no runs: start one with `await app.start(Workflow, ...)`", style="dim")
-    out().print(_runs_table(rows, datetime.now(UTC)))
+    out().print(runs_table(rows, datetime.now(UTC)))
     if len(rows) == limit:
         out().print(f"\nolder ones: --before r{rows[-1]['id']}", style="dim")
     return None
@@ -142,8 +142,8 @@ def run(
     return print_json({**row, "ticks": ticks}) if json else _print_page(row, ticks)
 
 
-def _runs_table(rows: list[dict[str, Any]], now: datetime) -> Any:
-    made = table("id", "state", "workflow", "ticks", "started", "took", "note", numbers=("ticks",))
+def runs_table(rows: list[dict[str, Any]], now: datetime) -> Any:
+    made = table("id", "state", "workflow", "ticks", "started", "took", "note", numbers=("ticks",), wide="note")
     for row in rows:
         took = "" if row["ended_at"] is None else short((row["ended_at"] - row["created_at"]).total_seconds())
         made.add_row(

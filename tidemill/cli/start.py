@@ -9,7 +9,8 @@ import sys
 
 def main() -> None:
     """Run one command and exit."""
-    if sys.argv[1:3] == ["pipeline", "check"] and all(not word.startswith("-") for word in sys.argv[3:]):
+    plain = all(not word.startswith("-") for word in sys.argv[3:]) and not os.environ.get("TIDEMILL_SERVER")
+    if sys.argv[1:3] == ["pipeline", "check"] and plain:
         gc.disable()  # Everything that is made here is needed until the end.
         from tidemill.cli.pipelinecheck import check_quickly
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -12,7 +13,7 @@ from rich.text import Text
 from tidemill.cli.render import ago, cut, local, names, table
 from tidemill.core.duration import format_duration
 
-SHOWN_BYTES = 2000
+SHOWN = 2000
 
 
 def picture(found: Mapping[str, Any]) -> RenderableType:
@@ -108,9 +109,9 @@ def dead_page(row: Mapping[str, Any]) -> RenderableType:
         ("plans", names(row["plans"]) or "all"),
         ("given up", f"{local(row['buried_at'])}  ({ago(row['buried_at'])}), after {row['attempts']} attempts"),
         ("why", f"{row['why']}: {row['error']}"),
-        ("key", "" if row["key"] is None else row["key"].decode(errors="replace")),
-        ("headers", "" if row["headers"] is None else bytes(row["headers"]).decode()),
-        ("payload", row["payload"][:SHOWN_BYTES].decode(errors="replace")),
+        ("key", row["key"] or ""),
+        ("headers", "" if row["headers"] is None else msgspec.json.encode(row["headers"]).decode()),
+        ("payload", row["payload"][:SHOWN]),
     ]
     shown = [Text.assemble((f"{name:<9}", "dim"), value) for name, value in facts if value]
     return Group(Text(f"dead letter {row['id']}", style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in shown))

@@ -60,10 +60,11 @@ class Pump:
         self._news = news
         self._open_queues = open_queues
         self._appetite = Appetite()
-        self._dry: set[str] = set()
         self._turn = 0
+        # Whether a claim may find something now, and when it is worth trying though nobody has said so.
         self._look = True
-        self._look_at = 0.0
+        self._look_again_at = 0.0
+        self._dry: set[str] = set()  # queues that gave less than was asked of them, until there is news
         self._strays_at: list[float] = []
         self._closing = False
 
@@ -160,7 +161,7 @@ class Pump:
             self._appetite.finished(len(finished), self._clock.monotonic())
             self._learn(plain, [job.queue for job in turn.jobs])
             self._look = len(turn.jobs) >= sum(plain.values()) > 0
-            self._look_at = turn.look_again_at
+            self._look_again_at = turn.look_again_at
             self._hands.take_in(turn.jobs)
         if by_model and self._affinity is not None and self._model_claims is not None:
             await self._claim_by_model(self._affinity, self._model_claims, by_model)
@@ -189,7 +190,7 @@ class Pump:
         self._learn(wanted, [queue for queue, room in wanted.items() for _ in range(room - left[queue])])
         self._look = got > 0
         # Somebody else took what was chosen: that is no reason to wait for the safety poll.
-        self._look_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
+        self._look_again_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
 
     def _wanted(self) -> dict[str, int]:
         """How many jobs to ask of each queue now."""
@@ -224,7 +225,7 @@ class Pump:
                 timeout = min(timeout, max(due, SHORTEST_WAIT))
         now = self._clock.monotonic()
         if wanted:
-            timeout = min(timeout, max(self._look_at - now, SHORTEST_WAIT))
+            timeout = min(timeout, max(self._look_again_at - now, SHORTEST_WAIT))
         for queue in self._open_queues():
             if self.limited.get(queue, 0.0) > now:
                 timeout = min(timeout, self.limited[queue] - now)

@@ -31,10 +31,10 @@ from tidemill.store.runs import (
     OWN_RUNS,
     RUNS_CHANNEL,
     TELL_OWNERS,
-    UNPARK_RUNS,
     WAKE_RUNS,
     publish,
     send_to_run,
+    unpark_runs,
 )
 from tidemill.store.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers
 from tidemill.store.wake import Listener
@@ -233,7 +233,7 @@ class PostgresRuns:
     # -- taking up --------------------------------------------------------------------------------
 
     async def unpark(self, kinds: Sequence[str]) -> None:
-        await self._fetch(UNPARK_RUNS, list(kinds))
+        await unpark_runs(self._database, kinds)
 
     async def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> Sequence[Row]:
         return await self._fetch(CLAIM_RUNS, owner, list(kinds), room, list(versions))

@@ -182,11 +182,12 @@ class StoredRun:
         """Hand over what is to be written, and what follows once it is."""
         turn, self._turn = self.turn(), None
         after, self._after = self._after, []
-        turn.awake = not self.at_rest
         if turn.state is not None and turn.state != "parked":
             turn.asks.clear()  # Who has ended asks nothing any more, though it may have begun to in this very turn.
-        if turn.release and turn.awake and not self._keeper.is_stopping:
-            turn.release = False  # Something has come for it since it was to be let go.
+        if turn.release:
+            turn.awake = not self.at_rest
+            if turn.awake and not self._keeper.is_stopping:
+                turn.release = False  # Something has come for it since it was to be let go.
         if turn.state is None and (turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
             self._take_snapshot(turn)
         self.stored = turn.last

@@ -31,6 +31,7 @@ class DictLikeModel(BaseModel):
 
     _declares_nothing: ClassVar[bool] = True
     _wire_prefix: ClassVar[bytes] = b""
+    _wire_kinds: ClassVar[tuple[type, ...] | None] = None
 
     def __init__(self, **params: Any) -> None:
         if "_data" in params:

@@ -30,7 +30,6 @@ from tidemill.flows.signature import StepSpec
 from tidemill.flows.state import FlowState, Work
 from tidemill.flows.store import StateCell
 from tidemill.flows.talk import StepTalk, Talk
-from tidemill.flows.validate import find_state_type
 from tidemill.flows.values import encode_packed
 from tidemill.flows.wire import decode_event
 from tidemill.store.database import Connection
@@ -111,8 +110,8 @@ class DurableRun(StoredRun, FlowRun):
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
         super().journal(loop, ticks, commands)
-        if not self.let_go:
-            self._questionnaire.follow(loop.state, ticks, self.turn())
+        if self._turn is not None:
+            self._questionnaire.follow(loop.state, ticks, self._turn)
 
     def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
         record = None
@@ -329,7 +328,7 @@ def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) 
 
 
 def _blank_cell(workflow: Workflow) -> StateCell:
-    return StateCell(find_state_type(declared(workflow).steps))
+    return StateCell(declared(workflow).topology.state_type)
 
 
 def _compare(recorded: Begun, begun: Begun) -> None:

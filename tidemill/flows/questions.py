@@ -40,11 +40,12 @@ class Questions:
     def begin(self, work: int, known: Any) -> None:
         """An attempt begins, with what its work knows from before."""
         self._known[work] = known
-        self._memories.pop(work, None)
 
     def end(self, work: int) -> None:
+        """It is over, and what it was told goes with it."""
         self._known.pop(work, None)
-        self._memories.pop(work, None)
+        if self._memories:
+            self._memories.pop(work, None)
 
     def memory(self, work: int) -> Memory:
         """What the attempt that is under way knows."""

@@ -111,9 +111,7 @@ class FlowProgram:
     def _received(self, state: FlowState, tick: Received, out: list[Command]) -> None:
         if state.prompts and isinstance(tick.event, HumanResponseEvent):
             state.prompts.popleft()
-        answered = self._answer(state, tick.event, out)
-        if not self._deliver(state, Parcel(tick.event), tick.at, out, target=tick.target) and not answered:
-            self._unhandled(state, tick.event, out)
+        self._deliver(state, Parcel(tick.event), tick.at, out, target=tick.target)
 
     def _completed(self, state: FlowState, tick: Completed, out: list[Command]) -> None:
         work = state.works.get(tick.work)
@@ -125,8 +123,7 @@ class FlowProgram:
             self._leave(state, work, out)
             self._failed(state, work, ended, tick.at, out)
             return
-        result = type(ended.events[0]) if ended.events else type(None)
-        self._narrate(out, work, "not_running", result)
+        self._narrate(out, work, "not_running", type(ended.events[0]) if ended.events else type(None))
         self._leave(state, work, out)
         if work.undo:
             settle(state, work)
@@ -139,10 +136,10 @@ class FlowProgram:
         if state.status != "running":
             return
         for event, target in ended.sent:
-            self._send(state, event, target, tick.at, out)
+            self._deliver(state, Parcel(event), tick.at, out, target=target)
         if work.lineage:
             self._joins.release_token(state, work.lineage, tick.at, out)
-        self._pump(state, work.step, tick.at, out)
+        self._pump(state, work.step, out)
 
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
         """Undo what the attempt did to the run; then another attempt, a handler, or the end."""
@@ -156,7 +153,7 @@ class FlowProgram:
                 out.append(SetTimer(f"retry:{work.id}", at + ended.retry_in))
             else:
                 state.steps[work.step].queue.appendleft(work)
-            self._pump(state, work.step, at, out)
+            self._pump(state, work.step, out)
             return
         del state.works[work.id]
         handler = self.topology.handler_of.get(work.step)
@@ -181,7 +178,7 @@ class FlowProgram:
         recovered = (*((n, c) for n, c in work.recovered if n != handler.name), (handler.name, rescued + 1))
         self.enqueue(state, handler, failed, work.lineage, recovered, StepFailedEvent, at, out)
         self._joins.release_token(state, work.lineage, at, out)
-        self._pump(state, work.step, at, out)
+        self._pump(state, work.step, out)
 
     def _noted(self, state: FlowState, tick: Noted, out: list[Command]) -> None:
         work = state.works.get(tick.work)
@@ -198,7 +195,7 @@ class FlowProgram:
         elif kind is Sent:
             work.sent += len(note.events)
             for event, target in note.events:
-                self._send(state, event, target, tick.at, out)
+                self._deliver(state, Parcel(event), tick.at, out, target=target)
         elif kind is Asked:
             self._ask(state, work, note, tick.at, out)
         elif kind is Withdrew:
@@ -218,7 +215,7 @@ class FlowProgram:
             if work is not None:
                 state.pending -= 1
                 state.steps[work.step].queue.append(work)
-                self._pump(state, work.step, tick.at, out)
+                self._pump(state, work.step, out)
             return
         number, _, question = number.partition(":")
         work = state.works.get(int(number))
@@ -250,20 +247,14 @@ class FlowProgram:
             out.append(Publish(event))
             if self.topology.answers:
                 state.prompts.append(event)
-        answered = self._answer(state, event, out)
-        if not self._deliver(state, parcel, at, out) and not answered:
-            self._unhandled(state, event, out)
-
-    def _send(self, state: FlowState, event: Any, target: str | None, at: float, out: list[Command]) -> None:
-        answered = self._answer(state, event, out)
-        if not self._deliver(state, Parcel(event), at, out, target=target) and not answered:
-            self._unhandled(state, event, out)
+        self._deliver(state, parcel, at, out)
 
     def _deliver(
         self, state: FlowState, parcel: Parcel, at: float, out: list[Command], *, target: str | None = None
-    ) -> bool:
-        """Hand an event to the steps that take it; False if there are none."""
+    ) -> None:
+        """Hand an event to the steps that wait for it, and to those that take it."""
         kind = type(parcel.event)
+        answered = self._answer(state, parcel.event, out) if state.waits else False
         specs = self.topology.accepting(kind)
         if target is not None:
             specs = tuple(spec for spec in specs if spec.name == target)
@@ -274,7 +265,8 @@ class FlowProgram:
                 self._joins.pair(state, spec, parcel, at, out)
             else:
                 self.enqueue(state, spec, parcel.event, parcel.lineage, parcel.recovered, kind, at, out)
-        return bool(specs)
+        if not specs and not answered:
+            self._unhandled(state, parcel.event, out)
 
     def enqueue(
         self,
@@ -292,20 +284,27 @@ class FlowProgram:
         state.works[work.id] = work
         for batch in lineage:
             state.batches[batch].tokens += 1
-        state.steps[spec.name].queue.append(work)
-        self._pump(state, spec.name, at, out)
+        step = state.steps[spec.name]
+        if not step.queue and len(step.slots) < spec.num_workers:
+            self._begin(state, step, work, out)
+            return
+        step.queue.append(work)
+        self._pump(state, spec.name, out)
         if work.slot < 0:
             self._narrate(out, work, "preparing", None)
 
-    def _pump(self, state: FlowState, name: str, at: float, out: list[Command]) -> None:
+    def _pump(self, state: FlowState, name: str, out: list[Command]) -> None:
         """Start what waits for a free worker of a step."""
         step = state.steps[name]
-        most = self.topology.steps[name].num_workers
-        while step.queue and len(step.slots) < most:
-            work = step.queue.popleft()
-            self._take_slot(state, step, work)
-            self._narrate(out, work, "running", None)
-            out.append(self._run(work))
+        if step.queue:
+            most = self.topology.steps[name].num_workers
+            while step.queue and len(step.slots) < most:
+                self._begin(state, step, step.queue.popleft(), out)
+
+    def _begin(self, state: FlowState, step: StepState, work: Work, out: list[Command]) -> None:
+        self._take_slot(state, step, work)
+        self._narrate(out, work, "running", None)
+        out.append(self._run(work))
 
     def _run(self, work: Work) -> RunWork:
         known = (dict(work.answers), dict(work.lapsed)) if work.answers or work.lapsed else None
@@ -317,14 +316,14 @@ class FlowProgram:
             for question in list(work.waiting):
                 self._stop_waiting(state, work, question, out)
         if work.slot >= 0:
-            state.steps[work.step].slots.discard(work.slot)
-            self._count(state, work, -1)
-            work.slot = -1
+            self._free_slot(state, work)
 
-    def _count(self, state: FlowState, work: Work, change: int) -> None:
-        state.running += change
+    def _free_slot(self, state: FlowState, work: Work) -> None:
+        state.steps[work.step].slots.discard(work.slot)
+        work.slot = -1
+        state.running -= 1
         if work.queue is not None:
-            state.away += change
+            state.away -= 1
 
     # -- collecting and waiting -------------------------------------------------------------------
 
@@ -346,10 +345,8 @@ class FlowProgram:
         state.waits.setdefault(note.kind, {})[work.id, note.question] = work
         if work.slot >= 0:  # A step that waits holds no worker.
             self._narrate(out, work, "not_running", None)
-            state.steps[work.step].slots.discard(work.slot)
-            work.slot = -1
-            self._count(state, work, -1)
-            self._pump(state, work.step, at, out)
+            self._free_slot(state, work)
+            self._pump(state, work.step, out)
         if first and note.show is not None:
             out.append(Publish(note.show))
         if asked.due is not None:
@@ -408,7 +405,9 @@ class FlowProgram:
             slot += 1
         work.slot = slot
         step.slots.add(slot)
-        self._count(state, work, 1)
+        state.running += 1
+        if work.queue is not None:
+            state.away += 1
 
     # -- ends -------------------------------------------------------------------------------------
 

@@ -316,9 +316,8 @@ class FlowRun:
         except BaseException as error:  # noqa: BLE001 - it asks to exit
             ended = self._failure(spec, work, self.exit_of(spec, error))
         finally:
-            if self._tasks.get(work.id) is asyncio.current_task(self._home):
-                del self._tasks[work.id]
-                self._questions.end(work.id)
+            self._tasks.pop(work.id, None)
+            self._questions.end(work.id)
         self.ended(spec, work, ended)
 
     def begun(self, work: Work) -> None:
@@ -330,8 +329,7 @@ class FlowRun:
 
     def _call(self, spec: StepSpec, kwargs: dict[str, Any]) -> Awaitable[Any]:
         args = () if spec.is_free else (self.workflow,)
-        step = partial(spec.function, *args, **kwargs)
-        call = step() if spec.is_async else in_thread(step)
+        call = spec.function(*args, **kwargs) if spec.is_async else in_thread(partial(spec.function, *args, **kwargs))
         return call if spec.timeout is None else asyncio.wait_for(call, spec.timeout)
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:

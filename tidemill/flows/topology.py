@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from tidemill.flows.collect import Take
 from tidemill.flows.events import HumanResponseEvent
 from tidemill.flows.levels import covered_steps, event_levels, levels_of
 from tidemill.flows.signature import EventClass, StepSpec
+from tidemill.flows.validate import find_state_type
 
 
 class Topology:
@@ -24,6 +26,11 @@ class Topology:
         self.queues_work = any(spec.queue is not None for spec in steps.values())
         self.answers = _answers(steps)
         self._accepting: dict[type, tuple[StepSpec, ...]] = {}
+
+    @cached_property
+    def state_type(self) -> Any:
+        """What the state of a run is, if its steps declare that."""
+        return find_state_type(self.steps)
 
     def accepting(self, kind: type) -> tuple[StepSpec, ...]:
         """The steps that take events of this class, in order of declaration."""

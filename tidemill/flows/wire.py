@@ -42,6 +42,10 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
+_write_plain = msgspec.json.Encoder().encode
+
+#: What JSON has a form for that cannot be another: a float may be no number, a list may hold anything.
+_PLAIN = {"str": str, "int": int, "bool": bool}
 
 
 class EventRegistry:
@@ -91,7 +95,31 @@ def remember(cls: ModelClass) -> None:
     """Let instances of this class be read in this process. A class defined again takes the place of the earlier one."""
     name = qualified_name(cls)
     cls._wire_prefix = b'{"type":' + to_json(name) + b',"value":'
+    cls._wire_kinds = _plain_kinds(cls)
     _defined[name] = cls
+
+
+def _plain_kinds(cls: ModelClass) -> tuple[type, ...] | None:
+    """The types of an event's fields, if values of these types are all of it and are written as they are.
+
+    Of any other event, pydantic knows how it is written.
+    """
+    schema: Any = cls.__dict__.get("__pydantic_core_schema__")
+    if not isinstance(schema, dict) or cls._hidden is not DictLikeModel._hidden:
+        return None
+    fields = schema["schema"]
+    if schema["type"] != "model" or fields["type"] != "model-fields" or fields["computed_fields"]:
+        return None
+    kinds = [_plain_kind(field) for field in fields["fields"].values()]
+    return None if "serialization" in schema or None in kinds else tuple(kinds)
+
+
+def _plain_kind(field: Any) -> Any:
+    value = field["schema"]
+    if value["type"] == "default":
+        value = value["schema"]
+    told_how = "serialization" in value or "serialization" in field["schema"]
+    return None if told_how or field.keys() - {"type", "schema", "metadata"} else _PLAIN.get(value["type"])
 
 
 def defined_elsewhere() -> list[ModelClass]:
@@ -117,6 +145,12 @@ def defined_class(name: str) -> ModelClass:
 def encode_event(event: DictLikeModel) -> bytes:
     """The JSON bytes of an event, from which `decode_event` makes an equal one."""
     cls = type(event)
+    values = event.__dict__
+    if cls._wire_kinds is not None and not event._data and tuple(map(type, values.values())) == cls._wire_kinds:
+        try:
+            return cls._wire_prefix + _write_plain(values) + b"}"
+        except (ValueError, OverflowError):
+            pass  # A number that is too long, or text that is none: pydantic tells, or knows better.
     try:
         value = cls.__pydantic_serializer__.to_json(event, warnings="error")
         for name, hidden in event._hidden().items():

@@ -146,6 +146,7 @@ class Driver:
             await self._adopt(known)
             plan = self.lookout.plan()  # What takes from them can be recognised now.
         await self._adopt(plan.adoptions)
+        await self._forget_failures(plan.past_failures)
         by_stage: dict[str, list[Step]] = {}
         for step in plan.builds:
             by_stage.setdefault(step.stage.name, []).append(step)
@@ -172,6 +173,15 @@ class Driver:
             self.in_flight.pop((stage, entity), None)
         if stage in self._lines:
             self._lines[stage].release(entities)
+
+    async def _forget_failures(self, past: Sequence[tuple[Stage, str]]) -> None:
+        """States whose inputs are gone have not failed."""
+        by_stage: dict[str, list[str]] = {}
+        for stage, entity in past:
+            by_stage.setdefault(stage.name, []).append(entity)
+            self.world.failures[stage.name].pop(entity, None)
+        for name, entities in by_stage.items():
+            await rows.forget_failures(self._database, self.pipeline.name, name, entities)
 
     async def _adopt(self, adoptions: Sequence[Adoption]) -> None:
         """Take outputs as they were found."""

@@ -383,7 +383,7 @@ class Lookout:
                     only[stage.name] = touched
         plan = make_plan(self.order, self.world, self.now(), only=only, busy=self.busy)
         if self._unseen:
-            plan.orphans = []  # What could not be looked at is not gone.
+            plan.orphans, plan.past_failures = [], []  # What could not be looked at is not gone.
         return plan
 
     def output_key(self, stage: str, entity: str) -> str:

@@ -6,7 +6,7 @@ yet: its consumers wait for it, since an identical result would leave them fresh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from operator import itemgetter
 
 import msgspec
@@ -60,6 +60,8 @@ class Plan(msgspec.Struct):
     orphans: list[tuple[Stage, str]]
     fresh: dict[str, int]
     problems: list[str]
+    past_failures: list[tuple[Stage, str]] = []
+    """Failures of states that are not wanted any more: their inputs are gone."""
 
     @property
     def steps(self) -> list[Step]:
@@ -128,8 +130,9 @@ class _Look:
         else:
             self.plan.builds += self.again
         self.plan.fresh[self.stage.name] = fresh
-        gone = self.records.keys() - seen if only is None else (only - seen) & self.records.keys()
-        self.plan.orphans += [(self.stage, each) for each in sorted(gone) if _has_output(self.records[each])]
+        gone = _gone(self.records.keys(), seen, only)
+        self.plan.orphans += [(self.stage, each) for each in gone if _has_output(self.records[each])]
+        self.plan.past_failures += [(self.stage, each) for each in _gone(self.failures.keys(), seen, only)]
 
     @property
     def _needs_all(self) -> bool:
@@ -292,6 +295,11 @@ class _Look:
         except RefError as error:
             self.plan.problems.append(f"{self.stage.name}: {entity}: {error}")
             return False
+
+
+def _gone(known: Set[str], seen: set[str], only: set[str] | None) -> list[str]:
+    """Entities that are known of, and were not seen though they were looked for."""
+    return sorted(known - seen if only is None else (only - seen) & known)
 
 
 def _has_output(record: Record) -> bool:

@@ -9,8 +9,6 @@ from collections import OrderedDict
 from typing import Any
 
 import msgspec
-from litestar.connection import ASGIConnection
-from litestar.handlers.base import BaseRouteHandler
 
 from tidemill.server.problems import Refused
 from tidemill.server.settings import ServerSettings
@@ -108,11 +106,20 @@ def csrf_token(session: str) -> str:
     return hmac.new(session.encode(), b"tidemill csrf", hashlib.sha256).hexdigest()
 
 
-async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """The guard of every route: its `scope` says who may ask. A route that says nothing is for admins."""
-    needed = handler.opt.get("scope", "admin")
-    if needed != OPEN:
-        require_scope(connection.scope.get(CALLER), needed, read_only=connection.app.state.read_only)
+class Scoped:
+    """Stands before every route, whose `scope` says who may ask. One that says nothing is for admins.
+
+    Not a guard, for which the whole handler would be copied with each request.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        needed = scope["route_handler"].opt.get("scope", "admin")
+        if needed != OPEN:
+            require_scope(scope.get(CALLER), needed, read_only=scope["litestar_app"].state.read_only)
+        await self._app(scope, receive, send)
 
 
 def require_scope(caller: Caller | None, needed: str, *, read_only: bool) -> Caller:

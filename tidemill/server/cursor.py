@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import base64
 import binascii
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.listing import Written
+
+T = TypeVar("T")
 
 
 def write_cursor(last: int) -> str:
@@ -43,6 +49,21 @@ def write_row_cursor(entity: str) -> str:
 def read_row_cursor(text: str | None) -> str | None:
     """The name that a cursor stands for."""
     return None if text is None else _read("row", text)
+
+
+def write_moment_cursor(at: datetime, *place: int | str) -> str:
+    """The cursor after something that is known by a moment, and by more where several have the same."""
+    return _write("at", msgspec.json.encode((at, *place)).decode())
+
+
+def read_moment_cursor(text: str | None, kind: type[T]) -> T | None:
+    """What a cursor stands for: a tuple of this kind."""
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(_read("at", text), type=kind)
+    except msgspec.MsgspecError as error:
+        raise _refusal(text) from error
 
 
 def _write(kind: str, place: str) -> str:

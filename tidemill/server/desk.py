@@ -80,5 +80,5 @@ TheDesk = NamedDependency[SkipValidation[Desk]]
 
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:
-    """Who asks; the guard has let them in."""
+    """Who asks; they have been let in."""
     return request.scope["tidemill.caller"]  # pyright: ignore[reportGeneralTypeIssues]

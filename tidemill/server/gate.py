@@ -21,6 +21,7 @@ import structlog
 
 from tidemill.engine.telemetry.address import is_loopback
 from tidemill.server.access import CALLER, Caller, Doorman, csrf_token
+from tidemill.server.fair import ASKED_AT
 from tidemill.server.idempotency import Repeats
 from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
 from tidemill.server.settings import ServerSettings
@@ -68,7 +69,8 @@ class Gate:
                 return
             await self._inner(scope, receive, send)
             return
-        began = time.perf_counter()
+        began = time.monotonic()
+        ASKED_AT.set(began)
         headers = dict(scope["headers"])
         reply = Reply(send, scope["method"], headers, self._headers)
         try:
@@ -94,7 +96,7 @@ class Gate:
                     method=scope["method"],
                     path=scope["raw_path"].decode("latin-1"),
                     status=reply.status,
-                    ms=round((time.perf_counter() - began) * 1000, 1),
+                    ms=round((time.monotonic() - began) * 1000, 1),
                     who=getattr(scope.get(CALLER), "name", None),
                 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from datetime import datetime
 from typing import Any
@@ -18,9 +17,7 @@ from tidemill.dags.model import UNSET
 from tidemill.dags.runner import DAG_KIND
 from tidemill.dags.view import View, why_run
 from tidemill.engine.why import explain_run
-from tidemill.flows.asking import answer
-from tidemill.flows.declared import declared
-from tidemill.flows.durable import FlowKind, restore
+from tidemill.flows.durable import FlowKind
 from tidemill.flows.fork import fork
 from tidemill.flows.sending import event_tick, named_event
 from tidemill.flows.values import plain_result
@@ -34,8 +31,6 @@ from tidemill.store.inspect import show_jobs_of_run
 from tidemill.store.listing import RunsWanted, write_run_page
 from tidemill.store.runs import (
     cancel_run,
-    has_arrived,
-    is_asked,
     load_run,
     new_token,
     read_ticks,
@@ -46,7 +41,6 @@ from tidemill.store.runview import count_keepers
 
 ENDED = ("succeeded", "failed", "cancelled", "timed_out")
 JOBS_SHOWN = 200
-TAKEN_WITHIN = 3.0  # seconds that somebody who answers waits for the run to take it
 
 
 class RunLine(msgspec.Struct, frozen=True):
@@ -222,33 +216,8 @@ async def submit_answer(desk: Desk, caller: Caller, run_id: int, node: str, valu
     """Answer what a run asks; whether it has taken the answer yet."""
     if not node:
         raise NotFoundError("say which node is answered")
-    row = await find_run(desk, run_id)
-    if row["kind"] == DAG_KIND:
-        handle = DagHandle(desk.database, desk.app.runs.dag_kind, run_id, created=False)
-        return await handle.submit(node, value, by=caller.name, key=key)
-    return await _answer_flow(desk, caller, row, node, value, key or new_token())
-
-
-async def _answer_flow(desk: Desk, caller: Caller, row: Any, node: str, value: Any, token: str) -> bool:
-    """Give a flow the event that it waits for."""
-    run_id, kind = row["id"], flow_of(desk, row["workflow"])
-    if not await has_arrived(desk.database, run_id, token):
-        _, snapshot, ticks = await load_run(desk.database, run_id)
-        state = restore(kind.workflow, snapshot, ticks)
-        asked = await is_asked(desk.database, run_id, node)
-        event = answer(declared(kind.workflow).topology, state, node, value) if asked else None
-        if event is None:
-            raise Refused(
-                409, f"run r{run_id} does not ask {node!r}, or was answered already: look at /inputs?run={run_id}"
-            )
-        await desk.note(caller, "run.submit", f"r{run_id} {node}", after={"value": value, "key": token})
-        await send_to_run(desk.database, run_id, event_tick(event, None, token), token=token)
-    give_up = time.monotonic() + TAKEN_WITHIN
-    while await is_asked(desk.database, run_id, node):
-        if time.monotonic() > give_up:
-            return False
-        await asyncio.sleep(0.05)
-    return True
+    await find_run(desk, run_id)
+    return await desk.app.runs.submit(desk.database, run_id, node, value, by=caller.name, key=key)
 
 
 def flow_of(desk: Desk, name: str) -> FlowKind:
@@ -265,7 +234,10 @@ async def require_flow(desk: Desk, run_id: int) -> Any:
     """The row of a run, if it is one of a flow."""
     row = await find_run(desk, run_id)
     if row["kind"] == DAG_KIND:
-        raise ConfigError(f"run r{run_id} is of a dag: answer what it asks, or repeat it with /rerun")
+        raise ConfigError(
+            f"run r{run_id} is of a dag, which takes no events: answer what it asks with `tidemill submit`, or "
+            "repeat it with `tidemill dag rerun`"
+        )
     return row
 
 

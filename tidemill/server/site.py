@@ -14,7 +14,7 @@ from litestar.openapi.spec import Components, Reference, SecurityScheme
 from litestar.serialization import encode_json
 
 from tidemill.server import pages
-from tidemill.server.access import check_scope
+from tidemill.server.access import Scoped
 from tidemill.server.console import get_console
 from tidemill.server.desk import Desk, TheDesk
 from tidemill.server.gate import Gate
@@ -71,7 +71,7 @@ def _common(desk: Desk) -> dict[str, Any]:
 
     return {
         "dependencies": {"desk": Provide(the_desk, use_cache=True)},
-        "guards": [check_scope],
+        "middleware": [Scoped],
         "exception_handlers": {Exception: answer, 500: answer, 404: answer, 405: answer},
         "state": State({"read_only": desk.settings.read_only}),
         "logging_config": None,

@@ -14,6 +14,8 @@ from tidemill.store.audit import targets, write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.notices import hurry_silenced
 
+ACKED_AT_ONCE = 500
+
 #: Alerts of these entities that are open.
 OPEN_ALERTS = """
 SELECT id, trigger, entity, kind, severity, extract(epoch FROM started_at)::float8 AS started_at,
@@ -108,6 +110,18 @@ HOLD_ALERTS = """
 SELECT id, note, owner FROM tidemill.alert WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
 """
 
+#: Alerts that wait for somebody to see them: open ones, and those about a moment.
+_UNSEEN = """
+a.acked_at IS NULL AND (a.resolved_at IS NULL OR a.kind = 'momentary') AND ($1::text IS NULL OR a.monitor = $1)
+AND ($2::text IS NULL OR a.entity = $2) AND ($3::text IS NULL OR a.trigger = $3)
+AND ($4::text IS NULL OR a.severity = $4) AND ($5::bigint IS NULL OR a.id <= $5)
+"""
+MATCH_UNSEEN = f"SELECT a.id FROM tidemill.alert AS a WHERE {_UNSEEN} ORDER BY a.id LIMIT $6"
+HOLD_UNSEEN = f"""
+SELECT a.id, a.note, a.owner FROM tidemill.alert AS a WHERE {_UNSEEN} ORDER BY a.id LIMIT $6 FOR NO KEY UPDATE
+"""
+NEWEST_ALERT = "SELECT coalesce(max(id), 0) AS id FROM tidemill.alert"
+
 #: A note, or whose alert it is.
 NOTE_ALERT = """
 WITH done AS (
@@ -158,6 +172,20 @@ class Silence(msgspec.Struct, frozen=True):
     matchers: dict[str, str]
     starts_at: float
     ends_at: float
+
+
+class Unseen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Alerts that nobody has acknowledged, open ones and those about a moment, by what they are. What is not said does
+    not matter; `up_to` leaves out alerts that came after somebody had looked."""
+
+    monitor: str | None = None
+    entity: str | None = None
+    trigger: str | None = None
+    severity: str | None = None
+    up_to: int | None = None
+
+    def arguments(self) -> tuple[Any, ...]:
+        return self.monitor, self.entity, self.trigger, self.severity, self.up_to
 
 
 async def read_open(
@@ -227,17 +255,52 @@ async def ack_alerts(
     `said` is a name that whoever does it goes by: people see it on the alert, and the audit names `by`.
     """
     async with database.transaction(patience=30.0) as connection:
-        known = {row["id"]: row for row in await connection.fetch(database.sql(HOLD_ALERTS), list(ids))}
-        if missing := set(ids) - set(known):
+        known = await connection.fetch(database.sql(HOLD_ALERTS), list(ids))
+        if missing := set(ids) - {row["id"] for row in known}:
             raise NotFoundError(f"there is no alert {min(missing)}")
-        rows = await connection.fetch(database.sql(ACK_ALERTS), list(ids), at, _seen_as(by, said), note)
-        done = [row["id"] for row in rows]
-        if done:
-            await write_audit(
-                database, connection, who=by, action="alert.ack", target=targets(done),
-                before={id: _held(known[id]) for id in done}, after=_said({"ids": done, "note": note}, said),
-            )  # fmt: skip
-    return set(done)
+        return set(await _ack(database, connection, known, by=by, at=at, note=note, said=said))
+
+
+async def match_unseen(database: Database, which: Unseen, *, limit: int) -> list[int]:
+    """Alerts that match and that nobody has acknowledged, the oldest first."""
+    return [row["id"] for row in await database.fetch(MATCH_UNSEEN, *which.arguments(), limit)]
+
+
+async def ack_unseen(database: Database, which: Unseen, *, by: str, at: float, note: str | None = None) -> list[int]:
+    """Acknowledge all that match now, some at a time; returns which. What is opened meanwhile is left alone."""
+    if which.up_to is None:
+        newest = (await database.fetch(NEWEST_ALERT))[0]["id"]
+        which = msgspec.structs.replace(which, up_to=newest)
+    done: list[int] = []
+    while True:
+        async with database.transaction(patience=30.0) as connection:
+            known = await connection.fetch(database.sql(HOLD_UNSEEN), *which.arguments(), ACKED_AT_ONCE)
+            done += await _ack(database, connection, known, by=by, at=at, note=note)
+        if len(known) < ACKED_AT_ONCE:
+            return done
+
+
+async def _ack(
+    database: Database,
+    connection: Executor,
+    known: Sequence[asyncpg.Record],
+    *,
+    by: str,
+    at: float,
+    note: str | None,
+    said: str = "",
+) -> list[int]:
+    """Acknowledge alerts that are held; returns those that nobody had acknowledged before."""
+    ids = [row["id"] for row in known]
+    rows = await connection.fetch(database.sql(ACK_ALERTS), ids, at, _seen_as(by, said), note)
+    done = [row["id"] for row in rows]
+    if done:
+        before = {row["id"]: _held(row) for row in known if row["id"] in set(done)}
+        await write_audit(
+            database, connection, who=by, action="alert.ack", target=targets(done),
+            before=before, after=_said({"ids": done, "note": note}, said),
+        )  # fmt: skip
+    return done
 
 
 async def note_alert(

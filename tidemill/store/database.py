@@ -184,11 +184,11 @@ class Database:
     async def acquire(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
         """A pooled connection."""
         pool = self._opened()
-        connection = await self._patiently(pool.acquire, patience)
+        connection = await self._patiently(lambda: self._take(pool), patience)
         try:
             yield connection
         finally:
-            await pool.release(connection)
+            await self._give_back(pool, connection)
 
     @asynccontextmanager
     async def transaction(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
@@ -196,12 +196,12 @@ class Database:
         pool = self._opened()
 
         async def begin() -> tuple[Any, Any]:
-            connection = await pool.acquire()
+            connection = await self._take(pool)
             try:
                 transaction = connection.transaction()
                 await transaction.start()
             except BaseException:
-                await pool.release(connection)
+                await self._give_back(pool, connection)
                 raise
             return connection, transaction
 
@@ -214,14 +214,21 @@ class Database:
                 raise
             await transaction.commit()
         finally:
-            await pool.release(connection)
+            await self._give_back(pool, connection)
 
     async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
         """Do work that may safely be done twice, again and again until the server has answered."""
 
         async def once() -> T:
-            async with self._opened().acquire() as connection:
-                return await work(connection)
+            pool = self._opened()
+            connection = await self._take(pool)
+            try:
+                result = await work(connection)
+            except BaseException:
+                await self._give_back(pool, connection)
+                raise
+            await self._give_back(pool, connection, as_new=True)
+            return result
 
         return await self._patiently(once, patience)
 
@@ -233,6 +240,13 @@ class Database:
     async def fetchrow(self, statement: str, *args: Any, patience: float | None = 30.0) -> asyncpg.Record | None:
         rows = await self.fetch(statement, *args, patience=patience)
         return rows[0] if rows else None
+
+    async def _take(self, pool: asyncpg.Pool) -> Executor:
+        return await pool.acquire()
+
+    async def _give_back(self, pool: asyncpg.Pool, connection: Executor, *, as_new: bool = False) -> None:
+        """`as_new`: nothing went wrong on it, and nothing is under way."""
+        await pool.release(connection)
 
     def _opened(self) -> asyncpg.Pool:
         if self._pool is None:

@@ -25,6 +25,7 @@ STREAMS_CHANNEL = "streams"
 
 MOST_IN_ROW = 256
 MOST_BYTES = 64 * 1024
+MOST_IN_RANGE = 16 * 2**20  # bytes, and the row with which there are so many
 SPREAD = 1024  # positions for each row; the view `log_message` counts in the same way
 
 NOTIFY = "SELECT pg_notify('tidemill_streams', topic) FROM unnest($1::text[]) AS topic"
@@ -59,14 +60,15 @@ WHERE topic = $1 AND (xid, id) > ($2::text::xid8, $3) AND (xid, id) <= ($4::text
 """
 
 #: The next messages; none of a transaction that is still open, nor of any that is younger than one. Whole rows, until
-#: there are enough.
+#: there are enough of them or of their bytes.
 READ_NEXT = f"""
 SELECT {_COLUMNS} FROM (
-    SELECT *, sum(messages) OVER (ORDER BY xid, id ROWS UNBOUNDED PRECEDING) - messages AS before FROM (
-        SELECT * FROM tidemill.event_log
+    SELECT *, sum(messages) OVER in_order - messages AS before, sum(size) OVER in_order - size AS size_before FROM (
+        SELECT *, pg_column_size(payloads) AS size FROM tidemill.event_log
         WHERE topic = $1 AND (xid, id) > ($2::text::xid8, $3) AND xid < pg_snapshot_xmin(pg_current_snapshot())
-        ORDER BY xid, id LIMIT $5) AS rows) AS counted
-WHERE before < $4 ORDER BY counted.xid, id
+        ORDER BY xid, id LIMIT $5) AS rows
+    WINDOW in_order AS (ORDER BY xid, id ROWS UNBOUNDED PRECEDING)) AS counted
+WHERE before < $4 AND size_before < {MOST_IN_RANGE} ORDER BY counted.xid, id
 """
 
 #: They are taken: the group moves on, and the range is ours while its lease lasts.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
-from typing import Any
 
 import asyncpg
 import msgspec
@@ -40,9 +39,7 @@ class AttemptLog(msgspec.Struct, frozen=True):
 async def write_logs(database: Database, connection: Executor, logs: Sequence[AttemptLog]) -> None:
     """Write lines of attempts; each attempt once in a call."""
     last = {(log.job_id, log.attempt): log for log in logs}
-    rows: list[tuple[Any, ...]] = [
-        (log.job_id, log.attempt, log.began_at, log.dropped, log.lines) for log in last.values()
-    ]
+    rows = [msgspec.structs.astuple(log) for log in last.values()]
     await connection.execute(database.sql(WRITE_LOGS), *columns(rows, 5))
 
 

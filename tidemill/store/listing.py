@@ -33,7 +33,8 @@ _RUN = """
 SELECT r.id, r.workflow, CASE WHEN r.kind = ':dag' THEN 'dag' ELSE 'flow' END AS shape, r.state,
        CASE WHEN r.key < '~' THEN r.key END AS key, r.seq, r.owner IS NOT NULL AS owned, r.awake, r.note,
        r.created_at, r.ended_at, r.forked_from, r.parent,
-       (SELECT count(*) FROM tidemill.run_input AS i WHERE i.run_id = r.id) AS asks
+       CASE WHEN r.ended_at IS NULL THEN (SELECT count(*) FROM tidemill.run_input AS i WHERE i.run_id = r.id)
+            ELSE 0 END AS asks
 FROM tidemill.run AS r
 """
 

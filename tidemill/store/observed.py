@@ -10,16 +10,12 @@ import asyncpg
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
+from tidemill.store.partitions import drop_partition, list_partitions, make_partition
 from tidemill.store.wishes import FORGET_WISHES
 
 WEEK = 604_800
-LOCK_PATIENCE_MS = 200
 _PARTITION = re.compile(r"monitor_event_w(\d+)\Z")
 
-LIST_PARTITIONS = """
-SELECT c.relname AS name FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'tidemill.monitor_event'::regclass ORDER BY 1
-"""
 LONGEST_KEPT = "SELECT coalesce(max(keep), 0) AS keep FROM tidemill.monitor"
 FORGET_STRAYS = "DELETE FROM tidemill.monitor_event_default WHERE at < $1"
 FORGET_TICKS = """
@@ -44,16 +40,12 @@ ORDER BY tick DESC, at DESC LIMIT $4
 
 async def make_partitions(database: Database, now: float, *, back: int = 2, ahead: int = 1) -> list[str]:
     """Make sure that there are partitions for the weeks around now; returns the new ones."""
-    existing = {row["name"] for row in await database.fetch(LIST_PARTITIONS)}
-    made = []
+    existing, made = set(await list_partitions(database, "monitor_event")), list[str]()
     this = int(now // WEEK)
     for week in range(max(0, this - back), this + ahead + 1):
         name = f"monitor_event_w{week}"
-        statement = (
-            f"CREATE TABLE IF NOT EXISTS tidemill.{name} PARTITION OF tidemill.monitor_event "
-            f"FOR VALUES FROM ({week * WEEK}) TO ({(week + 1) * WEEK}) WITH (toast_tuple_target = 8160)"
-        )
-        if name not in existing and await _change(database, statement):
+        bounds = f"FOR VALUES FROM ({week * WEEK}) TO ({(week + 1) * WEEK}) WITH (toast_tuple_target = 8160)"
+        if name not in existing and await make_partition(database, "monitor_event", name, bounds):
             made.append(name)
     return made
 
@@ -63,30 +55,14 @@ async def drop_old(database: Database, now: float) -> list[str]:
     row = await database.fetchrow(LONGEST_KEPT)
     oldest = now - (row["keep"] if row else 0)
     dropped = []
-    for each in await database.fetch(LIST_PARTITIONS):
-        week = _PARTITION.match(each["name"])
-        if week is None or (int(week[1]) + 1) * WEEK > oldest:
-            continue
-        if await _change(database, f"DROP TABLE IF EXISTS tidemill.{each['name']}"):
-            dropped.append(each["name"])
+    for name in await list_partitions(database, "monitor_event"):
+        week = _PARTITION.match(name)
+        if week is not None and (int(week[1]) + 1) * WEEK <= oldest and await drop_partition(database, name):
+            dropped.append(name)
     await database.fetch(FORGET_STRAYS, oldest)
     await database.fetch(FORGET_TICKS, now)
     await database.fetch(FORGET_WISHES)
     return dropped
-
-
-async def _change(database: Database, statement: str) -> bool:
-    """Change the partitions, unless somebody is in the way: the next round tries again."""
-    async with database.acquire() as connection:
-        try:
-            async with connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = {LOCK_PATIENCE_MS}")
-                await connection.execute(database.sql(statement))
-        except (asyncpg.LockNotAvailableError, asyncpg.CheckViolationError):
-            return False
-        except (asyncpg.DuplicateTableError, asyncpg.UniqueViolationError, asyncpg.UndefinedTableError):
-            return False  # Another process has just done the same.
-    return True
 
 
 async def read_span(

@@ -1,4 +1,8 @@
-"""Tables with one partition a day: those of the days to come are made, those that are too old are dropped."""
+"""Tables in partitions by time: those of the days to come are made, those that are too old are dropped.
+
+Whoever waits for a partition makes all others wait who come after: a change that somebody is in the way of is left to
+the next round of housekeeping.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +17,81 @@ LOCK_PATIENCE_MS = 200
 
 LIST_PARTITIONS = """
 SELECT c.relname AS name FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'tidemill.{table}'::regclass
+WHERE i.inhparent = 'tidemill.{table}'::regclass ORDER BY 1
+"""
+
+#: Whether something landed in the default partition because its day's partition was not there yet.
+IS_IN_DEFAULT = """
+SELECT EXISTS (SELECT FROM tidemill.{table}_default WHERE {column} >= $1 AND {column} < $2) AS found
 """
 
 
 async def keep_daily(
     database: Database, table: str, column: str, today: date, *, keep_days: int, days_ahead: int = 3
 ) -> None:
-    """Keep the partitions of a table by its time `column`; what had no day's partition ages in the default one."""
-    names = {row["name"] for row in await database.fetch(LIST_PARTITIONS.format(table=table))}
+    """Keep a table's partitions, one a day of its time `column`: make those to come, drop those that are too old."""
+    await make_daily(database, table, column, today, days_ahead=days_ahead)
+    await drop_daily(database, table, column, today, keep_days=keep_days)
+
+
+async def make_daily(database: Database, table: str, column: str, today: date, *, days_ahead: int = 3) -> list[str]:
+    """Make sure that there is a partition for today and the days to come; returns the new ones.
+
+    A day with rows in the default partition gets none: its rows stay there, and age out from there.
+    """
+    existing, made = set(await list_partitions(database, table)), list[str]()
     for offset in range(days_ahead + 1):
         day = today + timedelta(days=offset)
         name = f"{table}_{day:%Y%m%d}"
-        if name not in names:
-            first, last = (_midnight(each).isoformat() for each in (day, day + timedelta(days=1)))
-            await _change(
-                database,
-                f"CREATE TABLE IF NOT EXISTS tidemill.{name} PARTITION OF tidemill.{table} "
-                f"FOR VALUES FROM ('{first}') TO ('{last}')",
-            )
-    oldest = today - timedelta(days=keep_days)
-    for name in names:
+        if name in existing:
+            continue
+        first, last = _midnight(day), _midnight(day + timedelta(days=1))
+        row = await database.fetchrow(IS_IN_DEFAULT.format(table=table, column=column), first, last)
+        if row and row["found"]:
+            continue
+        bounds = f"FOR VALUES FROM ('{first.isoformat()}') TO ('{last.isoformat()}')"
+        if await make_partition(database, table, name, bounds):
+            made.append(name)
+    return made
+
+
+async def drop_daily(database: Database, table: str, column: str, today: date, *, keep_days: int) -> list[str]:
+    """Drop the days that are older than wanted; returns their partitions."""
+    oldest, dropped = today - timedelta(days=keep_days), list[str]()
+    for name in await list_partitions(database, table):
         found = re.fullmatch(rf"{table}_(\d{{4}})(\d{{2}})(\d{{2}})", name)
-        if found is not None and date(int(found[1]), int(found[2]), int(found[3])) < oldest:
-            await _change(database, f"DROP TABLE IF EXISTS tidemill.{name}")
+        is_old = found is not None and date(int(found[1]), int(found[2]), int(found[3])) < oldest
+        if is_old and await drop_partition(database, name):
+            dropped.append(name)
     await database.fetch(f"DELETE FROM tidemill.{table}_default WHERE {column} < $1", _midnight(oldest))
+    return dropped
 
 
-async def _change(database: Database, statement: str) -> None:
-    """Change the partitions unless somebody is in the way; the next round tries again."""
+async def list_partitions(database: Database, table: str) -> list[str]:
+    return [row["name"] for row in await database.fetch(LIST_PARTITIONS.format(table=table))]
+
+
+async def make_partition(database: Database, table: str, name: str, bounds: str) -> bool:
+    """Make a partition; False if it could not be made now."""
+    return await _change(database, f"CREATE TABLE IF NOT EXISTS tidemill.{name} PARTITION OF tidemill.{table} {bounds}")
+
+
+async def drop_partition(database: Database, name: str) -> bool:
+    """Drop a partition; False if it could not be dropped now."""
+    return await _change(database, f"DROP TABLE IF EXISTS tidemill.{name}")
+
+
+async def _change(database: Database, statement: str) -> bool:
     async with database.acquire() as connection:
         try:
             async with connection.transaction():
                 await connection.execute(f"SET LOCAL lock_timeout = {LOCK_PATIENCE_MS}")
                 await connection.execute(database.sql(statement))
         except (asyncpg.LockNotAvailableError, asyncpg.CheckViolationError):
-            return  # Busy; or rows of that day are in the default partition, where they then stay.
+            return False  # Busy; or a row has just landed in the default partition, where its day's rows then stay.
+        except (asyncpg.DuplicateTableError, asyncpg.UniqueViolationError, asyncpg.UndefinedTableError):
+            return False  # Another process has just done the same.
+    return True
 
 
 def _midnight(day: date) -> datetime:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -63,7 +64,12 @@ WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id 
 #: Runs that did not fit the code when they were last looked at are looked at again.
 UNPARK_RUNS = """
 UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'parked' AND kind = ANY ($1)
+RETURNING id
 """
+
+#: What was held back for runs while they were parked is there for them now. Not in one statement with `UNPARK_RUNS`: it
+#: would not see what was held back while it waited for a run.
+RELEASE_MAIL = "UPDATE tidemill.inbox SET held = false WHERE held AND run_id = ANY ($1)"
 
 #: What claimed runs are resumed from.
 LOAD_SNAPSHOTS = "SELECT run_id, seq, data FROM tidemill.snapshot WHERE run_id = ANY ($1)"
@@ -79,15 +85,15 @@ DUE_INBOX = """
 SELECT id, run_id, timer, work, data FROM (
     SELECT i.* FROM tidemill.inbox AS i CROSS JOIN LATERAL (
         SELECT FROM tidemill.run WHERE id = i.run_id AND coalesce(owner, 0) = $1 LIMIT 1) AS mine
-    WHERE i.due_at <= now() AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE
+    WHERE i.due_at <= now() AND NOT i.held AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE
     ORDER BY i.due_at LIMIT $3) AS due
 ORDER BY id
 """
 
-#: Runs that sleep while something is due for them wake up; what came for a run after its end goes. Also says in how
-#: many seconds the next timer is due.
+#: Runs that sleep while something is due for them wake up; what came for a run after its end goes, and what comes for
+#: one that is parked is held back until it goes on. Also says in how many seconds the next timer is due.
 WAKE_RUNS = """
-WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now()),
+WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT held),
 woken AS (
     UPDATE tidemill.run SET awake = true WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.run
@@ -97,9 +103,15 @@ woken AS (
 gone AS (
     DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(
         SELECT id FROM tidemill.run
-        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state NOT IN ('running', 'parked'))))
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state NOT IN ('running', 'parked')))),
+kept AS (
+    UPDATE tidemill.inbox SET held = true WHERE due_at <= now() AND NOT held AND run_id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'parked'
+        ORDER BY id FOR UPDATE SKIP LOCKED)))
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
-       (SELECT extract(epoch FROM min(due_at) - now())::float8 FROM tidemill.inbox WHERE due_at > now()) AS next
+       (SELECT extract(epoch FROM min(due_at) - now())::float8
+        FROM tidemill.inbox WHERE due_at > now() AND NOT held) AS next
 FROM woken
 """
 
@@ -200,7 +212,8 @@ TELL_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
 LIST_INPUTS = """
 SELECT i.run_id, i.node, i.prompt, i.schema, i.asked_at, i.due_at, r.workflow, r.kind FROM tidemill.run_input AS i
 JOIN tidemill.run AS r ON r.id = i.run_id
-WHERE ($1::bigint IS NULL OR i.run_id = $1) AND ($3::text IS NULL OR r.kind = $3)
+WHERE ($1::bigint IS NULL OR i.run_id = $1)
+  AND ($3::timestamptz IS NULL OR (i.asked_at, i.run_id, i.node) > ($3, $4::bigint, $5::text))
 ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
 """
 
@@ -303,6 +316,17 @@ async def fork_run(
     return number
 
 
+async def unpark_runs(database: Database, kinds: Sequence[str]) -> None:
+    """Let runs of these kinds that were parked go on, with all that came for them meanwhile."""
+
+    async def together(connection: Executor) -> None:
+        async with connection.transaction():
+            rows = await connection.fetch(database.sql(UNPARK_RUNS), list(kinds))
+            await connection.execute(database.sql(RELEASE_MAIL), [row["id"] for row in rows])
+
+    await database.run(together, patience=None)
+
+
 async def forget_runs(database: Database, *, keep_days: int) -> int:
     """Remove runs that ended more than so many days ago; returns how many. Some at a time: call it again."""
     return len(await database.fetch(FORGET_RUNS, keep_days, patience=None))
@@ -384,10 +408,14 @@ async def load_run(database: Database, run_id: int) -> tuple[asyncpg.Record, byt
 
 
 async def list_inputs(
-    database: Database, *, run_id: int | None = None, kind: str | None = None, limit: int = 200
+    database: Database,
+    *,
+    run_id: int | None = None,
+    after: tuple[datetime, int, str] | None = None,
+    limit: int = 200,
 ) -> list[asyncpg.Record]:
-    """What runs ask people, the longest waiting first: all of them, one, or those of a kind."""
-    return await database.fetch(LIST_INPUTS, run_id, limit, kind)
+    """What runs ask people, the longest waiting first, from one on; all of them, or one."""
+    return await database.fetch(LIST_INPUTS, run_id, limit, *(after or (None, None, None)))
 
 
 async def is_asked(database: Database, run_id: int, node: str) -> bool:

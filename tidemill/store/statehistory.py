@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -10,10 +11,15 @@ from tidemill.store.database import Database
 
 _SOME_BUILDS = 5000
 
-LIST_BUILDS = """
-SELECT * FROM tidemill.state_build
-WHERE pipeline = $1 AND ($2::text IS NULL OR stage = $2) AND ($3::text IS NULL OR entity = $3)
-ORDER BY at DESC LIMIT $4
+_BUILDS = """
+tidemill.state_build WHERE pipeline = $1 AND ($2::text IS NULL OR stage = $2) AND ($3::text IS NULL OR entity = $3)
+"""
+LIST_BUILDS = f"SELECT * FROM {_BUILDS} ORDER BY at DESC LIMIT $4"
+
+#: The same in pages. Builds of one moment are told apart by where they lie: rows here are never changed.
+PAGE_BUILDS = f"""
+SELECT ctid AS place, * FROM {_BUILDS} AND ($5::timestamptz IS NULL OR (at, ctid) < ($5, $6::tid))
+ORDER BY at DESC, ctid DESC LIMIT $4
 """
 SHOW_STATE = "SELECT * FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = $3"
 SHOW_FAILURE = "SELECT * FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = $3"
@@ -29,6 +35,20 @@ async def list_builds(
 ) -> list[asyncpg.Record]:
     """The newest builds."""
     return await database.fetch(LIST_BUILDS, pipeline, stage, entity, limit)
+
+
+async def page_builds(
+    database: Database,
+    pipeline: str,
+    stage: str | None,
+    entity: str | None,
+    *,
+    before: tuple[datetime, int, int] | None,
+    limit: int,
+) -> list[asyncpg.Record]:
+    """Builds, the newest first, from a moment and a place on."""
+    at, place = (None, None) if before is None else (before[0], before[1:])
+    return await database.fetch(PAGE_BUILDS, pipeline, stage, entity, limit, at, place)
 
 
 async def show_state(database: Database, pipeline: str, stage: str, entity: str) -> dict[str, Any] | None:

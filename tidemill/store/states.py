@@ -197,6 +197,7 @@ SELECT entity, intent_content, intent_code, intent_inputs, intent_size FROM tide
 WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) AND intent_content IS NOT NULL
 """
 FORGET_STATES = "DELETE FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
+FORGET_FAILURES = "DELETE FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
 #: Builds that wait in queues or run.
 LIST_QUEUED = "SELECT unique_key, id FROM tidemill.job WHERE task = $1 AND unique_key IS NOT NULL"
 #: How builds ended of which nothing else is known.
@@ -352,3 +353,8 @@ async def adopt_states(
 async def forget_states(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:
     """Forget states whose outputs are gone for good."""
     await database.fetch(FORGET_STATES, pipeline, stage, list(entities))
+
+
+async def forget_failures(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:
+    """Forget failures of states whose inputs are gone."""
+    await database.fetch(FORGET_FAILURES, pipeline, stage, list(entities))

@@ -49,12 +49,17 @@ FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::tex
      AS new (source, place, why, attempts, at, message_id, key, headers, plans, kind, error, payload)
 """
 
-#: Kept messages that are due, for one dispatcher; those of one that has fallen silent are due again.
+#: Kept messages of these sources that are due, for one dispatcher, until there are enough of them or of their bytes;
+#: those of a dispatcher that has fallen silent are due again.
 CLAIM_PARKED = """
-UPDATE tidemill.stream_retry SET claimed_by = $2, claimed_until = now() + make_interval(secs => $4)
-WHERE id = ANY (ARRAY(SELECT id FROM tidemill.stream_retry
-    WHERE stream = $1 AND due_at <= now() AND (claimed_until IS NULL OR claimed_until < now())
-    ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED))
+UPDATE tidemill.stream_retry SET claimed_by = $3, claimed_until = now() + make_interval(secs => $6)
+WHERE id = ANY (ARRAY(SELECT id FROM (
+    SELECT id, sum(size) OVER (ORDER BY due_at, id ROWS UNBOUNDED PRECEDING) - size AS before FROM (
+        SELECT id, due_at, octet_length(payload) AS size FROM tidemill.stream_retry
+        WHERE stream = $1 AND source = ANY ($2) AND due_at <= now()
+          AND (claimed_until IS NULL OR claimed_until < now())
+        ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED) AS due) AS counted
+    WHERE before < $5))
 RETURNING id, source, place, attempts, losses, extract(epoch FROM at)::float8 AS at,
           extract(epoch FROM deadline)::float8 AS deadline, message_id, key, headers, plans, payload
 """
@@ -62,7 +67,13 @@ RETURNING id, source, place, attempts, losses, extract(epoch FROM at)::float8 AS
 #: When the next kept message is due, in seconds from now; those that somebody has claimed are looked at when that ends.
 NEXT_PARKED = """
 SELECT extract(epoch FROM min(greatest(due_at, coalesce(claimed_until, due_at))) - now())::float8 AS wait
-FROM tidemill.stream_retry WHERE stream = $1
+FROM tidemill.stream_retry WHERE stream = $1 AND source = ANY ($2)
+"""
+
+#: Kept messages of sources that the stream no longer has.
+COUNT_STRANDED = """
+SELECT source, count(*) AS messages FROM tidemill.stream_retry WHERE stream = $1 AND source <> ALL ($2)
+GROUP BY source ORDER BY source
 """
 
 #: Only those that whoever claimed them knows of: one whose claim was never answered is claimed again.
@@ -175,12 +186,16 @@ CURRENT_TRANSACTION = "SELECT pg_current_xact_id()::text AS id"
 OUTCOME_OF = "SELECT pg_xact_status($1::text::xid8) AS outcome"
 
 
+#: Positions after one, up to and with another; None: from the beginning.
+Span = tuple[int | None, int]
+
+
 class Cursor(msgspec.Struct, frozen=True):
     """Where a partition stands: all up to `position` is done, and `done` beyond it; None if nothing is known yet."""
 
     position: int | None
     note: str | None
-    done: tuple[int, ...]
+    done: tuple[Span, ...]
 
 
 class DeadFilter(msgspec.Struct, frozen=True):
@@ -213,7 +228,8 @@ async def outcome_of(database: Database, transaction: str) -> str | None:
 async def own_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> Cursor:
     """Take over a partition's cursor."""
     row = (await database.fetch(OWN_CURSOR, stream, source, part, owner, patience=None))[0]
-    return Cursor(row["position"], row["note"], tuple(row["done"]))
+    done = [(None if span.lower is None else span.lower - 1, span.upper - 1) for span in row["done"]]
+    return Cursor(row["position"], row["note"], tuple(done))
 
 
 async def move_cursor(
@@ -225,10 +241,11 @@ async def move_cursor(
     owner: UUID,
     position: int | None,
     note: str | None = None,
-    done: Sequence[int] = (),
+    done: Sequence[Span] = (),
 ) -> bool:
     """Move a cursor; False if it is another's by now."""
-    moved = await connection.fetch(database.sql(MOVE_CURSOR), stream, source, part, owner, position, note, list(done))
+    ranges = [asyncpg.Range(after, last, lower_inc=False, upper_inc=True) for after, last in done]
+    moved = await connection.fetch(database.sql(MOVE_CURSOR), stream, source, part, owner, position, note, ranges)
     return bool(moved)
 
 
@@ -248,16 +265,22 @@ async def drop_parked(database: Database, connection: Executor, ids: Sequence[in
 
 
 async def claim_parked(
-    database: Database, stream: str, owner: UUID, *, most: int, lease: float
+    database: Database, stream: str, sources: Sequence[str], owner: UUID, *, most: int, size: int, lease: float
 ) -> list[asyncpg.Record]:
-    """Messages that are due for another attempt."""
-    return await database.fetch(CLAIM_PARKED, stream, owner, most, lease, patience=None)
+    """Messages that are due for another attempt: at most so many, and about so many bytes."""
+    return await database.fetch(CLAIM_PARKED, stream, list(sources), owner, most, size, lease, patience=None)
 
 
-async def next_parked(database: Database, stream: str) -> float | None:
+async def next_parked(database: Database, stream: str, sources: Sequence[str]) -> float | None:
     """Seconds until a kept message is due; None if none is kept."""
-    row = await database.fetchrow(NEXT_PARKED, stream, patience=None)
+    row = await database.fetchrow(NEXT_PARKED, stream, list(sources), patience=None)
     return None if row is None else row["wait"]
+
+
+async def count_stranded(database: Database, stream: str, sources: Sequence[str]) -> dict[str, int]:
+    """How many messages are kept of sources that are not among these, by source."""
+    rows = await database.fetch(COUNT_STRANDED, stream, list(sources), patience=None)
+    return {row["source"]: row["messages"] for row in rows}
 
 
 async def note_attempts(

@@ -54,6 +54,8 @@ RETURNING queue
 
 Decide = Callable[[ClaimedJob, str], Finish | Requeue]
 
+AT_ONCE = 5000  # jobs of a lost worker that are settled together
+
 
 async def reclaim_lapsed(database: Database, decide: Decide, *, lease: float) -> list[tuple[str, int]]:
     """End workers whose lease has lapsed and settle their jobs, each worker in one transaction.
@@ -131,7 +133,7 @@ async def route_jobs(database: Database) -> int:
 
 async def _settle(database: Database, connection: Executor, worker_id: int, name: str, decide: Decide) -> int:
     settled = 0
-    while rows := await connection.fetch(database.sql(HELD_BY), [worker_id]):
+    while rows := await connection.fetch(database.sql(HELD_BY), worker_id, AT_ONCE):
         outcomes: Sequence[Finish | Requeue] = [decide(_lost(row), name) for row in rows]
         finished = [outcome for outcome in outcomes if isinstance(outcome, Finish)]
         await finish_jobs(database, connection, worker_id, finished)
@@ -139,6 +141,8 @@ async def _settle(database: Database, connection: Executor, worker_id: int, name
             database, connection, worker_id, [outcome for outcome in outcomes if isinstance(outcome, Requeue)]
         )
         settled += len(rows)
+        if len(rows) < AT_ONCE:
+            break  # Another look would read all jobs once more.
     return settled
 
 

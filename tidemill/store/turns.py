@@ -13,7 +13,6 @@ by `= ANY (ARRAY(...))` or in a LATERAL with a LIMIT, and nothing is a join whos
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -112,10 +111,17 @@ class RunTurn(msgspec.Struct, gc=False):
         """Whether more than the number of ticks changes in the run's own row."""
         return self.release or self.state is not None or self.note is not None
 
+    @property
+    def is_one_tick(self) -> bool:
+        """Whether one thing has happened to a run that is stored already, and nothing else is to be written."""
+        more = self.new or self.shown or self.snapshot or self.changes_head or self.is_more_than_ticks
+        return len(self.ticks) == 1 and not more
+
 
 _NEW = {"kind": "text", "workflow": "text", "version": "text", "input": "json", "origin": "json"}
-# Not by the owner: all that it has would be read for the few that are written.
-_HELD = "r.id = w.run_id AND coalesce(r.owner, 0) = $1 AND r.seq = w.before AND r.turn < $2"
+# Not by the owner: all that it has would be read for the few that are written. And in a CASE, about which the planner
+# assumes nothing: expecting hardly any row to be left, it would compare each of them with each that is given.
+_HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0) = $1 THEN r.turn < $2 END"
 
 # A run that is let go while something comes for it may fall asleep over it: what it looks at is older than the lock.
 # `WAKE_RUNS` has to follow.
@@ -124,9 +130,18 @@ _WHOLE_HEAD = """
     note = coalesce(w.note, r.note),
     ended_at = CASE WHEN w.state IS NULL OR w.state = 'parked' THEN r.ended_at ELSE now() END,
     owner = CASE WHEN w.release OR w.state IS NOT NULL THEN NULL ELSE r.owner END,
-    awake = CASE WHEN w.release THEN w.awake OR EXISTS (
-        SELECT FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ({used}))
-        ELSE r.awake END"""
+    awake = CASE WHEN w.release THEN w.awake OR (
+        SELECT true FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ({used})
+        LIMIT 1) IS TRUE ELSE r.awake END"""
+
+#: A turn of one run with one tick: what a run that goes on alone writes, step by step.
+ONE_TICK = """
+WITH mine AS (
+    UPDATE tidemill.run SET seq = $4, turn = $2
+    WHERE id = $3 AND seq = $5 AND coalesce(owner, 0) = $1 AND turn < $2 RETURNING id),
+ticks AS (INSERT INTO tidemill.tick (run_id, seq, data) SELECT id, $4, $6::json FROM mine)
+SELECT id FROM mine
+"""
 
 #: After a lost answer: which of these runs had been written in this turn. One that ended or was let go has no owner.
 WRITTEN_RUNS = """
@@ -162,13 +177,14 @@ class _Turns:
         self.parts: list[str] = []
         self.news: list[str] = []
         self.gates: list[str] = []
+        self._over = [turn for turn in turns if turn.state is not None and turn.state != "parked"]
         self._add_heads()
         self._add_journal()
         if more := [turn for turn in turns if turn.is_more_than_ticks]:
             self._add_inbox(more)
             self._add_asks(more)
             self._add_jobs(more)
-        if self._ended:
+        if self._over:
             self._add_ends()
 
     @property
@@ -176,30 +192,38 @@ class _Turns:
         news = "".join(f", {each}" for each in self.news)
         return f"WITH {','.join(self.parts)}\nSELECT id{news} FROM mine"
 
-    @cached_property
-    def _ended(self) -> bool:
-        return any(turn.state is not None and turn.state != "parked" for turn in self.turns)
-
     def _arrays(self, rows: Iterable[Sequence[Any]], *types: str) -> str:
         """Rows as parameters, one array for each column."""
-        given: list[str] = []
-        for kind, values in zip(types, columns(list(rows), len(types)), strict=True):
-            if values.count(None) == len(values):
-                values = []  # `unnest` fills it up again.
-            as_text = kind in _WRITTEN_QUICKLY
-            self.parameters.append(_array_text(values) if as_text else values)
-            given.append(f"${len(self.parameters)}{'::text' if as_text else ''}::{kind}[]")
-        return ", ".join(given)
+        return ", ".join(self._array(kind, values) for kind, values in self._columns(rows, types))
+
+    def _columns(self, rows: Iterable[Sequence[Any]], types: Sequence[str]) -> Iterable[tuple[str, list[Any]]]:
+        return zip(types, columns(list(rows), len(types)), strict=True)
+
+    def _array(self, kind: str, values: list[Any]) -> str:
+        if values.count(None) == len(values):
+            values = []  # `unnest` fills it up again.
+        as_text = kind in _WRITTEN_QUICKLY
+        self.parameters.append(_array_text(values) if as_text else values)
+        return f"${len(self.parameters)}{'::text' if as_text else ''}::{kind}[]"
+
+    def _set(self, kind: str, values: list[Any]) -> str:
+        """A column as a set of rows."""
+        if kind != "document":
+            return f"unnest({self._array(kind, values)})"
+        self.parameters.append(b"[" + b",".join(values) + b"]")
+        return f"json_array_elements(${len(self.parameters)}::json)"
 
     def _add_heads(self) -> None:
-        same = [turn for turn in self.turns if turn.new is None and not turn.changes_head]
-        changed = [turn for turn in self.turns if turn.new is None and turn.changes_head]
-        born = [turn for turn in self.turns if turn.new is not None]
+        same: list[RunTurn] = []
+        changed: list[RunTurn] = []
+        born: list[RunTurn] = []
+        for turn in self.turns:
+            (born if turn.new is not None else changed if turn.changes_head else same).append(turn)
         found: list[str] = []
         if same:
             self._add_same(same)
             found.append("same")
-        if changed or self._ended:
+        if changed or self._over:
             self._add_changed(changed)
             found.append("changed")
         if born:
@@ -248,9 +272,10 @@ born AS (
     def _add(self, name: str, rows: list[Any], types: tuple[str, ...], text: str) -> None:
         """A part of the statement that is needed for these rows, if there are any."""
         if rows:
-            given = f"unnest({self._arrays(rows, *types)})"
-            # IS TRUE keeps the planner from a join whose size it would guess wrongly.
-            mine = "(run_id IN (SELECT id FROM mine)) IS TRUE"
+            given = f"ROWS FROM ({', '.join(self._set(kind, values) for kind, values in self._columns(rows, types))})"
+            # IS NOT FALSE keeps the planner from a join whose size it would guess wrongly; and should there be more
+            # documents than rows, the table refuses what belongs to no run.
+            mine = "(run_id IN (SELECT id FROM mine)) IS NOT FALSE"
             self.parts.append(f"\n{name} AS ({text.format(given=given, mine=mine)})")
 
     def _add_journal(self) -> None:
@@ -258,19 +283,19 @@ born AS (
         self._add(
             "ticks",
             [(t.run_id, t.before + n, data) for t in turns for n, data in enumerate(t.ticks, 1)],
-            ("bigint", "bigint", "json"),
+            ("bigint", "bigint", "document"),
             "INSERT INTO tidemill.tick (run_id, seq, data) SELECT * FROM {given} AS t(run_id, seq, data) WHERE {mine}",
         )
         self._add(
             "shown",
             [(t.run_id, data) for t in turns for data in t.shown],
-            ("bigint", "json"),
+            ("bigint", "document"),
             "INSERT INTO tidemill.published (run_id, data) SELECT * FROM {given} AS p(run_id, data) WHERE {mine}",
         )
         self._add(
             "snaps",
             [(t.run_id, t.last, t.snapshot) for t in turns if t.snapshot is not None],
-            ("bigint", "bigint", "json"),
+            ("bigint", "bigint", "document"),
             "INSERT INTO tidemill.snapshot (run_id, seq, data)"
             " SELECT * FROM {given} AS s(run_id, seq, data) WHERE {mine}"
             " ON CONFLICT (run_id) DO UPDATE SET seq = excluded.seq, data = excluded.data",
@@ -334,14 +359,13 @@ born AS (
             self.news.append(_STOPPED.format("stops"))
 
     def _add_ends(self) -> None:
-        over = [turn for turn in self.turns if turn.state is not None and turn.state != "parked"]
-        given = self._arrays([[turn.run_id] for turn in over], "bigint")
+        given = self._array("bigint", [turn.run_id for turn in self._over])
         self.parts.append(f"""
 over AS MATERIALIZED (SELECT id FROM mine WHERE id = ANY ({given})),
 ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
 {relatives_sql("changed")}""")
         self.news += [TOLD, ORPHANED]
-        if any(turn.reaches_out for turn in over):
+        if any(turn.reaches_out for turn in self._over):
             self.parts.append(_CLEAR_AWAY)
             self.news.append(_STOPPED.format("left_over"))
 
@@ -378,7 +402,8 @@ _STOP_JOBS = f"""
         WHERE {{mine}})) RETURNING id"""
 
 
-#: The driver looks at every element of an array before it sends it; a number is written faster than looked at.
+#: The driver looks at every element of an array before it sends it; a number is written faster than looked at. JSON
+#: that is never NULL goes as one JSON array, a "document" in it for each row.
 _WRITTEN_QUICKLY = frozenset({"bigint", "int", "smallint", "float8", "boolean"})
 
 
@@ -412,6 +437,10 @@ async def commit_turn(
     database: Database, connection: Executor, owner: int, number: int, turns: Sequence[RunTurn]
 ) -> set[int]:
     """Write down one turn of many runs, by its number; returns those that were still the owner's."""
+    if len(turns) == 1 and turns[0].is_one_tick:
+        (one,) = turns
+        given = (owner, number, one.run_id, one.last, one.before, one.ticks[0])
+        return {row[0] for row in await connection.fetch(database.sql(ONE_TICK), *given)}
     turn = _Turns(owner, number, turns)
     mine = {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
     if turn.gates:  # Should this be the last that is heard of the owner, the orchestrator does it.

@@ -12,7 +12,9 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import encode
-from tidemill.core.errors import StoreError
+from tidemill.core.duration import parse_rate
+from tidemill.core.errors import ConfigError, StoreError
+from tidemill.core.job import check_name
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 
@@ -20,6 +22,9 @@ Mode = Literal["run", "pause", "drain", "stop"]
 
 #: News for workers: an operator's wish or a cancel request has been written.
 CONTROL_CHANNEL = "control"
+
+#: More jobs than this start at once nowhere.
+MOST_BURST = 1e9
 
 #: A new incarnation, and the jobs that waited for somebody who knows their task.
 REGISTER_WORKER = """
@@ -74,10 +79,11 @@ WHERE id = $1 AND ended_at IS NULL AND lease_until < now()
 RETURNING id
 """
 
-#: Jobs in the hands of a worker, or of one that no longer exists.
+#: Jobs in the hands of a worker, or of one that no longer exists. All jobs are read for it: an index would be paid for
+#: by every claim, a tenth of its cost, and this is rare.
 HELD_BY = """
 SELECT id, attempt, worker_id, queue, task, options, failures, losses, cancel_reason
-FROM tidemill.job WHERE state = 'running' AND worker_id = ANY ($1) LIMIT 5000
+FROM tidemill.job WHERE state = 'running' AND worker_id = $1 LIMIT $2
 """
 
 #: Jobs whose worker has ended without giving them back.
@@ -173,6 +179,19 @@ class QueueLimit(msgspec.Struct, frozen=True):
     name: str
     rate: float | None = None
     burst: float | None = None
+
+    @classmethod
+    def of(cls, name: str, rate: str | float | None, burst: float | None = None) -> QueueLimit:
+        """A limit as people write it: `rate` as in "100/s"; a burst is a tenth of a second's worth if not given."""
+        check_name("queue", name)
+        per_second = None if rate is None else parse_rate(rate, what=f"rate of queue {name}")
+        if burst is None:
+            return cls(name, per_second, per_second and min(max(1.0, per_second / 10), MOST_BURST))
+        if not burst >= 1:
+            raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start: it is 1 or more")
+        if burst > MOST_BURST:
+            raise ConfigError(f"queue {name}: a burst of {burst} is no limit at all: it is at most {MOST_BURST:.0f}")
+        return cls(name, per_second, burst)
 
 
 async def register_worker(database: Database, card: WorkerCard, *, lease: float) -> int:

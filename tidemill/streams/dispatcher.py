@@ -37,6 +37,7 @@ from tidemill.streams.live import Asking
 from tidemill.streams.message import Answer, Delivery
 from tidemill.streams.model import Stream
 from tidemill.streams.policy import Dispatch
+from tidemill.streams.prefetch import Prefetch
 from tidemill.streams.report import Reporter
 from tidemill.streams.retries import RetryFeeder
 from tidemill.streams.serving import serving
@@ -73,7 +74,8 @@ class Dispatcher:
         self.retries = RetryFeeder(database, self)
         self._attempts = Attempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
-        self._prefetch = max(PREFETCH, 2 * stream.max_in_flight)
+        share = stream.prefetch // (len(stream.sources) + 1)
+        self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_in_flight), share) for _ in stream.sources]
         self._news: dict[str, list[Callable[[], None]]] = {}
         self._place = Place(stream.name, self.id, database, self._lose, self._on_news)
         self.taps: list[Tap] = [source.tap(self._place) for source in stream.sources]
@@ -236,14 +238,14 @@ class Dispatcher:
 
     async def _feed(self, index: int) -> None:
         """Keep some messages of a source ready to be sent."""
-        source, tap, room = self.stream.sources[index], self.taps[index], self._room[index]
+        source, tap, room, ahead = self.stream.sources[index], self.taps[index], self._room[index], self._ahead[index]
         pause = ERROR_PAUSE[0]
         while True:
-            while (space := self._prefetch - self.policy.waiting(index)) < self._prefetch // 4:
+            while not (most := ahead.room(self.policy.waiting(index), self.policy.waiting_size(index))):
                 room.clear()
                 await room.wait()
             try:
-                deliveries = await tap.poll(space)
+                deliveries = await tap.poll(most)
                 pause = ERROR_PAUSE[0]
             except Exception as error:
                 if isinstance(error, ConfigError):
@@ -256,6 +258,7 @@ class Dispatcher:
             if deliveries:
                 if source.ordered:
                     await self._attempts.recall(index, deliveries)
+                ahead.learn(deliveries)
                 self.policy.arrived(index, deliveries)
                 self.kick()
 
@@ -275,8 +278,8 @@ class Dispatcher:
             self.engines.submit([_work(ticket, delivery) for ticket, delivery in choice.send])
         if choice.ack:
             self._ack(choice.ack)
-        for index, room in enumerate(self._room):
-            if not room.is_set() and self.policy.waiting(index) <= self._prefetch // 2:
+        for index, (room, ahead) in enumerate(zip(self._room, self._ahead, strict=True)):
+            if not room.is_set() and ahead.is_low(self.policy.waiting(index), self.policy.waiting_size(index)):
                 room.set()
         self.retries.look()
         self._wake_at(self.policy.wakes_at(now), now)
@@ -422,7 +425,7 @@ class Dispatcher:
     def _heard(self, payload: str) -> None:
         if payload in (ANYTHING, self.stream.name):
             self.control.wake()
-            self.retries.wake()
+            self.retries.look_around()
         for topic, callbacks in self._news.items():
             if payload in (ANYTHING, topic):
                 for callback in callbacks:

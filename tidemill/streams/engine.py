@@ -21,6 +21,7 @@ import structlog
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.ending import end
 from tidemill.streams.context import Context, Message
 from tidemill.streams.decoding import decoder_for
 from tidemill.streams.figures import PlanFigures
@@ -75,10 +76,9 @@ class Engine:
 
     async def stop(self) -> None:
         """Cancel what runs and wait until it has ended, then stop the plans."""
-        for worker in self._workers:
-            worker.cancel()
-        if self._workers:
-            await asyncio.wait(self._workers)
+        self._live.clear()
+        self._backlog.clear()  # Whoever overhears that it is to end finds nothing to go on with.
+        await end(self._workers)
         for running in self._plans.values():
             await running.plan.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -26,11 +26,13 @@ class Stock(Protocol):
 class Lane:
     """One source as the policy sees it: weight, limit, what waits and when it may go."""
 
-    __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "room", "stock", "weight")
+    __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "room", "size", "stock", "weight")
 
     def __init__(self, name: str, stock: Stock, *, weight: float = 1.0, bucket: TokenBucket | None = None) -> None:
         self.name = name
         self.stock = stock
+        self.size = 0
+        """Bytes that wait in it, with those of messages that wait behind their keys."""
         self.weight = weight
         self.bucket = bucket
         self.enabled = True

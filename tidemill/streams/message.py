@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -42,6 +43,11 @@ class Delivery(msgspec.Struct, gc=False):
     def place(self) -> str:
         """Which message of its source it is, for people."""
         return f"{self.part}:{self.position}"
+
+
+def size_of(deliveries: Iterable[Delivery]) -> int:
+    """How many bytes these have, all together."""
+    return sum([len(each.payload) for each in deliveries])
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True):

@@ -18,6 +18,7 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
+from tidemill.core.memory import Memory, parse_memory
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.streams.context import EventTick
@@ -64,6 +65,7 @@ class Stream:
         plans: Iterable[type[Plan]],
         engines: int = 1,
         max_in_flight: int = 512,
+        prefetch: Memory = "256 MiB",
         max_attempts: int = 3,
         retry: RetryPolicy | None = None,
         max_losses: int = 3,
@@ -82,6 +84,7 @@ class Stream:
 
         engines        processes that run the plans; 0 runs them in the dispatcher itself, for tests and small programs
         max_in_flight  how many messages are under way at once, over all engines
+        prefetch       memory for messages that are read ahead, over all sources
         max_attempts   how often a message is tried; `retry` says more about it
         max_losses     how often an engine may die under a message before the message is given up
         silence        how long an engine may be silent, for a task that blocks its event loop, before it is killed
@@ -97,6 +100,7 @@ class Stream:
         self.plans = tuple(plans)
         self.engines = _at_least(0, engines, f"stream {name}: engines")
         self.max_in_flight = _at_least(1, max_in_flight, f"stream {name}: max_in_flight")
+        self.prefetch = parse_memory(prefetch, what=f"stream {name}: prefetch")
         self.max_losses = _at_least(1, max_losses, f"stream {name}: max_losses")
         self.retry = retry or _default_retry(_at_least(1, max_attempts, f"stream {name}: max_attempts"))
         self.silence = parse_duration(silence, what=f"stream {name}: silence")

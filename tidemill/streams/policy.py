@@ -21,7 +21,7 @@ from tidemill.core.retry import RetryPolicy
 from tidemill.streams.buckets import bucket_for
 from tidemill.streams.fair import NEVER, FairShare, Lane
 from tidemill.streams.keys import Keys
-from tidemill.streams.message import Delivery, Failure
+from tidemill.streams.message import Delivery, Failure, size_of
 from tidemill.streams.seen import Seen
 from tidemill.streams.sources.base import Source, identify
 from tidemill.streams.verdicts import Bury, Outcome, judge, lost
@@ -109,19 +109,27 @@ class Dispatch:
                 if delivery.deadline is None and delivery.at:
                     delivery.deadline = delivery.at + float(source.max_age)  # pyright: ignore[reportArgumentType]
         self.counts[index].arrived += len(deliveries)
-        self._stocks[index].extend(deliveries)
+        self._put(index, deliveries)
 
-    def due_again(self, deliveries: Iterable[Delivery]) -> None:
+    def due_again(self, deliveries: Sequence[Delivery]) -> None:
         """Kept messages are due for another attempt; each knows its source."""
-        self._stocks[-1].extend(deliveries)
+        self._put(-1, deliveries)
 
     def waiting(self, index: int) -> int:
         """How many of a source's messages are here and not under way."""
         return len(self._stocks[index]) + self._keys.held[index]
 
+    def waiting_size(self, index: int) -> int:
+        """How many bytes they have."""
+        return self._lanes[index].size
+
     @property
     def waiting_again(self) -> int:
         return len(self._stocks[-1])
+
+    @property
+    def waiting_again_size(self) -> int:
+        return self._lanes[-1].size
 
     @property
     def busy(self) -> int:
@@ -170,6 +178,7 @@ class Dispatch:
         stock: deque[Delivery] = lane.stock  # pyright: ignore[reportAssignmentType]
         for _ in range(count):
             delivery = stock.popleft()
+            lane.size -= len(delivery.payload)
             index = delivery.source
             source = self.sources[index]
             if delivery.deadline is not None and delivery.deadline <= wall:
@@ -178,12 +187,14 @@ class Dispatch:
                 continue
             if source.delay and delivery.at + float(source.delay) > wall:  # pyright: ignore[reportArgumentType]
                 stock.appendleft(delivery)
+                lane.size += len(delivery.payload)
                 lane.held_until = now + delivery.at + float(source.delay) - wall  # pyright: ignore[reportArgumentType]
                 return
             if delivery.id is not None and self._is_duplicate(delivery, choice, now):
                 continue
             if self._is_ordered(delivery):
                 if not self._keys.enter(delivery):
+                    lane.size += len(delivery.payload)
                     continue
                 if delivery.not_before > wall:
                     self._wait(delivery, now + delivery.not_before - wall)
@@ -328,24 +339,29 @@ class Dispatch:
         self._under_way.clear()
         self._suspect = None
         self.in_flight = [0] * len(self.sources)
+        for lane in self._lanes:
+            lane.size = 0
         return back
 
     def drop_waiting(self, is_lost: Callable[[Delivery], bool], now: float) -> None:
         """Forget messages that wait here and are not ours any more."""
         dropped = self._keys.drop(is_lost)
-        for stock in self._stocks:
+        for delivery in dropped:
+            self._lanes[delivery.source].size -= len(delivery.payload)
+        for lane, stock in zip(self._lanes, self._stocks, strict=True):
             gone = [delivery for delivery in stock if is_lost(delivery)]
             if gone:
                 kept = [delivery for delivery in stock if not is_lost(delivery)]
                 stock.clear()
                 stock.extend(kept)
+                lane.size -= size_of(gone)
                 dropped += gone
         later = [entry[2] for entry in self._later if is_lost(entry[2])]
         self._later = [entry for entry in self._later if not is_lost(entry[2])]
         heapq.heapify(self._later)
         for delivery in (*dropped, *later):
             followers, delivery.followers = delivery.followers or (), None
-            self._stocks[delivery.source].extend(each for each in followers if not is_lost(each))
+            self._put(delivery.source, [each for each in followers if not is_lost(each)])
             self._forget_id(delivery)
         for delivery in later:
             self._leave(delivery, now, succeeded=False, acks=[])
@@ -374,6 +390,11 @@ class Dispatch:
         return lane.weight, None if lane.bucket is None else lane.bucket.rate, lane.enabled
 
     # -- inner parts ------------------------------------------------------------------------------
+
+    def _put(self, index: int, deliveries: Sequence[Delivery]) -> None:
+        """These wait in a lane from now on."""
+        self._stocks[index].extend(deliveries)
+        self._lanes[index].size += size_of(deliveries)
 
     def _share_out(self) -> None:
         """How many slots each source may have at most."""
@@ -407,6 +428,7 @@ class Dispatch:
         if self.taking:
             following = self._keys.leave(delivery)
             if following is not None:
+                self._lanes[following.source].size -= len(following.payload)
                 self._again.append(following)
         else:  # Nothing more is taken up: those behind it wait with the rest.
             self._stocks[delivery.source].extendleft(reversed(self._keys.disband(delivery)))

@@ -15,6 +15,7 @@ from tidemill.core.codec import decode
 from tidemill.store import streams as store
 from tidemill.store.database import Database, is_passing
 from tidemill.streams.message import Delivery
+from tidemill.streams.prefetch import Prefetch
 from tidemill.streams.sources.base import headers_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.streams")
 
 TOGETHER = 200
+MOST_BYTES = 16 * 2**20  # that are claimed at once, and the message with which there are so many
 LEASE = 30.0
 LONGEST_PAUSE = 5.0
 GONE = -1  # the row of a delivery whose attempt is over and stored
@@ -35,17 +37,28 @@ class RetryFeeder:
         self._database = database
         self._dispatcher = dispatcher
         self._news = asyncio.Event()
+        stream = dispatcher.stream
+        self._sources = {source.name: index for index, source in enumerate(stream.sources)}
+        self._ahead = Prefetch(TOGETHER, stream.prefetch // (len(stream.sources) + 1))
         self._over: list[int] = []
         self._held: set[int] = set()
         self._full = False
+        self._looked_around = False
+        self._told: set[str] = set()
 
     def wake(self) -> None:
         """Look at once: something may be due, or will be soon."""
         self._news.set()
 
+    def look_around(self) -> None:
+        """Somebody may have brought messages back, also of sources that are gone."""
+        self._looked_around = False
+        self._news.set()
+
     def look(self) -> None:
         """There may be room for more."""
-        if self._full and self._dispatcher.policy.waiting_again < TOGETHER // 2:
+        policy = self._dispatcher.policy
+        if self._full and self._ahead.is_low(policy.waiting_again, policy.waiting_again_size):
             self._news.set()
 
     def settled(self, delivery: Delivery) -> None:
@@ -80,6 +93,8 @@ class RetryFeeder:
             self._news.clear()
             wait = LONGEST_PAUSE
             try:
+                if not self._looked_around:
+                    await self._tell_of_stranded()
                 wait = await self._claim()
                 now = asyncio.get_running_loop().time()
                 if self._held and now - renewed > LEASE / 3:
@@ -97,27 +112,36 @@ class RetryFeeder:
 
     async def _claim(self) -> float:
         """Claim what is due and fits; returns how long to wait before looking again."""
-        policy = self._dispatcher.policy
-        space = TOGETHER - policy.waiting_again
-        self._full = space <= TOGETHER // 4
+        policy, stream = self._dispatcher.policy, self._dispatcher.stream.name
+        most = self._ahead.room(policy.waiting_again, policy.waiting_again_size)
+        self._full = not most
         if self._full or not policy.taking:
             return LONGEST_PAUSE
-        names = {source.name: index for index, source in enumerate(policy.sources)}
         rows = await store.claim_parked(
-            self._database, self._dispatcher.stream.name, self._dispatcher.id, most=space, lease=LEASE
+            self._database, stream, [*self._sources], self._dispatcher.id, most=most, size=MOST_BYTES, lease=LEASE
         )
-        deliveries = [_delivery(row, names[row["source"]]) for row in rows if row["source"] in names]
-        for row in rows:
-            if row["source"] not in names:
-                log.error("a kept message is of a source that is gone", source=row["source"], row=row["id"])
+        deliveries = [_delivery(row, self._sources[row["source"]]) for row in rows]
         if deliveries:
+            self._ahead.learn(deliveries)
             self._held.update(each.retry_row for each in deliveries if each.retry_row is not None)
             policy.due_again(deliveries)
             self._dispatcher.kick()
-        if len(rows) == space:
+        if len(rows) == most:
             return 0.0
-        wait = await store.next_parked(self._database, self._dispatcher.stream.name)
+        wait = await store.next_parked(self._database, stream, [*self._sources])
         return LONGEST_PAUSE if wait is None else min(LONGEST_PAUSE, max(0.005, wait))
+
+    async def _tell_of_stranded(self) -> None:
+        """Say once of each source that is gone that messages of it are kept."""
+        self._looked_around = True
+        stream = self._dispatcher.stream.name
+        for source, messages in (await store.count_stranded(self._database, stream, [*self._sources])).items():
+            if source not in self._told:
+                self._told.add(source)
+                log.error(
+                    "messages are kept of a source that is gone: they wait until the stream has it again",
+                    stream=stream, source=source, messages=messages,
+                )  # fmt: skip
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """These will not be tried here; whoever looks next may."""

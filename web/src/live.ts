@@ -74,6 +74,7 @@ export function follow(client: QueryClient): () => void {
       if (missed) everything();
       missed = false;
     };
+    source.addEventListener("hello", everything); // From here on it is told: what was asked for before may be older.
     source.addEventListener("change", (event) => hear(JSON.parse((event as MessageEvent<string>).data) as News));
     source.addEventListener("reset", everything);
     source.onerror = () => {

@@ -108,7 +108,7 @@ function Side({ open }: { open: boolean }) {
       <div className="foot">
         {session.read_only && <span>This server is read-only.</span>}
         <span>
-          {session.name} · may {session.scope}
+          {session.name} · {session.scope}
         </span>
         {session.csrf && (
           <Button kind="quiet" onClick={() => void remove("/session").then(() => window.location.reload())}>

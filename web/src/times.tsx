@@ -36,7 +36,7 @@ export function duration(seconds: number): string {
   if (s < 0.000_999_5) return `${Math.round(s * 1_000_000)}µs`;
   if (s < 0.009_95) return `${(s * 1000).toFixed(1)}ms`;
   if (s < 0.999_5) return `${Math.round(s * 1000)}ms`;
-  if (s < 9.95) return `${s.toFixed(1)}s`;
+  if (s < 9.95 && !Number.isInteger(s)) return `${s.toFixed(1)}s`;
   return coarse(s);
 }
 

@@ -18,12 +18,14 @@ import urllib.error
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.engine.threads import in_thread
 from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
 from tidemill.pipelines.workflows.llm import ask
 
@@ -129,7 +131,7 @@ async def _called(node: Node, function: Callable[..., Any], data: dict[str, Any]
     try:
         if inspect.iscoroutinefunction(function):
             return await function(data, given)
-        return await asyncio.to_thread(function, data, given)
+        return await in_thread(partial(function, data, given))
     except ExpressionError as error:
         raise NodeError(f"node {node.name!r}: {error}") from error
     except KeyError as error:

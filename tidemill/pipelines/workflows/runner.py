@@ -15,6 +15,7 @@ from typing import Any
 import watchfiles
 
 from tidemill.core.schedule import Schedule, next_fire
+from tidemill.engine.ending import end
 from tidemill.pipelines.log import log
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.runner import STAND_BY, PipelineRunner
@@ -149,9 +150,7 @@ class WorkflowRunner:
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (*waiting, *keeping):
-                    task.cancel()
-                await asyncio.wait([*waiting, *keeping])
+                await end([*waiting, *keeping])
         finally:
             connection.terminate()
 

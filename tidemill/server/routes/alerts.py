@@ -16,7 +16,7 @@ from tidemill.server.cursor import following, read_cursor
 from tidemill.server.desk import TheDesk, caller_of
 from tidemill.server.paging import Cursor
 from tidemill.server.reading import readable
-from tidemill.server.routes.jobs import Word
+from tidemill.server.routes.jobs import MOST_MATCHES, Preview, Word, preview_of
 from tidemill.store import alerts as store
 
 MOST_IDS = 1000
@@ -59,13 +59,17 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class Ack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    ids: list[int]
+    """Which alerts: by their ids, or everything that matches a filter; and a note to keep with them."""
+
+    ids: list[int] | None = None
+    filter: store.Unseen | None = None
     note: str | None = None
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """Those that nobody had acknowledged before."""
+    """How many of them nobody had acknowledged before, and the first of those."""
 
+    count: int
     ids: list[int]
 
 
@@ -135,14 +139,24 @@ async def get_alert(desk: TheDesk, alert_id: FromPath[int]) -> Story:
     return Story(_alert(row), readable(row, ("explain",))["explain"], history)
 
 
+@post("/alerts/ack/preview", opt={"scope": "read"}, status_code=200, summary="What an acknowledgement would reach")
+async def preview_ack(desk: TheDesk, data: JSONBody[store.Unseen]) -> Preview:
+    """How many alerts match that nobody has acknowledged: open ones, and those about a moment."""
+    ids = await store.match_unseen(desk.database, data, limit=MOST_MATCHES + 1)
+    return preview_of(ids)
+
+
 @post("/alerts/ack", opt={"scope": "operate"}, status_code=200, summary="Acknowledge alerts")
 async def ack(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Ack]) -> Acked:
     """Somebody has seen them. A lasting one comes back if nothing changes."""
-    if not 0 < len(data.ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in data.ids):
-        raise ConfigError(f"say which alerts: 1 to {MOST_IDS:,} ids")
-    by = caller_of(request).name
-    done = await store.ack_alerts(desk.database, data.ids, by=by, at=time.time(), note=data.note)
-    return Acked(sorted(done))
+    if (data.ids is None) == (data.filter is None):
+        raise ConfigError("say which alerts: either `ids`, or a `filter`")
+    by, now = caller_of(request).name, time.time()
+    if data.filter is not None:
+        done = await store.ack_unseen(desk.database, data.filter, by=by, at=now, note=data.note)
+    else:
+        done = sorted(await store.ack_alerts(desk.database, _numbers(data.ids or []), by=by, at=now, note=data.note))
+    return Acked(len(done), done[:MOST_IDS])
 
 
 @post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200, summary="Note something on an alert")
@@ -191,7 +205,7 @@ async def end_silence(desk: TheDesk, request: Request[Any, Any, Any], silence_id
     await store.end_silence(desk.database, silence_id, by=caller_of(request).name)
 
 
-routes = [get_alerts, get_alert, ack, note, silence, get_silences, end_silence]
+routes = [get_alerts, get_alert, preview_ack, ack, note, silence, get_silences, end_silence]
 
 
 def _alert(row: Any) -> Alert:
@@ -202,6 +216,12 @@ def _number(alert_id: int) -> int:
     if not 0 < alert_id < 2**63:
         raise NotFoundError(f"there is no alert {alert_id}")
     return alert_id
+
+
+def _numbers(ids: list[int]) -> list[int]:
+    if not 0 < len(ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in ids):
+        raise ConfigError(f"say which alerts: 1 to {MOST_IDS:,} ids")
+    return ids
 
 
 def _moment(seconds: float) -> datetime:

@@ -10,8 +10,9 @@ from litestar import Request, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tidemill.dags.runner import DAG_KIND
+from tidemill.server.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.server.desk import TheDesk, caller_of
-from tidemill.server.paging import Number
+from tidemill.server.paging import NameCursor, Number
 from tidemill.server.reading import readable
 from tidemill.server.runs import submit_answer
 from tidemill.store.runs import list_inputs
@@ -34,9 +35,11 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """What waits for a person, the longest waiting first."""
+    """What waits for a person, the longest waiting first; `next` is the cursor of the page after, or null on the last
+    one."""
 
     items: list[Input]
+    next: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,11 +57,17 @@ class Taken(msgspec.Struct, frozen=True):
 
 @get("/inputs", opt={"scope": "read"}, summary="What waits for a person")
 async def get_inputs(
-    desk: TheDesk, run: Number = None, limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200
+    desk: TheDesk,
+    run: Number = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200,
+    cursor: NameCursor = None,
 ) -> Inputs:
     """Open questions of all runs, or of one."""
-    rows = await list_inputs(desk.database, run_id=run, limit=limit)
-    return Inputs([_input(readable(row, ("schema",))) for row in rows])
+    after = read_moment_cursor(cursor, tuple[datetime, int, str])
+    rows = await list_inputs(desk.database, run_id=run, after=after, limit=limit)
+    items = [_input(readable(row, ("schema",))) for row in rows]
+    last = items[-1] if len(items) == limit else None
+    return Inputs(items, None if last is None else write_moment_cursor(last.asked_at, last.run_id, last.node))
 
 
 @post("/runs/{run_id:int}/inputs/{node:path}", opt={"scope": "operate"}, status_code=200, summary="Answer a question")

@@ -158,6 +158,11 @@ async def retry(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[S
     return told(outcomes)
 
 
+def preview_of(ids: list[int]) -> Preview:
+    """What an action would reach, from the ids that match, in their order, up to one more than are counted."""
+    return Preview(min(len(ids), MOST_MATCHES), len(ids) > MOST_MATCHES, ids[:SAMPLE], ids[-1] if ids else None)
+
+
 routes = [list_jobs, get_job, get_log, enqueue, preview_cancel, cancel, preview_retry, retry]
 
 
@@ -178,7 +183,7 @@ def _filter_of(data: Selection) -> JobsWanted:
 
 async def _preview(desk: Desk, wanted: JobsWanted, *, live: Sequence[str], ended: Sequence[str]) -> Preview:
     ids = await match_jobs(desk.database, wanted, live=live, ended=ended, limit=MOST_MATCHES + 1)
-    return Preview(min(len(ids), MOST_MATCHES), len(ids) > MOST_MATCHES, ids[:SAMPLE], ids[-1] if ids else None)
+    return preview_of(ids)
 
 
 async def _all_that_match(

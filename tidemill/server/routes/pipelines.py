@@ -17,7 +17,12 @@ from tidemill.pipelines.plan import Step
 from tidemill.pipelines.reasons import NeedsApproval, kind_of_reason
 from tidemill.pipelines.states import StoreTrouble
 from tidemill.pipelines.underway import BuildJobs
-from tidemill.server.cursor import read_row_cursor, write_row_cursor
+from tidemill.server.cursor import (
+    read_moment_cursor,
+    read_row_cursor,
+    write_moment_cursor,
+    write_row_cursor,
+)
 from tidemill.server.desk import Desk, TheDesk
 from tidemill.server.grid import (
     Rows,
@@ -36,7 +41,7 @@ from tidemill.server.problems import Refused
 from tidemill.server.routes.jobs import Word
 from tidemill.server.story import Build, StateStory, build_of, tell
 from tidemill.store.backfills import list_backfills
-from tidemill.store.statehistory import list_builds
+from tidemill.store.statehistory import page_builds
 
 SHOWN = 200
 
@@ -174,7 +179,10 @@ class PlanView(msgspec.Struct, frozen=True):
 
 
 class Builds(msgspec.Struct, frozen=True):
+    """Builds, the newest first; `next` is the cursor of the page after, or null on the last one."""
+
     items: list[Build]
+    next: str | None = None
 
 
 class Backfill(msgspec.Struct, frozen=True):
@@ -331,12 +339,20 @@ async def get_plan(
 
 @get("/pipelines/{name:str}/builds", opt={"scope": "read"}, summary="Builds")
 async def get_builds(
-    desk: TheDesk, name: FromPath[str], stage: Word = None, entity: Word = None, limit: Limit = 50
+    desk: TheDesk,
+    name: FromPath[str],
+    stage: Word = None,
+    entity: Word = None,
+    limit: Limit = 50,
+    cursor: NameCursor = None,
 ) -> Builds:
     """Builds of a pipeline, a stage or a state, the newest first, with duration, code and log."""
     desk.overlook.require(name)
-    rows = await list_builds(desk.database, name, stage, entity, limit=limit)
-    return Builds([build_of(row) for row in rows])
+    before = read_moment_cursor(cursor, tuple[datetime, int, int])
+    rows = await page_builds(desk.database, name, stage, entity, before=before, limit=limit)
+    last = rows[-1] if len(rows) == limit else None
+    after = None if last is None else write_moment_cursor(last["at"], *last["place"])
+    return Builds([build_of(row) for row in rows], after)
 
 
 @get("/pipelines/{name:str}/backfills", opt={"scope": "read"}, summary="Backfills and how far they are")

@@ -9,8 +9,6 @@ import msgspec
 from litestar import Request, get, post, put
 from litestar.params import FromPath, JSONBody, QueryParameter
 
-from tidemill.core.duration import parse_rate
-from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.server.desk import TheDesk, caller_of
 from tidemill.store.pace import read_waits
@@ -91,13 +89,9 @@ async def limit(
     desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[NewLimit]
 ) -> NewLimit:
     """Limit how fast the jobs of a queue start, over all workers together, from now on."""
-    check_name("queue", name)
-    rate = None if data.rate is None else parse_rate(data.rate, what=f"rate of queue {name}")
-    burst = None if rate is None else data.burst if data.burst is not None else max(1.0, rate / 10)
-    if burst is not None and not 1 <= burst < 1e12:
-        raise ConfigError(f"queue {name}: a burst of {burst} makes no sense: it is 1 or more")
-    await set_limit(desk.database, QueueLimit(name, rate, burst), by=caller_of(request).name)
-    return NewLimit(rate, burst)
+    limit = QueueLimit.of(name, data.rate, None if data.rate is None else data.burst)
+    await set_limit(desk.database, limit, by=caller_of(request).name)
+    return NewLimit(limit.rate, limit.burst)
 
 
 @post("/queues/{name:str}/pause", opt={"scope": "operate"}, status_code=200, summary="Pause a queue")

@@ -1,8 +1,7 @@
-"""Streams: what the dispatchers that run tell of themselves, weights and limits while they run, and dead letters."""
+"""Streams: what the dispatchers that run tell of themselves, weights and limits while they run, and live requests."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -12,13 +11,8 @@ from litestar.params import FromPath, JSONBody
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.server.asking import LONGEST, ask_stream
-from tidemill.server.cursor import following, read_cursor
 from tidemill.server.desk import TheDesk, caller_of
-from tidemill.server.paging import Cursor, Limit
-from tidemill.server.routes.jobs import Word
-from tidemill.store.streams import COUNT_DEAD, COUNT_KEPT, DeadFilter, list_dead, read_status, replay_dead, set_control
-
-SHOWN_BYTES = 4000
+from tidemill.store.streams import COUNT_KEPT, read_status, set_control
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -36,7 +30,8 @@ class Streams(msgspec.Struct, frozen=True):
 
 
 class StreamWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is wanted of a stream, or of one of its sources; what is not said stays as it is."""
+    """What is wanted of a stream, or of one of its sources; what is not said stays as it is. A `max_qps` of 0 is no
+    limit."""
 
     source: str = ""
     mode: Literal["run", "drain"] | None = None
@@ -58,45 +53,6 @@ class LiveAnswer(msgspec.Struct, frozen=True):
 
     result: Any
     failures: dict[str, str]
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that was given up, and why. Of a long payload, the beginning."""
-
-    id: int
-    stream: str
-    source: str
-    place: str
-    plans: list[str] | None
-    why: str
-    error: str | None
-    attempts: int
-    buried_at: datetime
-    payload: str
-
-
-class DeadLetters(msgspec.Struct, frozen=True):
-    """Dead letters, newest first, and how many there are; `next` is the cursor of the page after, or null."""
-
-    items: list[DeadLetter]
-    total: int
-    next: str | None = None
-
-
-class DeadWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters: by their ids, or all of a stream that match."""
-
-    stream: str
-    source: str | None = None
-    plan: str | None = None
-    why: str | None = None
-    ids: list[int] | None = None
-
-
-class Replayed(msgspec.Struct, frozen=True):
-    """How many became messages again."""
-
-    count: int
 
 
 @get("/streams", opt={"scope": "read"}, summary="List streams")
@@ -137,7 +93,7 @@ async def control(
         raise ConfigError(
             f"a weight of {data.weight:g} would never let a message through: switch the source off instead"
         )
-    if data.max_qps is not None and not 0 < data.max_qps < 1e9:
+    if data.max_qps is not None and not 0 <= data.max_qps < 1e9:
         raise ConfigError(
             f"a limit of {data.max_qps:g} messages a second makes no sense: switch the source off instead"
         )
@@ -165,45 +121,4 @@ async def ask_live(desk: TheDesk, name: FromPath[str], data: JSONBody[LiveAsk]) 
     return LiveAnswer(decode(found.result), found.failures)
 
 
-@get("/dead-letters", opt={"scope": "read"}, summary="List dead letters")
-async def get_dead_letters(
-    desk: TheDesk,
-    stream: Word = None,
-    source: Word = None,
-    why: Word = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> DeadLetters:
-    """Messages that were given up, the newest first."""
-    which = DeadFilter(stream=stream, source=source, why=why)
-    rows = await list_dead(desk.database, which, before=read_cursor(cursor), limit=limit)
-    total = (await desk.database.fetch(COUNT_DEAD, *which.arguments()))[0]["n"]
-    return DeadLetters([_letter(row) for row in rows], total, following([row["id"] for row in rows], limit))
-
-
-@post("/dead-letters/replay", opt={"scope": "operate"}, status_code=200, summary="Replay dead letters")
-async def replay(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[DeadWanted]) -> Replayed:
-    """Make messages of dead letters again, with a fresh number of attempts."""
-    ids = None if data.ids is None else tuple(data.ids)
-    if ids is not None and any(not 0 < each < 2**63 for each in ids):
-        raise NotFoundError("there is no such dead letter")
-    which = DeadFilter(data.stream, data.source, data.plan, data.why, ids=ids)
-    return Replayed(await replay_dead(desk.database, which, by=caller_of(request).name))
-
-
-routes = [get_streams, control, ask_live, get_dead_letters, replay]
-
-
-def _letter(row: Any) -> DeadLetter:
-    return DeadLetter(
-        row["id"],
-        row["stream"],
-        row["source"],
-        str(row["place"]),
-        row["plans"],
-        row["why"],
-        row["error"],
-        row["attempts"],
-        row["buried_at"],
-        bytes(row["payload"] or b"")[:SHOWN_BYTES].decode(errors="replace"),
-    )
+routes = [get_streams, control, ask_live]

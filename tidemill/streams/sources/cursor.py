@@ -6,12 +6,13 @@ row, and whoever owned it before can store nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Container, Sequence
 
 import msgspec
 
 from tidemill.store.database import Executor
-from tidemill.store.streams import Cursor, move_cursor, own_cursor
+from tidemill.store.streams import Cursor, Span, move_cursor, own_cursor
 from tidemill.streams.message import Delivery
 from tidemill.streams.offsets import Offsets
 from tidemill.streams.sources.base import FencedError, Place
@@ -20,18 +21,19 @@ from tidemill.streams.sources.base import FencedError, Place
 class _Part(msgspec.Struct):
     name: str
     offsets: Offsets
-    skip: frozenset[int]
+    done: tuple[Span, ...]
+    """What was done beyond the position when it was taken over."""
     note: str | None
     anchor: int | None
     """Where positions must have a name of the source's: the last that has one."""
-    beyond: set[int]
-    """Those that are done beyond the anchor."""
     moved: bool = False
 
-    def finish(self, position: int, *, named: bool) -> None:
+    def was_done(self, position: int) -> bool:
+        at = bisect_left(self.done, position, key=lambda span: span[1])
+        return at < len(self.done) and ((after := self.done[at][0]) is None or after < position)
+
+    def finish(self, position: int) -> None:
         self.moved |= self.offsets.finish(position)
-        if named:
-            self.beyond.add(position)
 
 
 class Cursors:
@@ -49,9 +51,7 @@ class Cursors:
     async def own(self, number: int, name: str) -> Cursor:
         """Take a partition over; says where it stands."""
         cursor = await own_cursor(self._database, self._stream, self._source, name, self._owner)
-        self._parts[number] = _Part(
-            name, Offsets(cursor.position), frozenset(cursor.done), cursor.note, cursor.position, set()
-        )
+        self._parts[number] = _Part(name, Offsets(cursor.position), cursor.done, cursor.note, cursor.position)
         return cursor
 
     def disown(self, number: int) -> None:
@@ -63,8 +63,8 @@ class Cursors:
         for delivery in deliveries:
             part = self._parts[delivery.part]
             part.offsets.take((delivery.position,))
-            if delivery.position in part.skip:
-                part.finish(delivery.position, named=self._named)
+            if part.was_done(delivery.position):
+                part.finish(delivery.position)
             else:
                 fresh.append(delivery)
         return fresh
@@ -73,13 +73,12 @@ class Cursors:
         for delivery in deliveries:
             part = self._parts.get(delivery.part)
             if part is not None:
-                part.finish(delivery.position, named=self._named)
+                part.finish(delivery.position)
 
     def note(self, number: int, position: int, note: str | None) -> None:
         """All up to this position is done, and this is what the source calls it."""
         part = self._parts[number]
         part.anchor, part.note = position, note
-        part.beyond = {each for each in part.beyond if each > position}
 
     def committable(self, number: int) -> int | None:
         return self._parts[number].offsets.committable
@@ -108,9 +107,9 @@ class Cursors:
             if part is None or not await self._move(connection, part, positions):
                 raise FencedError(f"source {self._source}: partition {number} belongs to another reader now")
 
-    async def _move(self, connection: Executor, part: _Part, more: Iterable[int] = ()) -> bool:
+    async def _move(self, connection: Executor, part: _Part, more: Container[int] = ()) -> bool:
         position = part.anchor if self._named else part.offsets.committable
-        ahead = sorted({*(part.beyond if self._named else part.offsets.ahead), *more})
+        done = part.offsets.done_beyond(position, more)
         return await move_cursor(
-            self._database, connection, self._stream, self._source, part.name, self._owner, position, part.note, ahead
+            self._database, connection, self._stream, self._source, part.name, self._owner, position, part.note, done
         )

@@ -107,14 +107,11 @@ class HttpTap:
         self._cursors.ack(deliveries)
 
     async def flush(self) -> None:
-        """A position is stored when a whole page is done: only then has it a name that the source knows."""
+        """A position moves when a whole page is done: only then has it a name that the source knows."""
         done = self._cursors.committable(0) or 0
-        named = None
         while self._pages and self._pages[0][0] <= done:
-            named = self._pages.popleft()
-        if named is not None:
-            self._cursors.note(0, *named)
-            await self._cursors.flush()
+            self._cursors.note(0, *self._pages.popleft())
+        await self._cursors.flush()
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:
         """Nothing to say: its page is asked for again."""

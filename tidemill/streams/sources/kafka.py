@@ -24,7 +24,7 @@ import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Executor
-from tidemill.streams.message import Delivery
+from tidemill.streams.message import Delivery, size_of
 from tidemill.streams.offsets import Offsets
 from tidemill.streams.sources.base import Place, Source, SourceError
 from tidemill.streams.sources.cursor import Cursors
@@ -32,6 +32,7 @@ from tidemill.streams.sources.cursor import Cursors
 log = structlog.get_logger("tidemill.streams")
 
 HIGH, LOW = 4000, 2000  # messages in our hands at which the client is not asked for more, and is again
+HIGH_BYTES, LOW_BYTES = 32 * 2**20, 16 * 2**20  # the same for what they weigh
 AT_ONCE = 1000
 POLL = 0.1
 PATIENCE = 2.0  # full for longer than this, partitions are paused: what was fetched ahead is dropped then
@@ -75,6 +76,7 @@ class KafkaTap:
         self._offsets: dict[int, Offsets] = {}
         self._committed: dict[int, int] = {}
         self._buffer: deque[Delivery] = deque()
+        self._size = 0  # of what is in the buffer
         self._arrival = asyncio.Event()
         self._stopping = threading.Event()
         self._room = threading.Event()
@@ -131,7 +133,8 @@ class KafkaTap:
             self._begin()
             raise SourceError(f"source {self._source.name} begins anew: {failure}") from failure
         taken = [self._buffer.popleft() for _ in range(min(most, len(self._buffer)))]
-        if len(self._buffer) < LOW:
+        self._size -= size_of(taken)
+        if self._is_low():
             self._room.set()
         for delivery in taken:
             delivery.token.take((delivery.position,))
@@ -173,7 +176,14 @@ class KafkaTap:
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
         self._buffer.extend(deliveries)
+        self._size += size_of(deliveries)
         self._arrival.set()
+
+    def _is_low(self) -> bool:
+        return len(self._buffer) < LOW and self._size < LOW_BYTES
+
+    def _is_full(self) -> bool:
+        return len(self._buffer) > HIGH or self._size > HIGH_BYTES
 
     def _forget(self, parts: set[int], trackers: list[Offsets]) -> None:
         """Partitions went to another member: what waits here of them is theirs now."""
@@ -188,6 +198,7 @@ class KafkaTap:
         kept = [delivery for delivery in self._buffer if not is_lost(delivery)]
         self._buffer.clear()
         self._buffer.extend(kept)
+        self._size = size_of(kept)
         self._place.lost(lambda delivery: delivery.token is not None and is_lost(delivery))
 
     # -- in the client's thread -------------------------------------------------------------------
@@ -216,12 +227,12 @@ class KafkaTap:
                     self._has_news = False
                     self._commit(asynchronous=True)
                 self._behind = self._count_behind()
-            if len(self._buffer) < LOW:
+            if self._is_low():
                 full_since = now
                 if paused:
                     paused = False
                     consumer.resume(consumer.assignment())
-            elif len(self._buffer) > HIGH and not paused:
+            elif self._is_full() and not paused:
                 if now - full_since < PATIENCE:
                     self._room.wait(POLL)  # What the client has fetched meanwhile stays with it.
                     self._room.clear()

@@ -3,7 +3,7 @@ import { applyNodeChanges, Background, BackgroundVariant, type Connection, Contr
 import "@xyflow/react/dist/style.css";
 import { type DragEvent, memo, useCallback, useEffect, useMemo, useState } from "react";
 import { useTheme } from "../theme";
-import type { Box, Line, Picture, Point } from "./model";
+import { type Box, type Line, type Picture, type Point, WIDE } from "./model";
 import type { Trouble } from "./types";
 
 export const DRAGGED = "application/x-tidemill-kind";
@@ -37,7 +37,7 @@ const BoxView = memo(function BoxView({ data, selected }: NodeProps<BoxNode>) {
 });
 
 const KINDS = { box: BoxView };
-const FIT = { padding: 0.12, minZoom: 0.55, maxZoom: 1.1 };
+const FIT = { padding: 0.05, minZoom: 0.55, maxZoom: 1.1 };
 const DELETE = ["Backspace", "Delete"];
 
 interface Props {
@@ -78,7 +78,7 @@ function Inner({ picture, places, problems, chosen, locked, onChoose, onMove, on
           data: { box, errors, warnings: own.filter((each) => each.severity === "warning") },
           selected: box.id === chosen,
           ariaLabel: `${box.label}, ${box.type}${errors.length ? `, ${errors.length} wrong` : ""}`,
-          width: 184,
+          width: WIDE,
           height: 50,
         };
       }),

@@ -117,9 +117,12 @@ export function renamed(text: string, before: string, after: string): string {
   return text.replaceAll(new RegExp(`(\\$\\.)${name}(?![\\w-])`, "g"), `$1${after.replaceAll("$", "$$$$")}`);
 }
 
+/** How wide a box is drawn. */
+export const WIDE = 184;
+
 /** Where boxes go that have no place: in layers, from left to right. */
 export function arranged(picture: Picture): Map<string, Point> {
-  const places = layOut(picture.boxes.map((box) => box.id), picture.lines);
+  const places = layOut(picture.boxes.map((box) => box.id), picture.lines, WIDE);
   for (const [id, place] of places) places.set(id, { x: Math.round(place.x), y: Math.round(place.y * 1.3) });
   return places;
 }

@@ -25,7 +25,10 @@ export function Backtest({ monitor, onClose }: { monitor: Monitor; onClose: () =
           <span>How far back</span>
           <input className="field" value={last} onChange={(event) => setLast(event.target.value)} placeholder="6h, 1d, 7d" autoFocus />
         </label>
-        <Chips label="Triggers" options={monitor.triggers.map((value) => ({ value }))} value={triggers} onChange={setTriggers} />
+        <fieldset>
+          <legend>Triggers</legend>
+          <Chips label="Triggers" options={monitor.triggers.map((value) => ({ value }))} value={triggers} onChange={setTriggers} />
+        </fieldset>
         {trying.error && <Trouble error={trying.error} />}
         <Button kind="main" type="submit" busy={trying.isPending} disabled={triggers.length === 0}>
           Try them

@@ -4,14 +4,43 @@ import { type FormEvent, useState } from "react";
 import { get, post } from "../api";
 import { useAction } from "../parts/acting";
 import { JsonView } from "../parts/json";
-import { Button, Dialog, Loading, Trouble } from "../parts/ui";
-import { Ago } from "../times";
+import { Button, Dialog, Loading, Trouble, Why } from "../parts/ui";
+import { absolute, Ago, duration, millis } from "../times";
 import type { Alert } from "./model";
 
 interface StoryData {
   alert: Alert;
-  explain: unknown;
+  explain: Told | null;
   history: { at: string; action: string; who: string | null; detail: string | null }[];
+}
+
+/** What is kept with an alert when it opens. */
+interface Told {
+  rule?: Record<string, unknown>;
+  occurrence?: unknown;
+  evidence?: unknown;
+  features?: unknown;
+  events?: { at: number }[];
+}
+
+const inWords = (value: unknown): string => (typeof value === "string" ? value : JSON.stringify(value));
+
+/** Why an alert opened, in sentences: what its trigger looks for, by which rule, what it saw, and when. */
+function whyOpened(alert: Alert, told: Told): string[] {
+  const rule = told.rule ?? {};
+  const says = typeof rule.says === "string" && rule.says;
+  const silence = alert.kind === "absent" && typeof rule.after === "number" && `no event for ${duration(rule.after)}`;
+  const code = [rule.when, rule.of].find((each) => typeof each === "string") as string | undefined;
+  const seen = told.evidence ?? told.features;
+  const last = told.events?.at(-1);
+  return [
+    `${alert.trigger} of ${alert.entity} (${alert.severity}): ${says || silence || "its rule came true"}.`,
+    code && `Its rule is \`${code.replace(/^\w+=(lambda[^:]*:\s*)?/, "")}\`${typeof rule.hold === "number" && rule.hold > 0 ? `, for ${duration(rule.hold)} on end` : ""}.`,
+    seen !== undefined && seen !== null && `What was known then: ${inWords(seen)}.`,
+    told.occurrence !== undefined && `What happened: ${inWords(told.occurrence)}.`,
+    `It began on ${absolute(alert.started_at ?? alert.opened_at)} and was noticed ${duration((millis(alert.opened_at) - millis(alert.started_at ?? alert.opened_at)) / 1000)} later.`,
+    last && `The last event before that was of ${absolute(last.at)}.`,
+  ].filter((line): line is string => Boolean(line));
 }
 
 export function Story({ id, may, onClose }: { id: number; may: boolean; onClose: () => void }) {
@@ -29,7 +58,11 @@ export function Story({ id, may, onClose }: { id: number; may: boolean; onClose:
       {found.data && (
         <>
           <h3>Why it opened</h3>
-          <JsonView value={found.data.explain} label="why it opened" />
+          <Why lines={whyOpened(found.data.alert, found.data.explain ?? {})} />
+          <details>
+            <summary>All that was recorded then</summary>
+            <JsonView value={found.data.explain} label="all that was recorded then" />
+          </details>
           <h3>What happened since</h3>
           <ul className="why">
             {found.data.history.map((each, index) => (

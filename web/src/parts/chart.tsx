@@ -15,6 +15,14 @@ interface Props {
 const HEIGHT = 170;
 const clock = (at: number) => new Date(at * 1000).toLocaleTimeString("en-GB");
 
+/** What is drawn: the lines, broken where nothing was measured for much longer than usual. */
+function dataOf(times: number[], lines: Props["lines"]): uPlot.AlignedData {
+  const pauses = times.slice(1).map((at, index) => at - (times[index] ?? at));
+  const usual = pauses.toSorted((a, b) => a - b)[Math.floor(pauses.length / 2)] ?? 0;
+  const broken = <T,>(values: T[], between: (index: number) => T): T[] => values.flatMap((value, index) => ((pauses[index] ?? 0) > 4 * usual ? [value, between(index)] : [value]));
+  return [broken(times, (index) => (times[index] ?? 0) + usual), ...lines.map((line) => broken<number | null>(line.values, () => null))];
+}
+
 export default function Chart({ title, unit, most, times, lines }: Props) {
   const ref = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
@@ -49,7 +57,7 @@ export default function Chart({ title, unit, most, times, lines }: Props) {
         ],
         cursor: { y: false },
       },
-      [times, ...lines.map((line) => line.values)],
+      dataOf(times, lines),
       place,
     );
     plot.current = made;
@@ -65,7 +73,7 @@ export default function Chart({ title, unit, most, times, lines }: Props) {
   }, [shape]);
 
   useEffect(() => {
-    plot.current?.setData([times, ...lines.map((line) => line.values)]);
+    plot.current?.setData(dataOf(times, lines));
   }, [times, lines]);
 
   const now = lines.map((line) => `${line.name} ${line.values.at(-1)?.toFixed(1) ?? "unknown"} ${unit}`).join(", ");

@@ -4,7 +4,7 @@ import { useState } from "react";
 import { get } from "../api";
 import { absolute } from "../times";
 import "../style/log.css";
-import { Chips, Empty, Loading, Trouble } from "./ui";
+import { Chips, Loading, Trouble } from "./ui";
 
 interface LogLine {
   at: string;
@@ -43,9 +43,9 @@ function Log({ name, address, isLive }: { name: unknown[]; address: string; isLi
   const shown = attempts.find((each) => nameOf(each) === chosen) ?? attempts[0];
   if (!shown) {
     return (
-      <Empty title={isLive ? "Nothing logged yet" : "It logged nothing"}>
-        Lines of <code>structlog</code> and of Python's own <code>logging</code> appear here, the last 200 of each attempt.
-      </Empty>
+      <p className="pad soft">
+        {isLive ? "Nothing logged yet." : "It logged nothing."} <span className="faint">Lines of <code>structlog</code> and of Python's own <code>logging</code> appear here.</span>
+      </p>
     );
   }
   return (

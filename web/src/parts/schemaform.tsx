@@ -30,6 +30,8 @@ export function readSchema(schema: unknown): Schema | null {
 }
 
 const DEEPEST = 6;
+/** So many answers to choose one of are all in sight. */
+const MOST_RADIOS = 4;
 
 /** A schema without references, and with the one type that an optional part has. */
 function settled(schema: Schema, defs: Record<string, Schema>, depth = 0): Schema {
@@ -72,6 +74,20 @@ export function SchemaField({ name, schema, value, required, onChange }: FieldPr
   const label = schema.title ?? name.replaceAll("_", " ");
   const type = typeOf(schema);
   const about = schema.description;
+  if (schema.enum && required && schema.enum.length <= MOST_RADIOS) {
+    return (
+      <fieldset className="choices">
+        <legend>{label}</legend>
+        {schema.enum.map((each) => (
+          <label key={JSON.stringify(each)} className="check">
+            <input type="radio" name={id} required checked={JSON.stringify(value) === JSON.stringify(each)} onChange={() => onChange(each)} />
+            <span>{String(each)}</span>
+          </label>
+        ))}
+        {about && <small>{about}</small>}
+      </fieldset>
+    );
+  }
   if (schema.enum) {
     return (
       <label htmlFor={id}>

@@ -24,6 +24,11 @@ export function State({ state, label }: { state: string; label?: string }) {
   );
 }
 
+/** Where a run stands; one that asks somebody waits for the answer. */
+export function RunState({ state, asks }: { state: string; asks: boolean }) {
+  return asks ? <State state="waiting" label="waits for an answer" /> : <State state={state} />;
+}
+
 /** A small label. */
 export function Tag({ children, tone = "off" }: { children: ReactNode; tone?: string }) {
   return <span className={`tag ${tone}`}>{children}</span>;
@@ -215,7 +220,7 @@ export function Search({ label, value, onChange, list }: { label: string; value:
   );
 }
 
-/** Why something is as it is: sentences, with the commands and ids in them made easy to use. */
+/** Why something is as it is, in sentences. */
 export function Why({ lines }: { lines: string[] }) {
   return (
     <ul className="why">
@@ -226,7 +231,8 @@ export function Why({ lines }: { lines: string[] }) {
   );
 }
 
-function linked(line: string): ReactNode[] {
+/** A sentence with its commands and ids made easy to use. */
+export function linked(line: string): ReactNode[] {
   return line.split(/(`[^`]+`|\br\d+\b|\bjob \d+\b)/g).map((part, index) => {
     if (part.startsWith("`")) return <code key={index}>{part.slice(1, -1)}</code>;
     if (/^r\d+$/.test(part)) return <Link key={index} to={`/runs/${part.slice(1)}`}>{part}</Link>;

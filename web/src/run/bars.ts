@@ -90,6 +90,8 @@ export function lanesOfFlow(ticks: Tick[], run: Run): Lane[] {
         known.bar.label = error ? `${error[0]}: ${error[1]}` : "ended";
         const retry = tick.data.retry_in as number | undefined;
         if (retry !== undefined && retry !== null) known.lane.bars.push({ from: at, to: at + retry, tone: "wait", thin: true, label: "waits before it tries again" });
+        const wait = waits.get(work);
+        if (wait) wait.to = at;
         open.delete(work);
         waits.delete(work);
       }

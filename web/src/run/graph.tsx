@@ -31,9 +31,10 @@ const BoxView = memo(function BoxView({ data }: NodeProps<BoxNode>) {
 });
 
 const KINDS = { box: BoxView };
+const WIDE = 168;
 /** Below this zoom words cannot be read: a box is only its colour. */
 const FAR = 0.38;
-const FIT = { padding: 0.12, maxZoom: 1.1 };
+const FIT = { padding: 0.05, maxZoom: 1.1 };
 
 /** When there is another width to fill, as when a phone is turned, the whole is in sight again. */
 function Refit() {
@@ -51,7 +52,7 @@ export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes
   const theme = useTheme();
   const shape = boxes.map((box) => box.name).join("\n") + edges.map((edge) => `${edge.from} ${edge.to}`).join("\n");
   // eslint-disable-next-line react-hooks/exhaustive-deps
-  const places = useMemo(() => layOut(boxes.map((box) => box.name), edges), [shape]);
+  const places = useMemo(() => layOut(boxes.map((box) => box.name), edges, WIDE), [shape]);
   const nodes = useMemo<BoxNode[]>(
     () =>
       boxes.map((box) => ({
@@ -62,7 +63,7 @@ export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes
         draggable: false,
         connectable: false,
         ariaLabel: `${box.name}, ${box.state}`,
-        width: 168,
+        width: WIDE,
         height: 46,
       })),
     [boxes, places, chosen],

@@ -1,12 +1,14 @@
 /** Where the boxes of a graph go: layers from left to right, few crossings, in time that grows with the edges. */
 import type { Edge } from "./edges";
 
-const ACROSS = 226;
+/** Between layers there is room for lines, between the columns of one layer for nothing but a gap. */
+const BETWEEN = 40;
+const GAP = 18;
 const DOWN = 64;
 const SWEEPS = 6;
 
-/** The place of each name. Edges that would close a circle are left out of the layering. */
-export function layOut(names: string[], edges: Edge[]): Map<string, { x: number; y: number }> {
+/** The place of each name, for boxes of this width. Edges that would close a circle are left out of the layering. */
+export function layOut(names: string[], edges: Edge[], wide: number): Map<string, { x: number; y: number }> {
   const below = new Map<string, string[]>(names.map((name) => [name, []]));
   const above = new Map<string, string[]>(names.map((name) => [name, []]));
   const order = new Map(names.map((name, index) => [name, index]));
@@ -39,6 +41,11 @@ export function layOut(names: string[], edges: Edge[]): Map<string, { x: number;
   }
   const layer = new Map<string, number>(names.map((name) => [name, 0]));
   for (const name of finished.reverse()) for (const next of straight.get(name) ?? []) layer.set(next, Math.max(layer.get(next) ?? 0, (layer.get(name) ?? 0) + 1));
+  // What waits for nobody stands next to the first that waits for it: an event beside its step, not at the far left.
+  for (const name of names) {
+    const after = straight.get(name) ?? [];
+    if (after.length > 0 && above.get(name)?.length === 0) layer.set(name, Math.min(...after.map((next) => layer.get(next) ?? 0)) - 1);
+  }
 
   const rows: string[][] = [];
   for (const name of names) (rows[layer.get(name) ?? 0] ??= []).push(name);
@@ -64,9 +71,9 @@ export function layOut(names: string[], edges: Edge[]): Map<string, { x: number;
     row.forEach((name, index) => {
       const column = Math.floor(index / high);
       const inColumn = Math.min(high, row.length - column * high);
-      places.set(name, { x: x + column * (ACROSS - 40), y: ((index % high) - (inColumn - 1) / 2 + Math.min(tallest, most) / 2) * DOWN });
+      places.set(name, { x: x + column * (wide + GAP), y: ((index % high) - (inColumn - 1) / 2 + Math.min(tallest, most) / 2) * DOWN });
     });
-    x += (columns - 1) * (ACROSS - 40) + ACROSS;
+    x += (columns - 1) * (wide + GAP) + wide + BETWEEN;
   }
   return places;
 }

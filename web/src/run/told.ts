@@ -72,6 +72,9 @@ function declaredSteps(graph: FlowGraph): { steps: string[]; edges: Edge[] } {
   return { steps, edges };
 }
 
+/** What became of a step that had not ended when its run did. */
+const ENDED: Record<string, string> = { running: "cancelled", pending: "skipped" };
+
 /** The steps of a flow and what led to what; steps that are declared and have not begun are shown as such. */
 export function drawFlow(ticks: Tick[], isOver: boolean, graph: FlowGraph | null = null): { boxes: Box[]; edges: Edge[] } {
   const boxes = new Map<string, { state: string; times: number }>();
@@ -117,7 +120,7 @@ export function drawFlow(ticks: Tick[], isOver: boolean, graph: FlowGraph | null
       if (cause && cause !== name) edges.set(`${cause} ${name}`, { from: cause, to: name });
     }
   }
-  const shown = [...boxes].map(([name, box]) => ({ name, state: isOver && box.state === "running" ? "cancelled" : box.state, about: box.times > 1 ? `×${box.times}` : "" }));
+  const shown = [...boxes].map(([name, box]) => ({ name, state: isOver ? (ENDED[box.state] ?? box.state) : box.state, about: box.times > 1 ? `×${box.times}` : "" }));
   return { boxes: shown, edges: [...edges.values()] };
 }
 

@@ -78,10 +78,10 @@ export function Home() {
         <div className="stack">
           {overview.data && <Broken overview={overview.data} />}
           <Pace />
-          <Busiest />
         </div>
         <div className="stack">
           <QueueBars queues={queues.data?.items} />
+          <Busiest />
           <HostBars hosts={hosts.data?.items} />
         </div>
       </div>
@@ -100,7 +100,7 @@ function Figures({ overview, monitors }: { overview: Overview; monitors: { open:
     <div className="tiles">
       <Tile to={broken.count ? "#broken" : "/jobs?state=failed"} name="Broken now" value={`${count(broken.count)}${broken.more ? "+" : ""}`} tone={broken.count ? "bad" : "ok"} under={broken.what} />
       <Tile to="/jobs?state=ready&state=gated&state=unrouted" name="Backlog" value={count(backlog)} under={`${count(counts.jobs_running)} running, ${count(counts.jobs_delayed)} later`} />
-      <Tile to="/jobs?state=ready" name="Oldest waiting" value={oldest === null ? "none" : duration(oldest)} tone={oldest !== null && oldest > 60 ? "wait" : undefined} under="since it was due" />
+      <Tile to="/jobs?state=ready" name="Oldest waiting" value={oldest === null ? "none" : duration(oldest)} tone={oldest !== null && oldest > 60 ? "wait" : undefined} under={oldest === null ? "nothing is due" : "since it was due"} />
       <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{perSecond >= 10 ? Math.round(perSecond) : perSecond.toFixed(1)} <small>/s</small></>} under="attempts, this minute">
         <Spark values={rates()} />
       </Tile>
@@ -219,7 +219,7 @@ function QueueBars({ queues }: { queues: Queue[] | undefined }) {
               </Link>
               <Meter value={(queue.waiting + queue.running) / most} tone={queue.workers ? "run" : "bad"} label={`${queue.name}: part of the deepest`} />
               <span className="soft right nowrap">
-                {count(queue.waiting)} <span className="faint">waiting</span> {count(queue.running)} <span className="faint">running</span>
+                {count(queue.waiting)} <span className="faint">waiting,</span> {count(queue.running)} <span className="faint">running</span>
               </span>
             </li>
           ))}

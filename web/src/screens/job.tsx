@@ -7,7 +7,7 @@ import { JobLog } from "../parts/log";
 import { Button, Fact, Head, Loading, Meter, Panel, State, Tag, Trouble, Why } from "../parts/ui";
 import { go, Link } from "../router";
 import { useMay } from "../session";
-import { Ago, Took } from "../times";
+import { Ago, duration, Took } from "../times";
 import type { Attempt, Done, Job } from "../types";
 import { told } from "./jobs";
 
@@ -132,13 +132,24 @@ function JobFacts({ job }: { job: Job }) {
           </Fact>
         )}
         {Object.entries(job.options ?? {}).map(([name, value]) => (
-          <Fact key={name} name={name.replaceAll("_", " ")}>
-            <code>{JSON.stringify(value)}</code>
+          <Fact key={name} name={`${name[0]?.toUpperCase()}${name.slice(1).replaceAll("_", " ")}`}>
+            <span title={JSON.stringify(value)}>{optionInWords(name, value)}</span>
           </Fact>
         ))}
       </dl>
     </Panel>
   );
+}
+
+/** What was decided when the job was enqueued, as a person says it. */
+function optionInWords(name: string, value: unknown): string {
+  if (typeof value === "number" && (name === "budget" || name === "stall")) return duration(value);
+  if (name === "retry" && value !== null && typeof value === "object") {
+    const { max_attempts: most = 1, backoff = 1, schedule } = value as { max_attempts?: number; backoff?: number; schedule?: number[] };
+    if (most === 1) return "one attempt";
+    return `up to ${most} attempts, ${schedule?.length ? `waits of ${schedule.map(duration).join(", ")}` : `the first wait ${duration(backoff)}`}`;
+  }
+  return typeof value === "string" ? value : JSON.stringify(value);
 }
 
 /** What went wrong at each attempt, the last first. */

@@ -56,7 +56,7 @@ export function Monitors() {
       ) : (
         <div className="columns">
           <div className="stack">
-            <Panel title="Alerts" aside={<span className="faint">{count(shown.length)}</span>}>
+            <Panel title="Alerts" aside={<span className="faint">{everything ? count(shown.length) : `${count(shown.length)} open, not yet seen or just over`}</span>}>
               {shown.length === 0 ? (
                 <Empty good title="Nothing needs you">Alerts appear here by themselves when a trigger says so.</Empty>
               ) : (
@@ -107,7 +107,8 @@ export function Monitors() {
                   </dd>
                 </dl>
                 {each.triggers.length > 0 && (
-                  <div className="pad">
+                  <div className="pad row">
+                    <span className="faint">Triggers</span>
                     <Chips label={`Triggers of ${each.name}`} options={each.triggers.map((value) => ({ value, tone: (each.off ?? []).includes(value) ? "off" : "ok" }))} value={each.triggers.filter((name) => !(each.off ?? []).includes(name))} onChange={(next) => { if (!may) return; const changed = each.triggers.find((name) => next.includes(name) === (each.off ?? []).includes(name)); if (changed) flip.mutate({ monitor: each.name, trigger: changed, on: next.includes(changed) }); }} />
                   </div>
                 )}

@@ -5,7 +5,7 @@ import { get } from "../api";
 import { askerOf } from "../parts/answer";
 import { fresh } from "../parts/fresh";
 import { JsonView } from "../parts/json";
-import { Button, Empty, Fact, Head, Loading, Panel, State, Tag, Trouble, Why } from "../parts/ui";
+import { Button, Empty, Fact, Head, Loading, linked, Panel, RunState, Tag, Trouble, Why } from "../parts/ui";
 import { Link, useFilters } from "../router";
 import { CancelRun, ForkRun, RerunDag, SendEvent } from "../run/acts";
 import { lanesOfDag, lanesOfFlow } from "../run/bars";
@@ -40,7 +40,8 @@ async function readJobs(id: string): Promise<(JobLine | Job)[]> {
   return page.items.map((job) => known.get(job.id) ?? job);
 }
 
-export function RunPage({ id }: { id: string }) {
+export function RunPage({ id: named }: { id: string }) {
+  const id = named.replace(/^r(?=\d+$)/, ""); // People write r12, as every list does.
   const [query, change] = useFilters();
   const may = useMay("operate");
   const [act, setAct] = useState<"cancel" | "rerun" | "fork" | "send" | null>(null);
@@ -71,7 +72,7 @@ export function RunPage({ id }: { id: string }) {
         title={run.workflow}
         under={
           <span className="row">
-            <State state={run.state} /> <span>r{run.id}</span> <Tag>{run.shape}</Tag> {run.key && <Tag>{run.key}</Tag>}
+            <RunState state={run.state} asks={isLive && (asks.data?.items.length ?? 0) > 0} /> <span>r{run.id}</span> <Tag>{run.shape}</Tag> {run.key && <Tag>{run.key}</Tag>}
             <span className="soft">
               started <Ago at={run.created_at} />, {run.ended_at ? "took" : "running for"} <Took from={run.created_at} to={run.ended_at} />
             </span>
@@ -226,7 +227,7 @@ function Facts({ run }: { run: Run }) {
   return (
     <Panel title="Why it started">
       <dl className="facts">
-        <Fact name="Started">{by || "nobody is recorded"}</Fact>
+        <Fact name="Started">{by ? linked(by) : "nobody is recorded"}</Fact>
         {typeof origin.repeats === "number" && <Fact name="Repeats"><Link to={`/runs/${origin.repeats}`}>r{origin.repeats}</Link></Fact>}
         {run.parent && <Fact name="Parent"><Link to={`/runs/${run.parent}`}>r{run.parent}</Link></Fact>}
         {run.forked_from && <Fact name="Fork of"><Link to={`/runs/${run.forked_from}`}>r{run.forked_from}</Link></Fact>}

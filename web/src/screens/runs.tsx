@@ -5,7 +5,7 @@ import { get, post } from "../api";
 import { useAction } from "../parts/acting";
 import { type Column, Listing, Note } from "../parts/listing";
 import { BulkDialog, inWords, usePages } from "../parts/lists";
-import { Button, Chips, count, Head, Search, State, Tag, toneOf } from "../parts/ui";
+import { Button, Chips, count, Head, RunState, Search, Tag, toneOf } from "../parts/ui";
 import { Views } from "../parts/views";
 import { Link, useFilters } from "../router";
 import { useMay } from "../session";
@@ -25,7 +25,7 @@ const told = (result: Asked) => `${count(result.count)} runs were asked to end${
 
 const COLUMNS: Column<RunLine>[] = [
   { name: "Run", cell: (run) => <Link to={`/runs/${run.id}`}>r{run.id}</Link> },
-  { name: "State", cell: (run) => <State state={run.asks ? "waiting" : run.state} label={run.asks ? "waits for an answer" : undefined} /> },
+  { name: "State", cell: (run) => <RunState state={run.state} asks={run.asks > 0} /> },
   {
     name: "Workflow",
     kind: "nowrap",

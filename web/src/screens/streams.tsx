@@ -103,7 +103,7 @@ function StreamPanel({ stream, may, onWish }: { stream: Stream; may: boolean; on
       aside={
         <span className="row">
           {stream.dispatchers.length === 0 ? <State state="silent" label="nobody runs it" /> : <State state={draining ? "draining" : "run"} label={draining ? "draining" : "running"} />}
-          <span className="soft">{count(stream.retries)} wait for another attempt</span>
+          {stream.retries > 0 && <span className="soft">{count(stream.retries)} to be tried again</span>}
           {stream.dead > 0 && <Tag tone="bad">{plural(stream.dead, "dead letter")}</Tag>}
           {may && stream.dispatchers.length > 0 && (
             <Button className="small" onClick={() => setAsking(true)}>

@@ -29,6 +29,7 @@ export function Workers() {
   });
   const living = workers.data?.items.filter((worker) => worker.ended_at === null) ?? [];
   const gone = workers.data?.items.filter((worker) => worker.ended_at !== null) ?? [];
+  const lost = gone.filter((worker) => worker.status === "lost").length;
   const names = [...new Set(living.map((worker) => worker.host))];
   return (
     <>
@@ -75,7 +76,11 @@ export function Workers() {
           ))}
           {gone.length > 0 && (
             <Panel
-              title={`${count(gone.length)} ended in the last hour`}
+              title={
+                <span className="row">
+                  {count(gone.length)} ended in the last hour {lost > 0 && <Tag tone="bad">{count(lost)} lost: {lost === 1 ? "its" : "their"} jobs went to others</Tag>}
+                </span>
+              }
               aside={
                 <Button kind="quiet" aria-expanded={past} onClick={() => setPast(!past)}>
                   {past ? "fold away" : "show"}
@@ -109,7 +114,7 @@ export function WorkerTable({ workers }: { workers: Worker[] }) {
             <State state={stateOf(worker)} /> {worker.control.map((wish) => <Tag key={wish} tone="wait">{wish}</Tag>)}
           </td>
           <td className="num">
-            {worker.running} <span className="faint">of {worker.concurrency}</span>
+            {worker.concurrency > 0 ? <>{worker.running} <span className="faint">of {worker.concurrency}</span></> : <span className="faint">–</span>}
           </td>
           <td>
             <div className="cut" title={worker.queues.join(", ")}>

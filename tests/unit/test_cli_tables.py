@@ -1,0 +1,42 @@
+"""Tables of the command line fit a terminal of eighty columns: what names a row, and what its figures are, is whole."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from tidemill.cli.queues import queues_table
+from tidemill.cli.runs import runs_table
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def lines(shown: RenderableType) -> list[str]:
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get().splitlines()
+
+
+def run(number: int, note: str | None) -> dict[str, Any]:
+    began = NOW - timedelta(seconds=number)
+    ended = {"state": "succeeded", "ended_at": NOW, "owned": False, "awake": False}
+    return {"id": number, "workflow": "Refund", "seq": 1250, "created_at": began, "note": note, **ended}
+
+
+def test_ids_and_states_of_runs_are_whole_however_long_a_note_is() -> None:
+    head, _, *rows = lines(runs_table([run(12345, "LookupError: " + "not in the books " * 9), run(7, None)], NOW))
+    assert head.split() == ["id", "state", "workflow", "ticks", "started", "took", "note"]
+    assert [row.split()[:4] for row in rows] == [[name, "succeeded", "Refund", "1,250"] for name in ("r12345", "r7")]
+    assert rows[0].rstrip().endswith("…")
+
+
+def test_heads_and_figures_of_queues_are_whole() -> None:
+    figures = {"ready": 12, "delayed": 3, "held": 0, "running": 10, "succeeded": 52708, "unsuccessful": 781}
+    row = {"queue": "pipelines", **figures, "oldest": 42.0, "workers": 4, "rate": 5.0}
+    head, _, told = lines(queues_table([row]))
+    assert head.split() == ["queue", "wait", "later", "held", "run", "done/h", "fail/h", "oldest", "workers", "limit"]
+    assert told.split() == ["pipelines", "12", "3", "0", "10", "52,708", "781", "42s", "4", "5/s"]
