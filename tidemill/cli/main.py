@@ -129,7 +129,8 @@ def _usage(error: CycloptsError) -> str:
     command = " ".join(["tidemill", *(error.command_chain or ())])
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return f"{error.unused_tokens[0]!r} is one argument too many; see `{command} --help`"
-    return f"{_one_line(error).rstrip('.')}; see `{command} --help`"
+    said = _one_line(error).partition(" Available commands:")[0]  # Only some of them; --help has all.
+    return f"{said} See `{command} --help`" if said.endswith("?") else f"{said.rstrip('.')}; see `{command} --help`"
 
 
 def _one_line(error: BaseException) -> str:

@@ -40,6 +40,7 @@ from tidemill.pipelines.states import (
 )
 
 AT_ONCE = 32
+PARTS_AT_ONCE = 3  # of one upload, 5 MiB each: so much of a large content is held while a store is slow
 UPLOADS = ".tidemill/uploads/"
 FORGOTTEN_AFTER = 86400.0  # seconds until an upload that nobody has put in place is removed
 _TRIES = 20
@@ -176,7 +177,7 @@ class ObjectStates:
         key = f"{UPLOADS}{secrets.token_hex(12)}"
         try:
             async with self._room:
-                await self.store.put_async(key, upload())
+                await self.store.put_async(key, upload(), max_concurrency=PARTS_AT_ONCE)
         except Exception as error:
             if trouble:
                 await self._drop(key)
