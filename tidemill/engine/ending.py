@@ -14,6 +14,12 @@ AGAIN = 1.0
 """Seconds until a task that goes on is told once more."""
 
 
+def is_ending() -> bool:
+    """Whether the task that asks has been told to end, though something that it waited for has overheard it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks until they have ended, however they end."""
     left = set(tasks)

@@ -19,7 +19,7 @@ from uuid import uuid4
 import structlog
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.ending import end
+from tidemill.engine.ending import end, is_ending
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.meter import Reporter as Counting
 from tidemill.store import streams as store
@@ -240,7 +240,7 @@ class Dispatcher:
         """Keep some messages of a source ready to be sent."""
         source, tap, room, ahead = self.stream.sources[index], self.taps[index], self._room[index], self._ahead[index]
         pause = ERROR_PAUSE[0]
-        while True:
+        while not is_ending():
             while not (most := ahead.room(self.policy.waiting(index), self.policy.waiting_size(index))):
                 room.clear()
                 await room.wait()

@@ -15,7 +15,7 @@ from typing import Any
 import watchfiles
 
 from tidemill.core.schedule import Schedule, next_fire
-from tidemill.engine.ending import end
+from tidemill.engine.ending import end, is_ending
 from tidemill.pipelines.log import log
 from tidemill.pipelines.model import Pipeline, Stage
 from tidemill.pipelines.runner import STAND_BY, PipelineRunner
@@ -160,7 +160,7 @@ class WorkflowRunner:
 
     async def _keep_schedule(self, workflow: TriggerWorkflow, at: int, schedule: Schedule) -> None:
         after = self._fired.setdefault((workflow.name, at), time.time())
-        while True:
+        while not is_ending():
             after = next_fire(schedule, after)
             await asyncio.sleep(max(0.0, after - time.time()))
             self._fired[workflow.name, at] = after
