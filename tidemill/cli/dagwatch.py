@@ -97,8 +97,9 @@ class ServedWatch:
 
     async def look(self, *, jobs: int = JOBS_ON_PAGE, at: int | None = None) -> Sheet:
         """The run as it is now, or was after one of its ticks; the server chooses of which jobs it tells."""
-        run = self._server.row("runs", self._number)
-        return sheet_from(served_run(run), self._server.get("runs", self._number, "tree", at=at))
+        tree = self._server.get("runs", self._number, "tree", at=at)
+        run = self._server.row("runs", self._number)  # After its tree: of one that has ended, this has the result.
+        return sheet_from(served_run(run), tree)
 
 
 async def look_back(database: Database, number: int, kind: DagKind, at: int) -> Sheet:
