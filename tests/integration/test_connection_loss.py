@@ -17,6 +17,7 @@ from tests.support import (
     eventually,
     find_live,
     finished,
+    locked_out,
     running,
     running_orchestrator,
     running_scheduler,
@@ -325,12 +326,7 @@ async def test_a_claim_that_succeeds_after_its_connection_was_lost_is_given_back
 
 
 async def claims_waiting(database: Database, count: int) -> bool:
-    waiting = await value(
-        database,
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        " AND wait_event_type = 'Lock' AND query LIKE '%UPDATE tidemill.job%'",
-    )
-    return waiting >= count
+    return await locked_out(database, "%UPDATE tidemill.job%") >= count
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/net/tcp")

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support import eventually, value
+from tests.support import eventually, locked_out, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.engine.load import load_module
@@ -200,14 +200,8 @@ async def test_what_a_cancelled_flush_was_dropping_is_dropped_by_the_next(
         async with database.transaction() as other:
             await other.execute("SELECT FROM tidemill.stream_retry FOR UPDATE")
             flushing = asyncio.create_task(feeder.flush())
-            await eventually(lambda: value(database, WAITING))
+            await eventually(lambda: locked_out(database, "%stream_retry%"))
             flushing.cancel()
             await asyncio.wait([flushing])
         await feeder.give_back([])
     assert await value(database, "SELECT count(*) FROM tidemill.stream_retry") == 0
-
-
-WAITING = """
-SELECT count(*) > 0 FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%stream_retry%'
-"""

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support import eventually, value
+from tests.support import eventually, locked_out, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.store import streams as store
@@ -299,17 +299,11 @@ async def test_a_page_whose_flush_was_cancelled_is_not_read_again(database: Data
         async with database.transaction() as other:
             await other.execute("SELECT FROM tidemill.source_cursor FOR UPDATE")
             flushing = asyncio.create_task(tap.flush())
-            await eventually(lambda: value(database, WAITING))
+            await eventually(lambda: locked_out(database, "%source_cursor%"))
             flushing.cancel()
             await asyncio.wait([flushing])
         await tap.stop()
     assert await value(database, "SELECT position FROM tidemill.source_cursor") == 10
-
-
-WAITING = """
-SELECT count(*) > 0 FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%source_cursor%'
-"""
 
 
 async def test_operators_change_weight_limit_and_switch_while_it_runs(database: Database, database_url: str) -> None:

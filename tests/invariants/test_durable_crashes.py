@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import durable as flows
-from tests.support import eventually, keeper_process, lapse, running_orchestrator, value
+from tests.support import eventually, keeper_process, lapse, locked_out, running_orchestrator, value
 from tests.support.durable import TURN, Chain, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
 from tests.support.waiting import time_to_connect
 from tidemill import App
@@ -66,7 +66,7 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
                 await answer(database, late, "late")
                 await eventually(lambda: is_to_retry(database, late))
                 await open_gates(database, "committing work")
-                await eventually(lambda: blocked_commit(database))
+                await eventually(lambda: locked_out(database, TURN))
                 victim.kill()
                 await lapse(database, victim.pid)
         over = await ticks_of(database, runs["over"].id)
@@ -216,11 +216,3 @@ async def is_to_retry(database: Database, run: RunHandle) -> bool:
     """Whether its last step has failed once; it is tried again after a moment."""
     failed = [tick for tick in await ticks_of(database, run.id) if tick["kind"] == "completed" and "error" in tick]
     return len(failed) == 1
-
-
-async def blocked_commit(database: Database) -> bool:
-    return await value(
-        database,
-        "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        f" AND query LIKE '{TURN}'",
-    )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import eventually, value
+from tests.support import eventually, locked_out, value
 from tests.support.durable import TURN, Ask, Chain, Go, completed_once, running_keeper, ticks_of
 from tidemill import App
 from tidemill.core.errors import NotFoundError, PayloadError
@@ -251,7 +251,7 @@ async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(
         async with database.transaction() as sender:
             await sender.execute("UPDATE tidemill.run SET awake = true WHERE id = $1", run.id)
             monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 0.0)
-            await eventually(lambda: is_blocked(database))
+            await eventually(lambda: locked_out(database, TURN))
             look_no_more(monkeypatch)
             tick = encode_tick(Received(time.time(), Go(word="in between")))
             await sender.execute("INSERT INTO tidemill.inbox (run_id, data) VALUES ($1, $2)", run.id, tick)
@@ -267,7 +267,7 @@ async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: Ap
             await holder.execute("SELECT FROM tidemill.tick LIMIT 0")
             await holder.execute("LOCK TABLE tidemill.tick IN SHARE MODE")
             await run.send_event(Go(word="once"))
-            await eventually(lambda: is_blocked(database))
+            await eventually(lambda: locked_out(database, TURN))
             for _ in range(5):
                 keeper._news.set()
                 await asyncio.sleep(0.02)
@@ -336,11 +336,3 @@ async def let_time_pass(database: Database, run: RunHandle) -> bool:
 
 async def timer_due(database: Database, run: RunHandle) -> Mapping[str, Any] | None:
     return await value(database, "SELECT due_at FROM tidemill.inbox WHERE run_id = $1 AND timer IS NOT NULL", run.id)
-
-
-async def is_blocked(database: Database) -> bool:
-    return await value(
-        database,
-        "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        f" AND query LIKE '{TURN}'",
-    )

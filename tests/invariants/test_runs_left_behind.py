@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.support import eventually, value
+from tests.support import eventually, locked_out, value
 from tests.support.roles import running_orchestrator
 from tidemill import App
 from tidemill.store.database import Database
@@ -88,14 +88,10 @@ async def test_mail_that_is_held_back_as_its_run_goes_on_is_released(database: D
     async with database.transaction() as sweep:
         await sweep.fetch(database.sql(WAKE_RUNS))
         going_on = asyncio.create_task(unpark_runs(database, ["W"]))
-        await eventually(lambda: value(database, BLOCKED, "%tidemill.run %"))
+        await eventually(lambda: locked_out(database, "%tidemill.run %"))
         assert await database.fetch("SELECT FROM tidemill.inbox WHERE held") == []
     await going_on
     assert [row["run_id"] for row in await database.fetch(LOOKED_AT)] == [number]
 
 
 LOOKED_AT = "SELECT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT held"
-BLOCKED = """
-SELECT count(*) > 0 FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1
-"""

@@ -44,6 +44,16 @@ async def value(database: Database, statement: str, *args: Any) -> Any:
     return None if row is None else row[0]
 
 
+async def locked_out(database: Database, like: str = "%") -> int:
+    """How many statements of this database wait for a lock, of those that look so."""
+    return await value(
+        database,
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE $1",
+        like,
+    )
+
+
 async def attempts_of(database: Database, job_id: int) -> list[int]:
     """The attempts that the tasks in `tests.support.apps` have noted for a job, in order of their start."""
     rows = await database.fetch("SELECT attempt FROM execution WHERE job_id = $1 ORDER BY started_at, attempt", job_id)

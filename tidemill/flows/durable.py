@@ -110,8 +110,8 @@ class DurableRun(StoredRun, FlowRun):
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
         super().journal(loop, ticks, commands)
-        if self._turn is not None:
-            self._questionnaire.follow(loop.state, ticks, self._turn)
+        if not self.let_go:
+            self._questionnaire.follow(loop.state, ticks, self.turn())
 
     def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
         record = None

@@ -107,8 +107,8 @@ def _plain_kinds(cls: ModelClass) -> tuple[type, ...] | None:
     schema: Any = cls.__dict__.get("__pydantic_core_schema__")
     if not isinstance(schema, dict) or cls._hidden is not DictLikeModel._hidden:
         return None
-    fields = schema["schema"]
-    if schema["type"] != "model" or fields["type"] != "model-fields" or fields["computed_fields"]:
+    fields = schema.get("schema", {})
+    if schema.get("type") != "model" or fields.get("type") != "model-fields" or fields.get("computed_fields"):
         return None
     kinds = [_plain_kind(field) for field in fields["fields"].values()]
     return None if "serialization" in schema or None in kinds else tuple(kinds)
