@@ -17,7 +17,7 @@ import uvloop
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.orchestrator import Orchestrator
+from tidemill.engine.maintenance import Orchestrator
 
 QUEUE = "bench"
 TASK_S = 0.02

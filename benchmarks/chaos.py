@@ -30,7 +30,7 @@ from benchmarks import actors, report
 from benchmarks.contenders import say
 from benchmarks.recovery import Event, Throughput
 from benchmarks.venv import ROOT
-from tidemill.store.embedded import EmbeddedServer
+from tidemill.store.embedded.server import EmbeddedServer
 
 WORKERS = 3
 RECOVER_LIMIT_S = 5.0

@@ -19,11 +19,11 @@ from tidemill.core.program import fold
 from tidemill.core.ticks import Completed, RunWork, Started, Tick
 from tidemill.engine.logs import configure_logs
 from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.declared import declared
-from tidemill.flows.durable import restore
-from tidemill.flows.journal import decode_tick, encode_tick
-from tidemill.flows.notes import Ended
-from tidemill.flows.reducer import FlowProgram
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.encoding.journal import decode_tick, encode_tick
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.reducer.step_ticks import Ended
+from tidemill.flows.runner.durable import restore
 
 CHAINED = Tally()
 PROGRAMS = flow_contest.programs(tidemill.flows, CHAINED)

@@ -18,8 +18,8 @@ import time
 from typing import Any
 
 from tidemill.streams import Batch, JsonlSource, Plan, Stream, task
-from tidemill.streams.engine import Engine
-from tidemill.streams.link import ToDispatcher, Work
+from tidemill.streams.engine.engine import Engine
+from tidemill.streams.runner.link import ToDispatcher, Work
 from tidemill.version import VERSION
 
 WORDS, WIDE, LAYERS, HEADS, INNER = 30_522, 384, 6, 12, 1536

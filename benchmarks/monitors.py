@@ -27,15 +27,15 @@ from apps.classroom.student import MODEL, Student
 from benchmarks import monitors_ours, report, venv
 from benchmarks.contenders import say
 from benchmarks.server import Server
-from tidemill.monitors.backtest import backtest
 from tidemill.monitors.decoders import Hmm, Tree, Viterbi, decode, distance
 from tidemill.monitors.decoders.build import build
 from tidemill.monitors.decoders.kernel import LIBRARY
-from tidemill.monitors.event import Event, Tick
-from tidemill.monitors.reducer import Rules, Ticks, advance
+from tidemill.monitors.definition.event import Event, Tick
+from tidemill.monitors.reducer.entity_state import Standing
+from tidemill.monitors.reducer.reducer import Rules, Ticks, advance
 from tidemill.monitors.sources.base import read_time
-from tidemill.monitors.standing import Standing
-from tidemill.store.monitors import CursorMove, NewEvents, add_entities, declare_monitor, ingest, seal_tick
+from tidemill.monitors.view.backtest import backtest
+from tidemill.store.monitors.monitors import CursorMove, NewEvents, add_entities, declare_monitor, ingest, seal_tick
 
 RUNS = 5000
 LIMITS = {"alert_p99": 1000.0, "restart_s": 10.0, "memory_mb": 500.0, "idle_percent": 1.0, "backtest_s": 30.0}

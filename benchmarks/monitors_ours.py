@@ -13,12 +13,12 @@ from typing import Any
 
 from tidemill.core.errors import NotFoundError
 from tidemill.monitors import Incoming, JsonlSource, Monitor, Page, absent, momentary, sustained
-from tidemill.monitors.drain import keep_buffers
-from tidemill.monitors.recompute import shard_of
-from tidemill.monitors.runner import MonitorRunner
+from tidemill.monitors.runner.evaluate import shard_of
+from tidemill.monitors.runner.ingest import keep_buffers
+from tidemill.monitors.runner.runner import MonitorRunner
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
-from tidemill.store.monitors import (
+from tidemill.store.monitors.monitors import (
     CursorMove,
     NewEvents,
     add_entities,

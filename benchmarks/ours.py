@@ -15,8 +15,8 @@ import asyncpg
 from benchmarks.peers import contest
 from tidemill import App
 from tidemill.engine.logs import configure_logs
-from tidemill.store import retention
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.jobs import history_partitions
 from tidemill.store.migrate import migrate
 
 QUEUE = "bench"
@@ -76,7 +76,7 @@ async def install_schema(dsn: str) -> None:
     """The tables, and the partitions of today: what an orchestrator does first."""
     async with Database(DatabaseSettings(url=dsn)) as database:
         await migrate(database)
-        await retention.make_partitions(database, datetime.now(UTC).date())
+        await history_partitions.make_partitions(database, datetime.now(UTC).date())
 
 
 @asynccontextmanager

@@ -77,7 +77,7 @@ def running() -> Iterator[Server]:
         _say_what(server)
         yield server
         return
-    from tidemill.store.embedded import EmbeddedServer
+    from tidemill.store.embedded.server import EmbeddedServer
 
     embedded = EmbeddedServer(ROOT / ".bench" / "pg")
     embedded.ensure()

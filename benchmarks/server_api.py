@@ -23,8 +23,8 @@ import msgspec
 from benchmarks import report, server_console
 from benchmarks.contenders import say
 from benchmarks.server import Server
-from tidemill.store import retention
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.jobs import history_partitions
 from tidemill.store.migrate import migrate
 
 DAYS = 30
@@ -137,8 +137,8 @@ async def _fill(dsn: str, plan: Plan) -> None:
         await migrate(database)
         today = datetime.now(UTC).date()
         for back in range(DAYS + 1):
-            await retention.make_partitions(database, today - timedelta(days=back), days_ahead=0)
-        await retention.make_partitions(database, today)
+            await history_partitions.make_partitions(database, today - timedelta(days=back), days_ahead=0)
+        await history_partitions.make_partitions(database, today)
     connection = await asyncpg.connect(dsn)
     apart = DAYS * 86_000 / plan.jobs
     await connection.execute(FILL_JOBS.format(jobs=plan.jobs, apart=apart), timeout=600)

@@ -17,10 +17,10 @@ import uvloop
 from benchmarks.peers.kafka_stream_bench import OLD
 from benchmarks.streams_plans import MemoryTap, from_environment
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.eventlog import Entry, append, keep_log
 from tidemill.store.migrate import migrate
-from tidemill.streams.dispatcher import Dispatcher
-from tidemill.streams.model import DECLARED
+from tidemill.store.streams.event_log import Entry, append, keep_log
+from tidemill.streams.definition.stream import DECLARED
+from tidemill.streams.runner.dispatcher import Dispatcher
 
 #: A table of messages, one a row, with nothing that would slow a COPY down.
 BARE = """

@@ -11,7 +11,7 @@ from typing import Any
 from apps.content.corpus import sentence
 from apps.content.embedding import SentenceModel
 from tidemill.streams import Batch, KafkaSource, Plan, PostgresSource, Source, Stream, task
-from tidemill.streams.message import Delivery
+from tidemill.streams.definition.message import Delivery
 
 #: Posts as the content application's traffic has them.
 POSTS = tuple(sentence(chance) for chance in [random.Random(7)] for _ in range(256))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemill import App
 from tidemill.monitors import JsonlSource, Monitor, absent, momentary, sustained
-from tidemill.store.alerts import ack_alerts, list_alerts
+from tidemill.store.monitors.alerts import ack_alerts, list_alerts
 
 app = App("workshop")
 readings = Path("readings.jsonl")

@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from tidemill.core.errors import TidemillError
     from tidemill.core.job import JobRef
     from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
-    from tidemill.engine.context import JobCancelled, current_job
-    from tidemill.engine.jobview import JobView
-    from tidemill.engine.modelspec import ModelError, ModelSpec
-    from tidemill.engine.task import Task
+    from tidemill.engine.jobs.task import Task
+    from tidemill.engine.jobs.view import JobView
+    from tidemill.engine.models.spec import ModelError, ModelSpec
+    from tidemill.engine.worker.context import JobCancelled, current_job
 
 # Each is loaded when it is first asked for: what uses only a part of Tidemill starts at once.
 _HOMES = {
     "App": "app",
     "Discard": "core.retry",
-    "JobCancelled": "engine.context",
+    "JobCancelled": "engine.worker.context",
     "JobRef": "core.job",
-    "JobView": "engine.jobview",
-    "ModelError": "engine.modelspec",
-    "ModelSpec": "engine.modelspec",
+    "JobView": "engine.jobs.view",
+    "ModelError": "engine.models.spec",
+    "ModelSpec": "engine.models.spec",
     "RetryAfter": "core.retry",
     "RetryPolicy": "core.retry",
     "Snooze": "core.retry",
-    "Task": "engine.task",
+    "Task": "engine.jobs.task",
     "TidemillError": "core.errors",
-    "current_job": "engine.context",
+    "current_job": "engine.worker.context",
 }
 
 

@@ -30,13 +30,8 @@ from tidemill.core.page import Page
 from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
-from tidemill.engine.access import Access
-from tidemill.engine.context import find_current_job
-from tidemill.engine.modelspec import ModelSpec, gpu_concurrency, read_specs, require_model
-from tidemill.engine.orchestrator import Orchestrator
-from tidemill.engine.roles import Role, run_roles
-from tidemill.engine.scheduler import Scheduler
-from tidemill.engine.seams import (
+from tidemill.engine.connections import Access
+from tidemill.engine.hooks import (
     InvokeContext,
     ModelRegistrar,
     NodeResolver,
@@ -44,18 +39,23 @@ from tidemill.engine.seams import (
     Seams,
     WorkflowProvider,
 )
+from tidemill.engine.jobs.task import Periodic, Task, TaskOptions
+from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.models.spec import ModelSpec, gpu_concurrency, read_specs, require_model
+from tidemill.engine.role import Role, run_roles
+from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings, load_settings
-from tidemill.engine.task import Periodic, Task, TaskOptions
-from tidemill.engine.worker import Worker
+from tidemill.engine.worker.context import find_current_job
+from tidemill.engine.worker.worker import Worker
 from tidemill.shapes import Shapes
 from tidemill.store.database import Database
+from tidemill.store.jobs.schedules import Declared
+from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import OWN_CHAIN, Chain
-from tidemill.store.schedules import Declared
-from tidemill.store.workers import QueueLimit
 
 if TYPE_CHECKING:
-    from tidemill.engine.keeper import RunKeeper
-    from tidemill.monitors.runner import MonitorRunner
+    from tidemill.engine.runs.run_worker import RunKeeper
+    from tidemill.monitors.runner.runner import MonitorRunner
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -334,8 +334,8 @@ class App(Shapes):
 
     def keeper(self, *, database: Database | None = None) -> RunKeeper:
         """A keeper for the durable runs of this application's workflows."""
-        from tidemill.engine.keeper import RunKeeper
-        from tidemill.engine.runstore import PostgresRuns
+        from tidemill.engine.runs.run_store import PostgresRuns
+        from tidemill.engine.runs.run_worker import RunKeeper
 
         settings = self.settings
         reached = database or self.database(application=f"tidemill keeper {self.name}")

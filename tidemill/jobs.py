@@ -9,17 +9,17 @@ from typing import Any
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import JobRef, NewJob, Origin
-from tidemill.engine.access import Access
-from tidemill.engine.calls import job_of_call, jobs_of_calls
-from tidemill.engine.jobview import JobView
-from tidemill.engine.many import ManyJobs
-from tidemill.engine.modelspec import ModelSpec, require_model
-from tidemill.engine.task import Task, TaskBook
+from tidemill.engine.connections import Access
+from tidemill.engine.jobs.bulk import ManyJobs
+from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls
+from tidemill.engine.jobs.task import Task, TaskBook
+from tidemill.engine.jobs.view import JobView
+from tidemill.engine.models.spec import ModelSpec, require_model
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
-from tidemill.store.borrowed import insert_async, insert_sync
 from tidemill.store.database import Database
-from tidemill.store.inspect import show_job
-from tidemill.store.operate import cancel_jobs
+from tidemill.store.jobs.on_connection import insert_async, insert_sync
+from tidemill.store.jobs.operate import cancel_jobs
+from tidemill.store.jobs.read import show_job
 
 _WAIT_FIRST, _WAIT_LONGEST = 0.02, 0.5
 

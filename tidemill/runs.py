@@ -15,30 +15,30 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import Origin, check_name
 from tidemill.core.ticks import CancelAsked
+from tidemill.dags.definition.model import Dag, queues_of
 from tidemill.dags.errors import InputRefusedError
-from tidemill.dags.handle import DagHandle
-from tidemill.dags.journal import encode_tick as encode_dag_tick
-from tidemill.dags.model import Dag, queues_of
-from tidemill.dags.runner import DAG_KIND, DagInput, DagKind
-from tidemill.engine.keeper import RunKeeper
-from tidemill.engine.runstore import PostgresRuns
-from tidemill.engine.seams import Seams
-from tidemill.engine.stored import RunKind, WorkEnd
-from tidemill.engine.task import TaskBook
-from tidemill.flows.asking import answer
-from tidemill.flows.away import step_tasks
-from tidemill.flows.declared import declared
-from tidemill.flows.durable import FlowKind, child_end, restore
-from tidemill.flows.events import Event, StartEvent
-from tidemill.flows.fork import fork
-from tidemill.flows.handle import RunHandle
-from tidemill.flows.journal import encode_tick
-from tidemill.flows.sending import event_tick
-from tidemill.flows.wire import encode_event
-from tidemill.flows.workflow import Workflow
+from tidemill.dags.reducer.journal import encode_tick as encode_dag_tick
+from tidemill.dags.runner.dag_handle import DagHandle
+from tidemill.dags.runner.runner import DAG_KIND, DagInput, DagKind
+from tidemill.engine.hooks import Seams
+from tidemill.engine.jobs.task import TaskBook
+from tidemill.engine.runs.durable_run import RunKind, WorkEnd
+from tidemill.engine.runs.run_store import PostgresRuns
+from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.events import Event, StartEvent
+from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.encoding.events import encode_event
+from tidemill.flows.encoding.journal import encode_tick
+from tidemill.flows.runner.durable import FlowKind, child_end, restore
+from tidemill.flows.runner.fork import fork
+from tidemill.flows.runner.human_input import answer
+from tidemill.flows.runner.queued_step import step_tasks
+from tidemill.flows.runner.run_handle import RunHandle
+from tidemill.flows.runner.sending import event_tick
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
-from tidemill.store.runs import (
+from tidemill.store.runs.runs import (
     Within,
     has_arrived,
     is_asked,
@@ -48,7 +48,7 @@ from tidemill.store.runs import (
     show_run,
     start_run,
 )
-from tidemill.store.turns import NewRun
+from tidemill.store.runs.turns import NewRun
 
 TAKEN_WITHIN = 3.0  # seconds that somebody who answers a flow waits for the run to take it
 

@@ -9,25 +9,25 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from tidemill.engine.seams import Seams
-from tidemill.engine.task import Periodic, Task
+from tidemill.engine.hooks import Seams
+from tidemill.engine.jobs.task import Periodic, Task
 from tidemill.jobs import Jobs
 from tidemill.store.database import Database
 
 if TYPE_CHECKING:
-    from tidemill.dags.handle import DagHandle
-    from tidemill.dags.model import Dag
-    from tidemill.flows.events import Event, StartEvent
-    from tidemill.flows.handle import RunHandle
-    from tidemill.flows.workflow import Workflow
-    from tidemill.monitors.declared import Monitors
-    from tidemill.monitors.model import Monitor
-    from tidemill.pipelines.declared import Pipelines
-    from tidemill.pipelines.model import Pipeline
+    from tidemill.dags.definition.model import Dag
+    from tidemill.dags.runner.dag_handle import DagHandle
+    from tidemill.flows.definition.events import Event, StartEvent
+    from tidemill.flows.definition.workflow import Workflow
+    from tidemill.flows.runner.run_handle import RunHandle
+    from tidemill.monitors.definition.declared import Monitors
+    from tidemill.monitors.definition.monitor import Monitor
+    from tidemill.pipelines.definition.declared import Pipelines
+    from tidemill.pipelines.definition.pipeline import Pipeline
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.runs import Runs
     from tidemill.streaming import Streams
-    from tidemill.streams.model import Stream
+    from tidemill.streams.definition.stream import Stream
 
 W = TypeVar("W", bound="Workflow")
 
@@ -54,14 +54,14 @@ class Shapes(Jobs):
     @cached_property
     def monitors(self) -> Monitors:
         """The monitors of this application, by name."""
-        from tidemill.monitors.declared import Monitors
+        from tidemill.monitors.definition.declared import Monitors
 
         return Monitors(self.tasks, self._reach)
 
     @cached_property
     def pipelines(self) -> Pipelines:
         """The pipelines of this application."""
-        from tidemill.pipelines.declared import Pipelines
+        from tidemill.pipelines.definition.declared import Pipelines
 
         return Pipelines(self.tasks, self._reach, self._workflow_folder)
 

@@ -9,14 +9,14 @@ from typing import Any
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
-from tidemill.flows.journal import encode_tick
-from tidemill.pipelines.declared import Pipelines
-from tidemill.pipelines.inputs import Inputs
-from tidemill.store import streams as store
+from tidemill.flows.encoding.journal import encode_tick
+from tidemill.pipelines.definition.declared import Pipelines
+from tidemill.pipelines.stores.external_states import Inputs
 from tidemill.store.database import Database
-from tidemill.store.eventlog import Entry, append
-from tidemill.streams.dispatcher import Dispatcher
-from tidemill.streams.model import Stream
+from tidemill.store.streams import streams as store
+from tidemill.store.streams.event_log import Entry, append
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.runner.dispatcher import Dispatcher
 
 
 class Streams:

@@ -16,10 +16,10 @@ from apps.classroom.ranking import Claim, Group, Need, Visit, group_stuck, rank_
 from apps.classroom.student import STATES, STUCK, Facts, StudentState, facts_of
 from apps.classroom.words import block_name
 from tidemill.core.codec import decode
-from tidemill.store.alerts import list_current
 from tidemill.store.database import Database
-from tidemill.store.monitors import read_pulse
-from tidemill.store.roster import list_roster, show_states
+from tidemill.store.monitors.alerts import list_current
+from tidemill.store.monitors.monitors import read_pulse
+from tidemill.store.monitors.roster import list_roster, show_states
 
 #: How long the feed shows what is over, and what happened once.
 LINGER, SHOWN_FOR = 120.0, 600.0

@@ -11,7 +11,7 @@ import msgspec
 from apps.classroom.ranking import Claim
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import Database
-from tidemill.store.roster import label_entity, show_entity
+from tidemill.store.monitors.roster import label_entity, show_entity
 
 CLAIMED, PRESENT = "claimed", "present"
 TRIES = 5

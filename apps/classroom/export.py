@@ -28,10 +28,10 @@ from apps.classroom.labels import label_in
 from apps.classroom.score import BUCKETS
 from apps.classroom.span import Lived
 from apps.classroom.student import STATES, workspace_of
-from tidemill.store.alerts import list_alerts
 from tidemill.store.database import Database
-from tidemill.store.observed import read_span
-from tidemill.store.roster import list_roster
+from tidemill.store.monitors.alerts import list_alerts
+from tidemill.store.monitors.events import read_span
+from tidemill.store.monitors.roster import list_roster
 
 VERSION = "1.0"
 EVENT_TYPES = {RUN_START: "Run.Program", "loadProject": "Project.Open", RUN_END: "X-Run.End"}

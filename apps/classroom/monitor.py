@@ -8,7 +8,7 @@ from apps.classroom.blocks import Profile
 from apps.classroom.score import BIG_REWRITE
 from apps.classroom.student import STUCK, GlassBox, Student
 from tidemill.monitors import Hours, HttpCursorSource, Monitor, Parted, Source, absent, momentary, sustained
-from tidemill.monitors.triggers import Trigger
+from tidemill.monitors.definition.triggers import Trigger
 
 INACTIVE, RE_ALERT = "300s", "600s"
 LOGS, TOKEN = "/api/rabbitmq/vex_logs/", "/api/token/"

@@ -20,9 +20,9 @@ from apps.classroom.span import Lived, live_through
 from apps.classroom.student import STATES, GlassBox, Student
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import Monitor
-from tidemill.monitors.backtest import Report, backtest, compare
-from tidemill.store.alerts import list_alerts
+from tidemill.monitors.view.backtest import Report, backtest, compare
 from tidemill.store.database import Database
+from tidemill.store.monitors.alerts import list_alerts
 
 LONGEST = 31 * 86_400.0
 REMEMBERED = 6

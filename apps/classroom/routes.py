@@ -28,10 +28,10 @@ from apps.classroom.timeline import Story, tell_story
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.page import Page
 from tidemill.monitors import Monitor
-from tidemill.server.desk import Desk, TheDesk, caller_of
 from tidemill.server.problems import Refused
-from tidemill.store.alerts import ack_alerts, list_alerts, note_alert, show_alert
-from tidemill.store.roster import switch_trigger
+from tidemill.server.server_state import Desk, TheDesk, caller_of
+from tidemill.store.monitors.alerts import ack_alerts, list_alerts, note_alert, show_alert
+from tidemill.store.monitors.roster import switch_trigger
 
 FOLDER = Path(__file__).with_name("page")
 MOST_IDS = 500

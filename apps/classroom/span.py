@@ -18,7 +18,7 @@ from apps.classroom.episodes import RUN_START
 from apps.classroom.student import STUCK, GlassBox, Run, Student, StudentState
 from tidemill.monitors import Event
 from tidemill.store.database import Database
-from tidemill.store.observed import read_span
+from tidemill.store.monitors.events import read_span
 
 CHANGES = tuple(step / 100 for step in range(5, 101))
 ZERO_RUNS = tuple(range(2, 21))

@@ -16,10 +16,10 @@ from apps.classroom.score import BUCKETS
 from apps.classroom.student import STATES, GlassBox, Student, StudentState, facts_of, workspace_of
 from apps.classroom.words import block_diff, program_lines, tried
 from tidemill.monitors import Event
-from tidemill.store.alerts import list_alerts
 from tidemill.store.database import Database
-from tidemill.store.observed import read_span
-from tidemill.store.roster import show_entity
+from tidemill.store.monitors.alerts import list_alerts
+from tidemill.store.monitors.events import read_span
+from tidemill.store.monitors.roster import show_entity
 
 MOST_RUNS = 100
 MOST_EPISODES = 500

@@ -17,7 +17,7 @@ import yaml
 from apps.content.page import page
 from tidemill import App
 from tidemill.streams import KafkaSource, PostgresSource
-from tidemill.streams.config import stream_of
+from tidemill.streams.definition.config import stream_of
 
 HERE = Path(__file__).parent
 CONFIG = HERE / "content.yaml"

@@ -11,8 +11,8 @@ from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
 from apps.content.findings import PLANS, Finding, read_finding
-from tidemill.server.desk import TheDesk
 from tidemill.server.pages import Page
+from tidemill.server.server_state import TheDesk
 
 STREAM = "content"
 SECONDS = 60

@@ -75,7 +75,7 @@ def test_a_program_gets_its_arguments_and_its_neighbours(tmp_path: Path) -> None
         "import sys, workflows, neighbour\nprint(sys.argv[1:], neighbour.WORD, workflows.Workflow.__module__)\n"
     )
     ran = run("program.py", "a", "--b", cwd=tmp_path)
-    assert ran.stdout.split() == ["['a',", "'--b']", "beside", "tidemill.flows.workflow"], ran.stderr
+    assert ran.stdout.split() == ["['a',", "'--b']", "beside", "tidemill.flows.definition.workflow"], ran.stderr
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:

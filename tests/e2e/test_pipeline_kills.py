@@ -131,8 +131,8 @@ async def test_two_workers_on_one_root_and_one_of_them_killed(
 DYING = '''
 import asyncio, os, signal, sys
 from tidemill.pipelines import Pipeline
-from tidemill.pipelines.driver import Driver, run_once
-from tidemill.pipelines.files import FileStates
+from tidemill.pipelines.runner.driver import Driver, run_once
+from tidemill.pipelines.stores.files import FileStates
 from tidemill.store.database import Database, DatabaseSettings
 
 class Dying(FileStates):

@@ -14,7 +14,7 @@ from tests.support.pipelines import update
 from tests.support.server import TestServer
 from tests.support.web import API, WebServer
 from tests.support.web_app import make_app, make_notes
-from tidemill.store.blobs import write_blobs
+from tidemill.store.states.blobs import write_blobs
 
 EXAMPLES = 4
 STREAMS = ("/changes", "/stream")

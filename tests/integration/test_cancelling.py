@@ -13,9 +13,9 @@ from tidemill import App, Snooze, current_job
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
-from tidemill.store.inspect import count_queues
-from tidemill.store.listing import JobsWanted, list_job_page, match_jobs
-from tidemill.store.operate import cancel_jobs, retry_jobs
+from tidemill.store.jobs.operate import cancel_jobs, retry_jobs
+from tidemill.store.jobs.pages import JobsWanted, list_job_page, match_jobs
+from tidemill.store.jobs.read import count_queues
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ async def test_a_job_that_is_cancelled_twice_keeps_the_first_reason(app: App, da
 async def test_a_running_job_hears_of_its_cancellation_at_once(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemill.engine.pump.SAFETY_POLL", 600.0)  # It is told, or waits for ever.
+    monkeypatch.setattr("tidemill.engine.worker.claimer.SAFETY_POLL", 600.0)  # It is told, or waits for ever.
 
     @app.task
     async def endless() -> None:

@@ -28,7 +28,7 @@ from tests.support.watched import watching
 from tests.support.web import ROOT, WebServer
 from tidemill.core.clock import VirtualClock
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.roster import show_entity
+from tidemill.store.monitors.roster import show_entity
 from tidemill.store.tokens import create_token
 
 STUDENTS, LASTED, STEP = 16, 2400.0, 60.0

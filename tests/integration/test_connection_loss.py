@@ -28,8 +28,8 @@ from tests.support.wire import Wire
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.operate import cancel_jobs
-from tidemill.store.workers import set_control
+from tidemill.store.jobs.operate import cancel_jobs
+from tidemill.store.jobs.workers import set_control
 
 CUT_ALL = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -143,7 +143,9 @@ async def test_news_are_heard_again_after_the_listening_connection_was_cut(
         await finished(database, (await app.enqueue(quick)).id)
         await cutter.fetchval(CUT_ALL)
         await eventually(lambda: listens(cutter))
-        monkeypatch.setattr("tidemill.engine.pump.SAFETY_POLL", 600.0)  # From its next turn on it is told, or waits.
+        monkeypatch.setattr(
+            "tidemill.engine.worker.claimer.SAFETY_POLL", 600.0
+        )  # From its next turn on it is told, or waits.
         for _ in range(2):
             await finished(database, (await app.enqueue(quick)).id)
         await set_control(database, worker.host, "*", "pause", by="ann")

@@ -11,13 +11,13 @@ from tests.support import eventually, running_orchestrator, running_scheduler, r
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.inspect import count_queues, show_job
-from tidemill.store.listing import JobsWanted, list_job_page
+from tidemill.store.jobs.history_partitions import list_partitions
+from tidemill.store.jobs.operate import cancel_jobs, retry_jobs
+from tidemill.store.jobs.pages import JobsWanted, list_job_page
+from tidemill.store.jobs.read import count_queues, show_job
+from tidemill.store.jobs.schedules import list_schedules, run_now, set_paused
+from tidemill.store.jobs.workers import list_workers, set_control
 from tidemill.store.migrate import OWN_CHAIN, applied_version
-from tidemill.store.operate import cancel_jobs, retry_jobs
-from tidemill.store.retention import list_partitions
-from tidemill.store.schedules import list_schedules, run_now, set_paused
-from tidemill.store.workers import list_workers, set_control
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def app(empty_database_url: str) -> AsyncIterator[App]:
 async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schema_name(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemill.engine.pump.SAFETY_POLL", 600.0)  # Wake-ups arrive, or nothing happens.
+    monkeypatch.setattr("tidemill.engine.worker.claimer.SAFETY_POLL", 600.0)  # Wake-ups arrive, or nothing happens.
 
     @app.task
     async def double(n: int) -> int:

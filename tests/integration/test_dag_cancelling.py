@@ -24,7 +24,7 @@ from tests.support.roles import running_orchestrator
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
 from tidemill.dags.errors import DagRunError
-from tidemill.dags.handle import DagHandle
+from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.store.database import Database
 
 EXIT_UNCANCELLED = 77

@@ -17,8 +17,8 @@ from tidemill import App, current_job
 from tidemill.core.errors import PayloadError
 from tidemill.dags import Dag, node, ref
 from tidemill.dags.errors import DagRunError
-from tidemill.dags.handle import DagHandle
-from tidemill.engine.lifeline import EXIT_FENCED
+from tidemill.dags.runner.dag_handle import DagHandle
+from tidemill.engine.lease import EXIT_FENCED
 from tidemill.store.database import Database
 
 LARGE = 300_000

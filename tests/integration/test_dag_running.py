@@ -23,7 +23,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
 from tidemill.dags.errors import DagRunError
 from tidemill.store.database import Database
-from tidemill.store.operate import retry_jobs
+from tidemill.store.jobs.operate import retry_jobs
 
 calls: list[Any] = []
 bad: set[Any] = set()

@@ -19,8 +19,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.refs import Refs
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.errors import DagError, DagRunError
-from tidemill.engine.modelspec import ModelSpec
-from tidemill.engine.seams import NodeCall
+from tidemill.engine.hooks import NodeCall
+from tidemill.engine.models.spec import ModelSpec
 from tidemill.store.database import Database
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")

@@ -13,7 +13,7 @@ import structlog
 from tests.support import eventually, finished, running, running_orchestrator, running_worker, value, worker_process
 from tidemill import App, __version__
 from tidemill.store.database import Database
-from tidemill.store.workers import list_workers
+from tidemill.store.jobs.workers import list_workers
 
 
 async def test_a_worker_tells_who_it_is_and_says_goodbye(app: App, database: Database) -> None:

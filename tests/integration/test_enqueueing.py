@@ -16,7 +16,7 @@ from tests.support import find_history, find_live, finished, running_worker, val
 from tidemill import App, current_job
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError, StoreError
 from tidemill.store.database import Database
-from tidemill.store.listing import JobsWanted, list_job_page
+from tidemill.store.jobs.pages import JobsWanted, list_job_page
 
 
 @pytest.fixture

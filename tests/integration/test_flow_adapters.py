@@ -14,16 +14,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.support.waiting import turns
 from tidemill.core.program import fold
 from tidemill.core.ticks import Command, Completed, EndRun, Received, RunWork, Started, StopWork, Tick
-from tidemill.engine.adapters import Passing, Recording, Tracing
-from tidemill.engine.loop import Adapter, RunLoop
+from tidemill.engine.runs.adapters import Passing, Recording, Tracing
+from tidemill.engine.runs.control_loop import Adapter, RunLoop
 from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.declared import declared
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_none
+from tidemill.flows.encoding.snapshot import encode_state
 from tidemill.flows.errors import WorkflowConfigurationError
-from tidemill.flows.reducer import FlowProgram
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_none
-from tidemill.flows.runtime import BasicRuntime, get_current_runtime
-from tidemill.flows.snapshot import encode_state
-from tidemill.flows.store import DictState
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.runner.runtime import BasicRuntime, get_current_runtime
+from tidemill.flows.runner.state_store import DictState
 from tidemill.flows.testing import WorkflowTestRunner
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.events import Event, StartEvent, StopEvent
+from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 
 
 class One(Event):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.events import Event, StartEvent, StopEvent
+from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 
 
 class Task(Event):

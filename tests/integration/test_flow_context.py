@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
+from tidemill.flows.definition.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
 from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
-from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
 
 
 class Draft(Event):

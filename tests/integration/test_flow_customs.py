@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 from tests.support.flows import names, shown
 from tests.support.waiting import turns
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, catch_error, step
+from tidemill.flows.encoding.serializers import JsonSerializer
 from tidemill.flows.errors import ContextStateError
-from tidemill.flows.serializers import JsonSerializer
-from tidemill.flows.store import DictState, InMemoryStateStore
+from tidemill.flows.runner.state_store import DictState, InMemoryStateStore
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.flows import names, shown
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError, WorkflowTimeoutError
-from tidemill.flows.events import (
+from tidemill.flows.definition.events import (
     Event,
     StartEvent,
     StopEvent,
@@ -18,6 +17,7 @@ from tidemill.flows.events import (
     WorkflowFailedEvent,
     WorkflowTimedOutEvent,
 )
+from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError, WorkflowTimeoutError
 
 
 class Draft(Event):

@@ -9,11 +9,11 @@ from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.fork import relive
-from tidemill.flows.handle import RunHandle
-from tidemill.flows.journal import decode_tick
+from tidemill.flows.encoding.journal import decode_tick
+from tidemill.flows.runner.fork import relive
+from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
-from tidemill.store.runs import forget_runs, read_ticks, show_run
+from tidemill.store.runs.runs import forget_runs, read_ticks, show_run
 
 
 class Doubled(Event):

@@ -11,8 +11,8 @@ import pytest
 from tests.support.flows import names
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_none
+from tidemill.flows.definition.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_none
 
 
 class Reply(HumanResponseEvent):

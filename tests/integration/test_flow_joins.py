@@ -9,9 +9,9 @@ import pytest
 from tests.support.flows import shown, told
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, catch_error, step
-from tidemill.flows.collect import Collect, Take
+from tidemill.flows.definition.collect import Collect, Take
+from tidemill.flows.definition.events import Event, StartEvent, StepFailedEvent, StopEvent
 from tidemill.flows.errors import WorkflowRuntimeError, WorkflowValidationError
-from tidemill.flows.events import Event, StartEvent, StepFailedEvent, StopEvent
 
 
 class Task(Event):

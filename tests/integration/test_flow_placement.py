@@ -12,8 +12,8 @@ import pytest
 from tests.support import eventually
 from tidemill import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.store.database import Database
 
 THRICE = retry_policy(wait=wait_fixed(0.01), stop=stop_after_attempt(3))

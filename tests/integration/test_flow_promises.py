@@ -10,10 +10,17 @@ import pytest
 from tests.support.flows import names, shown
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, catch_error, step
+from tidemill.flows.definition.events import (
+    Event,
+    HumanResponseEvent,
+    InputRequiredEvent,
+    StartEvent,
+    StepFailedEvent,
+    StopEvent,
+)
+from tidemill.flows.definition.resource import Resource
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed, wait_none
 from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StepFailedEvent, StopEvent
-from tidemill.flows.resource import Resource
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed, wait_none
 
 TWICE = retry_policy(wait=wait_none(), stop=stop_after_attempt(2))
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.flows import shown, told
 from tidemill.flows import Context, Workflow, catch_error, step
-from tidemill.flows.errors import WorkflowTimeoutError, WorkflowValidationError
-from tidemill.flows.events import (
+from tidemill.flows.definition.events import (
     CollectionReleaseEvent,
     Event,
     StartEvent,
@@ -18,7 +17,8 @@ from tidemill.flows.events import (
     StopEvent,
     WorkflowFailedEvent,
 )
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_none
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_none
+from tidemill.flows.errors import WorkflowTimeoutError, WorkflowValidationError
 
 
 class Draft(Event):

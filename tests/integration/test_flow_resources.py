@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from tidemill.flows import Workflow, catch_error, step
+from tidemill.flows.definition.events import Event, StartEvent, StepFailedEvent, StopEvent
+from tidemill.flows.definition.resource import Resource, ResourceConfig, ResourceManager
 from tidemill.flows.errors import WorkflowValidationError
-from tidemill.flows.events import Event, StartEvent, StepFailedEvent, StopEvent
-from tidemill.flows.resource import Resource, ResourceConfig, ResourceManager
 
 made: list[str] = []
 

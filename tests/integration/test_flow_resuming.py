@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from tests.support.flows import names
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
+from tidemill.flows.definition.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
 from tidemill.flows.errors import ContextSerdeError, WorkflowTimeoutError
-from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
 
 
 class Draft(Event):

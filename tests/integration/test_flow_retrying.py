@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.flows import shown, told
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.events import StartEvent, StopEvent, WorkflowFailedEvent
-from tidemill.flows.retry_policy import (
+from tidemill.flows.definition.events import StartEvent, StopEvent, WorkflowFailedEvent
+from tidemill.flows.definition.retry_policy import (
     retry_if_exception_type,
     retry_policy,
     stop_after_attempt,

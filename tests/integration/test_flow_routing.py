@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
+from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 from tidemill.flows.errors import WorkflowRuntimeError, WorkflowTimeoutError, WorkflowValidationError
-from tidemill.flows.events import Event, StartEvent, StopEvent
 
 
 class Draft(Event):

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
+from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 from tidemill.flows.errors import WorkflowConfigurationError, WorkflowRuntimeError, WorkflowValidationError
-from tidemill.flows.events import Event, StartEvent, StopEvent
 
 
 class Draft(Event):

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.events import Event, StartEvent, StopEvent
+from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 
 
 class Draft(Event):

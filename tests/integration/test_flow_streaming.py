@@ -9,8 +9,7 @@ import pytest
 from tests.support.flows import names, shown, told
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.events import (
+from tidemill.flows.definition.events import (
     Event,
     HumanResponseEvent,
     InputRequiredEvent,
@@ -20,6 +19,7 @@ from tidemill.flows.events import (
     StopEvent,
     UnhandledEvent,
 )
+from tidemill.flows.errors import WorkflowRuntimeError
 
 
 class Draft(Event):

@@ -9,7 +9,7 @@ import pytest
 from tests.support.flows import names
 from tests.support.waiting import turns
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
+from tidemill.flows.definition.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent
 
 
 class Reply(HumanResponseEvent):

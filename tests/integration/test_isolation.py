@@ -14,7 +14,7 @@ from tests.integration import rough_app
 from tests.support import eventually, find_live, finished, running_worker
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.operate import cancel_jobs
+from tidemill.store.jobs.operate import cancel_jobs
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tidemill.store.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
 from tidemill.store.database import Database
-from tidemill.store.runs import DUE_INBOX
-from tidemill.store.turns import ONE_TICK, RunTurn, _Turns  # pyright: ignore[reportPrivateUsage]
+from tidemill.store.jobs.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
+from tidemill.store.runs.runs import DUE_INBOX
+from tidemill.store.runs.turns import ONE_TICK, RunTurn, _Turns  # pyright: ignore[reportPrivateUsage]
 
 GROWING = {"job", "inbox", "run", "tick", "run_input"}
 COUNT_PARAMETERS = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'kept'"

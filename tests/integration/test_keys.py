@@ -10,9 +10,9 @@ import pytest
 from tests.support import eventually, find_live, finished, running, running_orchestrator, running_worker, value
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.operate import cancel_jobs, retry_jobs
-from tidemill.store.retention import forget_leftovers
-from tidemill.store.sweeps import admit_due
+from tidemill.store.jobs.history_partitions import forget_leftovers
+from tidemill.store.jobs.operate import cancel_jobs, retry_jobs
+from tidemill.store.jobs.sweeps import admit_due
 
 
 @pytest.fixture

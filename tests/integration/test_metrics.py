@@ -24,7 +24,7 @@ from tidemill.engine.telemetry.endpoint import MetricsEndpoint, serving_metrics
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.telemetry import Place, report, write_sample
+from tidemill.store.telemetry.hosts import Place, report, write_sample
 
 CUT_ALL_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity

@@ -11,7 +11,7 @@ import pytest
 from tests.support import eventually, finished, running_orchestrator, value
 from tidemill import App
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
-from tidemill.engine.orchestrator import Orchestrator
+from tidemill.engine.maintenance import Orchestrator
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import OWN_CHAIN, Chain, applied_version, downgrade, migrate, wait_for_schema
 

@@ -14,9 +14,9 @@ from apps.classroom.student import GlassBox
 from tests.support import value
 from tests.support.watched import watching
 from tidemill.core.clock import VirtualClock
-from tidemill.monitors.backtest import backtest
-from tidemill.store.alerts import list_alerts
+from tidemill.monitors.view.backtest import backtest
 from tidemill.store.database import Database
+from tidemill.store.monitors.alerts import list_alerts
 
 START = 1_767_600_000.0
 

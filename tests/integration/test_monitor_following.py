@@ -13,13 +13,13 @@ from tidemill.core.clock import VirtualClock
 from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
 from tidemill.monitors import SourceError, sustained
-from tidemill.monitors.drain import PAGES_A_TICK, Backfill
-from tidemill.monitors.recompute import shard_of
-from tidemill.store.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history
+from tidemill.monitors.runner.evaluate import shard_of
+from tidemill.monitors.runner.ingest import PAGES_A_TICK, Backfill
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
-from tidemill.store.monitors import list_monitors, list_problems, read_monitor
-from tidemill.store.roster import (
+from tidemill.store.monitors.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history
+from tidemill.store.monitors.monitors import list_monitors, list_problems, read_monitor
+from tidemill.store.monitors.roster import (
     add_to_roster,
     label_entity,
     list_roster,

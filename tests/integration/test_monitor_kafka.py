@@ -20,7 +20,7 @@ from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import KafkaSource, StreamSource
 from tidemill.store.database import Database
-from tidemill.store.monitors import list_problems, read_monitor
+from tidemill.store.monitors.monitors import list_problems, read_monitor
 from tidemill.streams import KafkaSource as StreamTopic
 
 pytestmark = pytest.mark.timeout(240)

@@ -21,11 +21,11 @@ from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.monitors import Command, Email, Slack, Webhook
-from tidemill.monitors.channels import Channel, Message, Told
-from tidemill.monitors.notify import TASK, NotSentError, deliver
-from tidemill.store.alerts import ack_alerts, add_silence, end_silence, list_alerts
+from tidemill.monitors.definition.channels import Channel, Message, Told
+from tidemill.monitors.runner.notices import TASK, NotSentError, deliver
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
+from tidemill.store.monitors.alerts import ack_alerts, add_silence, end_silence, list_alerts
 
 UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
 

@@ -8,7 +8,7 @@ from tests.support import value
 from tests.support.watched import Pages, event, heat_monitor, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.store.database import Database
-from tidemill.store.observed import WEEK, drop_old, make_partitions
+from tidemill.store.monitors.events import WEEK, drop_old, make_partitions
 
 NOW = 1_767_600_000.0
 

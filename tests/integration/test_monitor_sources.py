@@ -16,10 +16,10 @@ from tests.support.receiver import Request, receiver
 from tests.support.watched import heat_monitor, watching
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import HttpCursorSource, JsonlSource, Page, PostgresSource, SourceError, StreamSource
-from tidemill.monitors.runner import Watcher
+from tidemill.monitors.runner.runner import Watcher
 from tidemill.monitors.sources.base import read_time
 from tidemill.store.database import Database
-from tidemill.store.monitors import list_problems, read_monitor
+from tidemill.store.monitors.monitors import list_problems, read_monitor
 from tidemill.streams.sources.jsonl import JsonlSource as StreamLines
 
 

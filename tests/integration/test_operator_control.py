@@ -10,10 +10,10 @@ import pytest
 
 from tests.support import eventually, find_live, finished, running, running_worker, value
 from tidemill import App
-from tidemill.engine.worker import Worker
+from tidemill.engine.worker.worker import Worker
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
-from tidemill.store.workers import list_workers, set_control
+from tidemill.store.jobs.workers import list_workers, set_control
 
 
 class Held:
@@ -32,7 +32,7 @@ def held() -> Held:
 @pytest.fixture(autouse=True)
 def _told_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers do not look by themselves."""
-    monkeypatch.setattr("tidemill.engine.pump.SAFETY_POLL", 600.0)
+    monkeypatch.setattr("tidemill.engine.worker.claimer.SAFETY_POLL", 600.0)
 
 
 @pytest.fixture

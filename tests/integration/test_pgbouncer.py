@@ -12,10 +12,10 @@ from tests.integration.external import External, pgbouncer
 from tests.support import eventually, running, running_orchestrator, running_scheduler, running_worker
 from tests.support.waiting import PATIENT
 from tidemill import App, current_job
-from tidemill.store.inspect import show_job
-from tidemill.store.operate import cancel_jobs
-from tidemill.store.schedules import list_schedules
-from tidemill.store.workers import set_control
+from tidemill.store.jobs.operate import cancel_jobs
+from tidemill.store.jobs.read import show_job
+from tidemill.store.jobs.schedules import list_schedules
+from tidemill.store.jobs.workers import set_control
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
 from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.pipelines import Pipeline
-from tidemill.pipelines.driver import Driver, run_once
+from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.workflows.folder import WorkflowFolder
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, NodeType
 from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
-from tidemill.store.statehistory import list_builds
-from tidemill.store.statewishes import invalidate_states, retry_failures
+from tidemill.store.states.history import list_builds
+from tidemill.store.states.requests import invalidate_states, retry_failures
 
 
 def copies(root: Path, *, in_process: bool, **options: object) -> Pipeline:

@@ -19,14 +19,14 @@ from tests.support import eventually
 from tests.support.pipelines import held, look, put, tree, until_trusted, update, wanted
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines import File, PatternError, Pipeline, StateStore
-from tidemill.pipelines.driver import Driver
-from tidemill.pipelines.files import FileStates
-from tidemill.pipelines.lookout import Lookout
-from tidemill.pipelines.manifest import change_manifest, read_manifest
-from tidemill.pipelines.objects import ObjectStates
-from tidemill.pipelines.pattern import Pattern
-from tidemill.pipelines.states import Draft, ManifestEntry, Seen, States, StoreTrouble
-from tidemill.pipelines.tables import DatabaseStates
+from tidemill.pipelines.definition.pattern import Pattern
+from tidemill.pipelines.runner.driver import Driver
+from tidemill.pipelines.stores.base import Draft, ManifestEntry, Seen, States, StoreTrouble
+from tidemill.pipelines.stores.database import DatabaseStates
+from tidemill.pipelines.stores.files import FileStates
+from tidemill.pipelines.stores.manifest import change_manifest, read_manifest
+from tidemill.pipelines.stores.objects import ObjectStates
+from tidemill.pipelines.view.pipeline_view import Lookout
 from tidemill.store.database import Database
 
 

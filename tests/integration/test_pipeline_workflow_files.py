@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.pipelines import held, look, put, tree, update, wanted
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.driver import Driver, run_once
-from tidemill.pipelines.work import stage_task
+from tidemill.pipelines.runner.build_job import stage_task
+from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.workflows import load_workflow, node_type, parse_workflow, transform
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, NodeError
 from tidemill.store.database import Database

@@ -11,7 +11,7 @@ import pytest
 from tests.support import eventually, find_live, finished, running_worker
 from tidemill import App, current_job
 from tidemill.store.database import Database
-from tidemill.store.inspect import running_with_progress, show_job
+from tidemill.store.jobs.read import running_with_progress, show_job
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ from tidemill.engine.telemetry.hosts import HostReader, HostSample
 from tidemill.engine.telemetry.sampler import Sampler, sampling
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
-from tidemill.store.telemetry import (
+from tidemill.store.notify import ANYTHING, Listener
+from tidemill.store.telemetry.hosts import (
     HOSTS_CHANNEL,
     Place,
     forget_telemetry,
@@ -28,7 +29,6 @@ from tidemill.store.telemetry import (
     report,
     write_sample,
 )
-from tidemill.store.wake import ANYTHING, Listener
 
 EVERY = 0.05
 SAMPLES = "SELECT count(*) FROM tidemill.host_sample WHERE host = $1"

@@ -21,7 +21,7 @@ from tidemill.core.schedule import Catchup, Cron, Every, Schedule, jittered
 from tidemill.engine.scheduler import Scheduler
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
-from tidemill.store.schedules import Declared, declare_schedules, list_schedules, run_now, set_paused
+from tidemill.store.jobs.schedules import Declared, declare_schedules, list_schedules, run_now, set_paused
 
 
 @pytest.fixture

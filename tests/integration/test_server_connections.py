@@ -15,11 +15,11 @@ import uvicorn
 from tests.support.waiting import eventually
 from tests.support.web import API
 from tests.support.web_app import make_app
-from tidemill.server.connections import HttpServer, Parser
-from tidemill.server.desk import Desk
-from tidemill.server.fair import FairDatabase
+from tidemill.server.app import build
+from tidemill.server.fair_pool import FairDatabase
+from tidemill.server.middleware.connection_limits import HttpServer, Parser
+from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings
-from tidemill.server.site import build
 from tidemill.store.database import Database, DatabaseSettings
 
 ASK = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"

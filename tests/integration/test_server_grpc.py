@@ -24,11 +24,11 @@ from tests.support.web import WebServer, web_server
 from tests.support.web_app import make_app
 from tidemill import App
 from tidemill.core.errors import ConfigError
-from tidemill.server.desk import Desk
-from tidemill.server.fair import FairDatabase
+from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.rpc import serve
-from tidemill.server.rpc.verbs import VERBS
-from tidemill.server.rpc.wire import SERVICES, describe_file, service_name
+from tidemill.server.rpc.messages import SERVICES, describe_file, service_name
+from tidemill.server.rpc.methods import VERBS
+from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.tokens import create_token

@@ -19,10 +19,10 @@ from tests.support.waiting import eventually
 from tests.support.web import API, WebServer
 from tests.support.web_app import Asking, make_app
 from tidemill.core.errors import ConfigError
-from tidemill.server.access import Caller
-from tidemill.server.desk import Desk
-from tidemill.server.live import MOST_EACH
+from tidemill.server.live.hub import MOST_EACH
+from tidemill.server.middleware.authentication import Caller
 from tidemill.server.routes import runs
+from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings, check_proxies
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.tokens import create_token

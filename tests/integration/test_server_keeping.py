@@ -13,17 +13,17 @@ from litestar.exceptions import LitestarException
 from tests.support import value
 from tests.support.web_app import make_app
 from tidemill.core.errors import ConfigError
-from tidemill.engine.orchestrator import Orchestrator
-from tidemill.server.desk import Desk
-from tidemill.server.fair import FairDatabase
-from tidemill.server.gate import Gate
+from tidemill.engine.maintenance import Orchestrator
+from tidemill.server.app import build
+from tidemill.server.fair_pool import FairDatabase
+from tidemill.server.middleware.middleware import Gate
 from tidemill.server.routes.queues import waited
+from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings
-from tidemill.server.site import build
-from tidemill.store import retention
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.pace import note_pace, read_pace, read_waits
-from tidemill.store.retained import Retention, measure_kept, read_retention, set_retention
+from tidemill.store.jobs import history_partitions
+from tidemill.store.retention_settings import Retention, measure_kept, read_retention, set_retention
+from tidemill.store.telemetry.throughput import note_pace, read_pace, read_waits
 
 
 @pytest.fixture
@@ -81,14 +81,14 @@ async def test_a_job_is_enqueued_once_though_its_answer_was_lost_and_the_next_on
 async def test_what_an_operator_sets_is_how_long_things_are_kept(database: Database) -> None:
     today = datetime.now(UTC).date()
     for back in (0, 3, 9):
-        await retention.make_partitions(database, today - timedelta(days=back), days_ahead=0)
-    before = set(await retention.list_partitions(database))
+        await history_partitions.make_partitions(database, today - timedelta(days=back), days_ahead=0)
+    before = set(await history_partitions.list_partitions(database))
     orchestrator = Orchestrator(database)
     await orchestrator.keep_house()
-    assert before <= set(await retention.list_partitions(database)), "thirty days, if nothing is set"
+    assert before <= set(await history_partitions.list_partitions(database)), "thirty days, if nothing is set"
     await set_retention(database, Retention(jobs=5, runs=90), by="ann")
     await orchestrator.keep_house()
-    left = await retention.list_partitions(database)
+    left = await history_partitions.list_partitions(database)
     assert f"job_history_{today - timedelta(days=9):%Y%m%d}" not in left
     assert f"job_history_{today - timedelta(days=3):%Y%m%d}" in left
     wanted, row = await read_retention(database)

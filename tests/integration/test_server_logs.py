@@ -12,11 +12,11 @@ from tests.support import eventually
 from tests.support.processes import ROOT, keeper_process, worker_process
 from tests.support.web import web_server
 from tidemill.core.codec import decode
-from tidemill.engine.captured import MOST_LINES
-from tidemill.engine.load import load_app
+from tidemill.engine.load_app import load_app
+from tidemill.engine.worker.log_capture import MOST_LINES
 from tidemill.store.database import Database
-from tidemill.store.joblog import AttemptLog, keep_job_log, read_logs, write_logs
-from tidemill.store.runlog import StepLog, keep_run_log, read_step_logs, write_step_logs
+from tidemill.store.jobs.log import AttemptLog, keep_job_log, read_logs, write_logs
+from tidemill.store.runs.log import StepLog, keep_run_log, read_step_logs, write_step_logs
 
 TALKATIVE = ROOT / "tests" / "support" / "logging_app.py"
 

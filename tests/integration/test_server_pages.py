@@ -19,7 +19,7 @@ from pathlib import Path
 from litestar import get, post
 
 from tidemill import App
-from tidemill.server.desk import TheDesk
+from tidemill.server.server_state import TheDesk
 from tidemill.server.pages import Page
 
 app = App("shop")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.server.fair import ASKED_AT, FairDatabase
+from tidemill.server.fair_pool import ASKED_AT, FairDatabase
 from tidemill.store.database import DatabaseSettings, Executor
 
 WITHIN = 60.0

@@ -18,8 +18,8 @@ import pytest
 
 from tests.support.server import TestServer
 from tests.support.web import API, WebServer
-from tidemill.dags.kinds import ABOUT, KINDS
-from tidemill.pipelines.workflows import kinds, load, nodes, wired
+from tidemill.dags.definition.kinds import ABOUT, KINDS
+from tidemill.pipelines.workflows import kinds, load, node_graph, nodes
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.tokens import create_token
 
@@ -138,7 +138,7 @@ def test_an_editor_is_told_every_kind_of_node_with_its_fields(place: Place) -> N
 
 
 def test_the_fields_that_editors_offer_are_those_that_the_code_reads() -> None:
-    elsewhere = reads(load._schedules) | reads(wired.Wiring) | reads(wired.wire)
+    elsewhere = reads(load._schedules) | reads(node_graph.Wiring) | reads(node_graph.wire)
     for name, known in nodes.NODE_TYPES.items():
         if known.fields is not None:
             continue

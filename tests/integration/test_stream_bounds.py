@@ -12,11 +12,11 @@ import pytest
 from tests.support import eventually, value
 from tests.support.streams import publish, running_stream
 from tidemill.store.database import Database
-from tidemill.store.streams import claim_parked
+from tidemill.store.streams.streams import claim_parked
 from tidemill.streams import JsonlSource, Plan, PostgresSource, Stream, task
-from tidemill.streams.dispatcher import Dispatcher
-from tidemill.streams.message import Delivery
-from tidemill.streams.prefetch import Prefetch
+from tidemill.streams.definition.message import Delivery
+from tidemill.streams.runner.dispatcher import Dispatcher
+from tidemill.streams.runner.prefetch import Prefetch
 
 MB = 10**6
 

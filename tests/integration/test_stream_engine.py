@@ -14,7 +14,7 @@ from tests.support.bench import bench
 from tests.support.waiting import turns
 from tidemill import Discard, RetryAfter, Snooze
 from tidemill.streams import Filtered, JsonlSource, Plan, task
-from tidemill.streams.engine import describe
+from tidemill.streams.engine.engine import describe
 
 
 async def test_every_message_is_answered_once_and_in_few_frames() -> None:

@@ -17,8 +17,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.retry import retry
 from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
 from tidemill.pipelines import DatabaseStates, Pipeline
-from tidemill.store import streams as store
 from tidemill.store.database import Database
+from tidemill.store.streams import streams as store
 from tidemill.streams import Plan, PostgresSource, Stream, task
 
 QUICK = retry(3, backoff=0.02, jitter=0.0)

@@ -26,9 +26,10 @@ from tests.support.streams import publish, running_stream
 from tests.support.waiting import turns
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
-from tidemill.streams import Plan, PostgresSource, Stream, serving, task
-from tidemill.streams.dispatcher import Dispatcher
-from tidemill.streams.livewire import SERVICE, RunRequest, RunResponse, describe_file
+from tidemill.streams import Plan, PostgresSource, Stream, task
+from tidemill.streams.live import serve
+from tidemill.streams.live.messages import SERVICE, RunRequest, RunResponse, describe_file
+from tidemill.streams.runner.dispatcher import Dispatcher
 
 
 class Answering(Plan, eligibility="answer"):
@@ -142,7 +143,7 @@ async def test_no_page_of_another_site_can_ask(live: Dispatcher) -> None:
 
 
 async def test_a_body_that_never_comes_is_not_waited_for(live: Dispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "BODY_WITHIN", 0.2)
+    monkeypatch.setattr(serve, "BODY_WITHIN", 0.2)
     host, _, port = str(live.stream.http).partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"POST /v1/run HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
@@ -207,7 +208,7 @@ async def test_an_address_that_is_taken_is_told_in_words(live: Dispatcher, datab
 
 
 def test_the_proto_file_describes_what_is_served(tmp_path: Path) -> None:
-    folder = ROOT / "tidemill" / "streams"
+    folder = ROOT / "tidemill" / "streams" / "live"
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"--descriptor_set_out={tmp_path}/live"]
     subprocess.run([*command, "live.proto"], check=True, capture_output=True)
     found = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "live").read_bytes()).file[0]

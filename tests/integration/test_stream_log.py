@@ -6,9 +6,17 @@ from typing import Any
 from uuid import uuid4
 
 from tests.support import eventually, value
-from tidemill.store import eventlog
 from tidemill.store.database import Database
-from tidemill.store.eventlog import Entry, append, count_behind, make_group, note_done, release_ranges, take_range
+from tidemill.store.streams import event_log
+from tidemill.store.streams.event_log import (
+    Entry,
+    append,
+    count_behind,
+    make_group,
+    note_done,
+    release_ranges,
+    take_range,
+)
 
 
 async def put(database: Database, *entries: Entry) -> None:
@@ -16,7 +24,7 @@ async def put(database: Database, *entries: Entry) -> None:
         await append(connection, database.schema, entries)
 
 
-async def take(database: Database, **options: Any) -> eventlog.Range:
+async def take(database: Database, **options: Any) -> event_log.Range:
     """The next range; another transaction of the server may hold it up for a moment."""
     more = {"most": 1000, "rows": 1000, "owner": uuid4(), "lease": 60.0, **options}
     return await eventually(lambda: take_range(database, "group", "posts", **more))
@@ -44,7 +52,7 @@ async def test_what_is_appended_together_is_read_as_it_was(database: Database) -
 
 async def test_rows_are_neither_too_many_nor_too_large(database: Database) -> None:
     await put(database, *[Entry("posts", b"x")] * 1000)
-    await put(database, *[Entry("posts", bytes(eventlog.MOST_BYTES // 3))] * 4, Entry("posts", bytes(200_000)))
+    await put(database, *[Entry("posts", bytes(event_log.MOST_BYTES // 3))] * 4, Entry("posts", bytes(200_000)))
     rows = await database.fetch("SELECT messages FROM tidemill.event_log ORDER BY id")
     assert [row["messages"] for row in rows] == [256, 256, 256, 232, 3, 1, 1]
 
@@ -93,7 +101,7 @@ async def test_large_payloads_are_kept_as_they_are(database: Database) -> None:
 
 async def test_a_reader_takes_large_messages_until_it_has_enough_bytes(database: Database) -> None:
     await make_group(database, "group", "posts", from_now=False)
-    count = eventlog.MOST_IN_RANGE // 2**20 + 4
+    count = event_log.MOST_IN_RANGE // 2**20 + 4
     await put(database, *[Entry("posts", bytes(2**20))] * count)
     first, second = await take(database), await take(database)
     assert (len(first.messages), len(second.messages)) == (count - 4, 4)

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 from tests.support import eventually, locked_out, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
-from tidemill.engine.load import load_module
+from tidemill.engine.load_app import load_module
 from tidemill.store.database import Database
-from tidemill.store.streams import RENEW_PARKED, DeadFilter, claim_parked, replay_dead
+from tidemill.store.streams.streams import RENEW_PARKED, DeadFilter, claim_parked, replay_dead
 from tidemill.streams import Batch, Plan, PostgresSource, Stream, task
-from tidemill.streams.message import Delivery
-from tidemill.streams.retries import RetryFeeder
+from tidemill.streams.definition.message import Delivery
+from tidemill.streams.runner.retries import RetryFeeder
 
 ONCE = retry(1)
 

@@ -19,11 +19,11 @@ import pytest
 from tests.support import eventually, locked_out, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
-from tidemill.store import streams as store
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
+from tidemill.store.streams import streams as store
 from tidemill.streams import Filtered, HttpSource, JsonlSource, Plan, PostgresSource, Stream, task
-from tidemill.streams.live import InvalidError, LateError, SaturatedError
+from tidemill.streams.live.requests import InvalidError, LateError, SaturatedError
 from tidemill.streams.sources.base import Place
 
 QUICK = retry(3, backoff=0.02, jitter=0.0)

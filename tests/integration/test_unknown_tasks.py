@@ -10,7 +10,7 @@ from tests.support import eventually, find_live, finished, running_orchestrator,
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.inspect import show_job
+from tidemill.store.jobs.read import show_job
 
 
 @pytest.fixture

@@ -17,12 +17,18 @@ from rich.console import Console
 from tests.support import eventually, find_live, find_worker, finished, running_worker, value
 from tests.support.waiting import PATIENT
 from tidemill import App, ModelSpec, current_job
-from tidemill.cli.workers import workers_table
+from tidemill.cli.jobs.workers import workers_table
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.store.database import Database
-from tidemill.store.modelclaims import CLAIM_OF_MODEL, CLAIM_WITHOUT_MODEL, LOOK_FOR_MODELS, NEXT_DUE_AFTER, WINDOW
-from tidemill.store.operate import retry_jobs
-from tidemill.store.workers import list_workers
+from tidemill.store.jobs.model_claims import (
+    CLAIM_OF_MODEL,
+    CLAIM_WITHOUT_MODEL,
+    LOOK_FOR_MODELS,
+    NEXT_DUE_AFTER,
+    WINDOW,
+)
+from tidemill.store.jobs.operate import retry_jobs
+from tidemill.store.jobs.workers import list_workers
 
 MODELS = ("a", "b", "c")
 
@@ -259,7 +265,7 @@ async def test_loading_takes_nothing_from_the_jobs_budget_and_can_be_cancelled(
 ) -> None:
     """For the one who watches over budgets an hour passes while the model is loaded."""
     app, watch = make_app(), Ahead()
-    monkeypatch.setattr("tidemill.engine.lifeline.time", watch)
+    monkeypatch.setattr("tidemill.engine.lease.time", watch)
 
     @app.task(required_model="b", budget="10m")
     def quick() -> str:
@@ -415,7 +421,7 @@ async def test_jobs_without_a_model_are_found_among_thousands_that_wait_for_one(
 async def test_a_delayed_job_of_a_model_runs_when_it_is_due(
     make_app: Callable[..., App], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemill.engine.pump.SAFETY_POLL", 600.0)  # Nobody finds it by chance.
+    monkeypatch.setattr("tidemill.engine.worker.claimer.SAFETY_POLL", 600.0)  # Nobody finds it by chance.
     app = make_app()
     async with app, running_worker(app):
         job = await app.enqueue("serve", delay="1s")

@@ -27,9 +27,9 @@ from tests.support import (
 )
 from tests.support.apps import declare
 from tidemill import App, RetryAfter, Snooze, current_job
-from tidemill.store import operate
 from tidemill.store.database import Database
-from tidemill.store.jobs import ADMIT_GATED
+from tidemill.store.jobs import operate
+from tidemill.store.jobs.insert import ADMIT_GATED
 
 LEASE = 1.0
 

@@ -26,7 +26,7 @@ from tidemill import App
 from tidemill.core.errors import NotFoundError, TidemillError
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.errors import DagRunError, InputRefusedError
-from tidemill.dags.runner import DagRun
+from tidemill.dags.runner.runner import DagRun
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 
@@ -49,7 +49,7 @@ last = Dag("last", [input_node("approve", prompt="Well?", schema=ANSWER)])
 @pytest.fixture
 def app(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
     """Whoever answers waits until the run has taken the answer, however slow the machine is."""
-    monkeypatch.setattr("tidemill.dags.handle._VERDICT_WITHIN", 60.0)
+    monkeypatch.setattr("tidemill.dags.runner.dag_handle._VERDICT_WITHIN", 60.0)
 
     @app.task
     async def give(value: Any = None) -> Any:
@@ -147,7 +147,7 @@ async def test_one_key_with_two_answers_at_the_same_time_is_one_answer(app: App,
 async def test_an_answer_that_comes_while_no_keeper_lives_is_taken_by_the_next(
     app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemill.dags.handle._VERDICT_WITHIN", 0.5)
+    monkeypatch.setattr("tidemill.dags.runner.dag_handle._VERDICT_WITHIN", 0.5)
     async with running_orchestrator(app), running_worker_of(app):
         async with keeper_process(database_url, app=DAG_RUNS) as keeper:
             runs = [await app.start(ask, rows=number) for number in range(3)]
@@ -205,7 +205,9 @@ async def test_a_run_that_asks_has_no_owner_no_job_and_no_memory_and_is_woken_by
         await eventually(lambda: living.keeper.runs == {})
         assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
         assert await eventually(nothing_of_it_left)
-        monkeypatch.setattr("tidemill.engine.keeper.SAFETY_POLL", 600.0)  # Nobody looks whether there is an answer.
+        monkeypatch.setattr(
+            "tidemill.engine.runs.run_worker.SAFETY_POLL", 600.0
+        )  # Nobody looks whether there is an answer.
         other = await app.start(last)  # From its next turn on, which this makes it take.
         await reaches(other, approve="waiting")
         for run in runs:

@@ -33,11 +33,11 @@ from tests.support.waiting import time_to_connect
 from tidemill import App
 from tidemill.core.codec import encode
 from tidemill.dags import Dag, node
-from tidemill.dags.handle import DagHandle
-from tidemill.dags.runner import DAG_KIND, DagInput
-from tidemill.engine.lifeline import EXIT_FENCED
+from tidemill.dags.runner.dag_handle import DagHandle
+from tidemill.dags.runner.runner import DAG_KIND, DagInput
+from tidemill.engine.lease import EXIT_FENCED
 from tidemill.store.database import Database
-from tidemill.store.runs import start_run
+from tidemill.store.runs.runs import start_run
 
 ARMS = 3
 NODES = 3 * ARMS + 2

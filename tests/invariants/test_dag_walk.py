@@ -14,10 +14,10 @@ from tests.support.dags import Walk
 from tidemill.core.program import fold
 from tidemill.core.ticks import Completed, Resumed, RunWork, Started
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
-from tidemill.dags.events import FINAL, NodeEnded, NodeError
-from tidemill.dags.journal import decode_tick, encode_tick
-from tidemill.dags.reducer import DagProgram
-from tidemill.dags.rerun import rerun_failed
+from tidemill.dags.reducer.events import FINAL, NodeEnded, NodeError
+from tidemill.dags.reducer.journal import decode_tick, encode_tick
+from tidemill.dags.reducer.reducer import DagProgram
+from tidemill.dags.runner.rerun import rerun_failed
 
 thorough = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 

@@ -15,9 +15,9 @@ from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.errors import PayloadError
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
-from tidemill.flows.handle import RunHandle
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
+from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
 
 

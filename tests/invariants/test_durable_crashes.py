@@ -12,12 +12,12 @@ from tests.support import eventually, keeper_process, lapse, locked_out, running
 from tests.support.durable import TURN, Chain, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
 from tests.support.waiting import time_to_connect
 from tidemill import App
-from tidemill.engine.lifeline import EXIT_FENCED
-from tidemill.flows.events import StartEvent
-from tidemill.flows.handle import RunHandle
-from tidemill.flows.wire import encode_event
+from tidemill.engine.lease import EXIT_FENCED
+from tidemill.flows.definition.events import StartEvent
+from tidemill.flows.encoding.events import encode_event
+from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
-from tidemill.store.runs import start_run
+from tidemill.store.runs.runs import start_run
 
 #: What an undisturbed run does; and it does something aside, whenever that comes.
 UNDISTURBED = ["begin", "work", "ask", "effect", "finish", "finish"]

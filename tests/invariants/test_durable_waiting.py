@@ -15,12 +15,12 @@ from tidemill import App
 from tidemill.core.errors import NotFoundError, PayloadError
 from tidemill.core.ticks import Received
 from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
+from tidemill.flows.encoding.journal import encode_tick
 from tidemill.flows.errors import WorkflowTimeoutError
-from tidemill.flows.handle import RunHandle
-from tidemill.flows.journal import encode_tick
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
+from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
-from tidemill.store.runs import send_to_run
+from tidemill.store.runs.runs import send_to_run
 
 effects: list[str] = []
 
@@ -129,7 +129,7 @@ def app(app: App) -> App:
 
 def look_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """From their next turn on keepers do not look by themselves: whatever they find they were told of."""
-    monkeypatch.setattr("tidemill.engine.keeper.SAFETY_POLL", 600.0)
+    monkeypatch.setattr("tidemill.engine.runs.run_worker.SAFETY_POLL", 600.0)
 
 
 async def test_a_run_that_only_waits_leaves_memory_and_is_woken_by_its_event(
@@ -223,7 +223,7 @@ async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many runs fall asleep all the time, and each is sent its event at about that moment."""
-    monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 0.0)
+    monkeypatch.setattr("tidemill.engine.runs.durable_run.IDLE_BEFORE_RELEASE", 0.0)
     look_no_more(monkeypatch)
 
     async def one(number: int) -> str:
@@ -244,13 +244,13 @@ async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release has taken its snapshot, waits for the row, and then cannot see what has come meanwhile."""
-    monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 600.0)
+    monkeypatch.setattr("tidemill.engine.runs.durable_run.IDLE_BEFORE_RELEASE", 600.0)
     async with running_keeper(app):
         run = await app.start(Ask)
         await eventually(lambda: has_asked(database, run))
         async with database.transaction() as sender:
             await sender.execute("UPDATE tidemill.run SET awake = true WHERE id = $1", run.id)
-            monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 0.0)
+            monkeypatch.setattr("tidemill.engine.runs.durable_run.IDLE_BEFORE_RELEASE", 0.0)
             await eventually(lambda: locked_out(database, TURN))
             look_no_more(monkeypatch)
             tick = encode_tick(Received(time.time(), Go(word="in between")))

@@ -11,9 +11,9 @@ from tests.support import eventually, value
 from tests.support.durable import Go, running_keeper, ticks_of
 from tidemill import App
 from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.decorators import catch_error
-from tidemill.flows.events import StepFailedEvent
-from tidemill.flows.handle import RunHandle
+from tidemill.flows.definition.decorators import catch_error
+from tidemill.flows.definition.events import StepFailedEvent
+from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
 
 heard: list[Any] = []
@@ -86,7 +86,7 @@ class Sharing(Workflow):
 @pytest.fixture
 def app(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
     """Runs stay in memory however slow the machine is, so that each step is run again only when a keeper stops."""
-    monkeypatch.setattr("tidemill.engine.stored.IDLE_BEFORE_RELEASE", 600.0)
+    monkeypatch.setattr("tidemill.engine.runs.durable_run.IDLE_BEFORE_RELEASE", 600.0)
     heard.clear()
     for each in (Listener, Reminding, GivesUp):
         app.workflow(each, timeout=None)

@@ -30,11 +30,11 @@ from tests.support.apps import TABLES, declare
 from tests.support.server import private_server
 from tests.support.waiting import PATIENT
 from tidemill import App
-from tidemill.engine.lifeline import EXIT_FENCED
-from tidemill.engine.orchestrator import Orchestrator
+from tidemill.engine.lease import EXIT_FENCED
+from tidemill.engine.maintenance import Orchestrator
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.jobs.workers import renew_lease
 from tidemill.store.migrate import migrate
-from tidemill.store.workers import renew_lease
 
 LEASE = 1.0
 

@@ -10,12 +10,13 @@ import pytest
 
 from tests.support.pipelines import held, look, put, tree, until_trusted, update, wanted
 from tests.support.projects import TEXTS, Project
-from tidemill.pipelines import Pipeline, reasons
-from tidemill.pipelines.glance import count_fresh, is_plain
-from tidemill.pipelines.lookout import Lookout
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.reducer import reasons
+from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.quick_check import count_fresh, is_plain
 from tidemill.store.database import Database
-from tidemill.store.stateglance import glance
-from tidemill.store.statewishes import invalidate_states
+from tidemill.store.states.requests import invalidate_states
+from tidemill.store.states.summary import glance
 
 
 async def test_everything_missing_is_built_and_then_nothing(project: Project, database: Database) -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from tests.support.pipelines import books, held, look, put, tree, update, wanted
 from tests.support.projects import Project
-from tidemill.pipelines import SKIP, File, Pipeline, reasons
-from tidemill.pipelines.driver import Driver, run_once
-from tidemill.pipelines.operate import clean, consumers, explain, invalidate
+from tidemill.pipelines import SKIP, File, Pipeline
+from tidemill.pipelines.reducer import reasons
+from tidemill.pipelines.runner.driver import Driver, run_once
+from tidemill.pipelines.runner.operate import clean, consumers, explain, invalidate
 from tidemill.store.database import Database
-from tidemill.store.statewishes import accept_code, retry_failures, set_approved, set_paused
+from tidemill.store.states.requests import accept_code, retry_failures, set_approved, set_paused
 
 
 async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: Project, database: Database) -> None:

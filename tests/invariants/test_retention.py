@@ -11,9 +11,9 @@ import pytest
 
 from tests.support import ending, eventually, find_history, find_live, puppet, value
 from tidemill import App
-from tidemill.store import retention
 from tidemill.store.database import Database
-from tidemill.store.inspect import show_job
+from tidemill.store.jobs import history_partitions
+from tidemill.store.jobs.read import show_job
 
 KEEP = 30
 
@@ -58,7 +58,7 @@ async def test_old_days_go_and_newer_history_and_unfinished_jobs_stay(app: App, 
     history: dict[int, list[int]] = {}
     for age in (60, KEEP + 1, KEEP, 1, 0):
         day = today - timedelta(days=age)
-        await retention.make_partitions(database, day, days_ahead=0)
+        await history_partitions.make_partitions(database, day, days_ahead=0)
         history[age] = await finish_on(database, day)
     async with puppet(database) as worker:
         await app.enqueue_many(task, [{"n": n} for n in range(5)])
@@ -70,7 +70,7 @@ async def test_old_days_go_and_newer_history_and_unfinished_jobs_stay(app: App, 
         await database.fetch("UPDATE tidemill.job SET created_at = now() - interval '90 days'")
         before = await snapshot(database)
 
-        dropped = await retention.drop_partitions(database, today, keep_days=KEEP)
+        dropped = await history_partitions.drop_partitions(database, today, keep_days=KEEP)
 
         assert dropped == [f"job_history_{today - timedelta(days=age):%Y%m%d}" for age in (60, KEEP + 1)]
         assert await kept_ids(database) == {*history[KEEP], *history[1], *history[0]}
@@ -82,14 +82,14 @@ async def test_old_days_go_and_newer_history_and_unfinished_jobs_stay(app: App, 
 async def test_a_job_finishes_even_when_nobody_made_a_partition_for_today(
     app: App, database: Database, task: Any
 ) -> None:
-    assert await retention.list_partitions(database) == ["job_history_default"]
+    assert await history_partitions.list_partitions(database) == ["job_history_default"]
     async with puppet(database) as worker:
         await app.enqueue_many(task, [{"n": n} for n in range(3)])
         jobs = await worker.claim(room=3)
         await worker.turn([ending(jobs[0], "on the hot path")])
         assert await worker.finish(jobs[1], "on the other") == [jobs[1].id]
         today = await today_of(database)
-        made = await retention.make_partitions(database, today)
+        made = await history_partitions.make_partitions(database, today)
         assert len(made) == 3, "today's rows are in the default partition already; the days to come get theirs"
         assert await worker.finish(jobs[2], "later the same day") == [jobs[2].id]
         for job in jobs:
@@ -98,10 +98,10 @@ async def test_a_job_finishes_even_when_nobody_made_a_partition_for_today(
             assert shown is not None
             assert shown["state"] == "succeeded"
 
-        await retention.drop_partitions(database, today, keep_days=KEEP)
+        await history_partitions.drop_partitions(database, today, keep_days=KEEP)
         assert await kept_ids(database) == {job.id for job in jobs}
         later = today + timedelta(days=KEEP + 1)
-        await retention.drop_partitions(database, later, keep_days=KEEP)
+        await history_partitions.drop_partitions(database, later, keep_days=KEEP)
         assert await kept_ids(database) == set(), "rows of the default partition age out as well"
 
 
@@ -156,7 +156,7 @@ async def make_midnight(database: Database, seconds: float) -> None:
 
 async def test_dropping_while_jobs_finish_loses_none(app: App, database: Database, task: Any) -> None:
     today = await today_of(database)
-    await retention.make_partitions(database, today)
+    await history_partitions.make_partitions(database, today)
     done: list[int] = []
     stop = asyncio.Event()
 
@@ -171,9 +171,11 @@ async def test_dropping_while_jobs_finish_loses_none(app: App, database: Databas
     working = asyncio.create_task(work())
     for age in range(KEEP + 1, KEEP + 11):
         day = today - timedelta(days=age)
-        await retention.make_partitions(database, day, days_ahead=0)
+        await history_partitions.make_partitions(database, day, days_ahead=0)
         await finish_on(database, day)
-        assert await retention.drop_partitions(database, today, keep_days=KEEP) == [f"job_history_{day:%Y%m%d}"]
+        assert await history_partitions.drop_partitions(database, today, keep_days=KEEP) == [
+            f"job_history_{day:%Y%m%d}"
+        ]
     stop.set()
     await working
     assert done
@@ -186,7 +188,7 @@ async def test_somebody_who_reads_the_history_for_long_does_not_let_retention_st
     """A report or a backup holds its transaction open: dropping waits for it, and nobody may wait for the dropping."""
     today = await today_of(database)
     old = today - timedelta(days=KEEP + 1)
-    await retention.make_partitions(database, old, days_ahead=0)
+    await history_partitions.make_partitions(database, old, days_ahead=0)
     ids = await finish_on(database, old)
     report = await asyncpg.connect(database_url)
     transaction = report.transaction()
@@ -195,8 +197,8 @@ async def test_somebody_who_reads_the_history_for_long_does_not_let_retention_st
     async with puppet(database) as worker:
         await app.enqueue(task)
         (job,) = await worker.claim()
-        dropping = asyncio.create_task(retention.drop_partitions(database, today, keep_days=KEEP))
-        making = asyncio.create_task(retention.make_partitions(database, today))
+        dropping = asyncio.create_task(history_partitions.drop_partitions(database, today, keep_days=KEEP))
+        making = asyncio.create_task(history_partitions.make_partitions(database, today))
         try:
             await asyncio.wait([dropping, making], timeout=0.3)
             async with asyncio.timeout(60):
@@ -206,5 +208,5 @@ async def test_somebody_who_reads_the_history_for_long_does_not_let_retention_st
             await transaction.rollback()
             report.terminate()
             await asyncio.gather(dropping, making, return_exceptions=True)
-    await retention.drop_partitions(database, today, keep_days=KEEP)
+    await history_partitions.drop_partitions(database, today, keep_days=KEEP)
     assert await kept_ids(database) == {job.id}, "the next round of housekeeping drops what the last one could not"

@@ -8,7 +8,9 @@ from tests.support import eventually, locked_out, value
 from tests.support.roles import running_orchestrator
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.runs import (
+from tidemill.store.jobs.sweeps import cancel_orphans
+from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
+from tidemill.store.runs.runs import (
     DUE_INBOX,
     HAS_ARRIVED,
     NOTED_FOR_WORK,
@@ -20,8 +22,6 @@ from tidemill.store.runs import (
     start_run,
     unpark_runs,
 )
-from tidemill.store.sweeps import cancel_orphans
-from tidemill.store.workers import END_WORKER, WorkerCard, register_worker
 
 
 async def a_run(database: Database, **fields: object) -> int:

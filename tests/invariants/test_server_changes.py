@@ -13,11 +13,11 @@ from tests.support.server import private_server
 from tests.support.waiting import eventually
 from tests.support.web import listening, web_server
 from tests.support.web_app import make_app
-from tidemill.store.changes import follow_changes, look_at_changes
+from tidemill.store.change_log import follow_changes, look_at_changes
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
-from tidemill.store.statewishes import invalidate_states, set_paused
-from tidemill.store.streams import set_control
+from tidemill.store.states.requests import invalidate_states, set_paused
+from tidemill.store.streams.streams import set_control
 
 INSERT = "INSERT INTO tidemill.job (queue, task, args) VALUES ($1, 'send', '{}')"
 

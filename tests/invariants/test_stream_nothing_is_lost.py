@@ -14,8 +14,8 @@ import pytest
 from tests.support import eventually, value
 from tests.support.stream_app import TABLES
 from tests.support.streams import all_read, lives, publish, stream_process, worked_on
-from tidemill.store import streams as store
 from tidemill.store.database import Database
+from tidemill.store.streams import streams as store
 
 MANY = 100
 SECONDS = float(os.environ.get("TIDEMILL_CHAOS_SECONDS") or 10)

@@ -12,9 +12,9 @@ from tidemill import App
 from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
 from tidemill.core.job import FINAL_STATES, ClaimedJob, FinalState, Finish, Requeue
-from tidemill.store import operate, sweeps
-from tidemill.store.claims import finish_jobs, report_progress, requeue_jobs
 from tidemill.store.database import Database
+from tidemill.store.jobs import operate, sweeps
+from tidemill.store.jobs.claims import finish_jobs, report_progress, requeue_jobs
 
 
 @pytest.fixture

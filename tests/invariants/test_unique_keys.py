@@ -18,7 +18,7 @@ from tests.support.callers import asyncpg_plain
 from tests.support.processes import ROOT
 from tidemill import App, JobRef
 from tidemill.store.database import Database
-from tidemill.store.jobs import insert_jobs
+from tidemill.store.jobs.insert import insert_jobs
 
 ENQUEUERS = 20
 WINDOWS = pytest.mark.parametrize("window", [None, "1h"], ids=["while unfinished", "for an hour"])

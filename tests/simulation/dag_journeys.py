@@ -10,7 +10,7 @@ from typing import Any
 from tidemill import current_job
 from tidemill.core.retry import retry
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
-from tidemill.engine.task import Task, TaskOptions
+from tidemill.engine.jobs.task import Task, TaskOptions
 
 LASTING = retry(4, backoff="300ms", max_losses=50)
 

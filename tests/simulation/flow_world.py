@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill.core.ticks import Answer, Command, Completed, DropTimer, Elapsed, Noted, RunWork, SetTimer, StopWork, Tick
-from tidemill.flows.notes import Ended
-from tidemill.flows.reducer import FlowProgram
-from tidemill.flows.state import FlowState
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.reducer.step_ticks import Ended
 
 #: What a step does with its input: the notes it makes, and how it ends.
 Behaviour = Callable[[RunWork, FlowState], tuple[list[Any], Ended]]

@@ -19,7 +19,7 @@ from tidemill.flows import (
     catch_error,
     step,
 )
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_exponential_jitter, wait_fixed
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_exponential_jitter, wait_fixed
 
 
 class Count(Event):

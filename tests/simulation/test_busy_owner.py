@@ -6,11 +6,11 @@ import asyncio
 
 from tests.simulation.journeys import Reply
 from tidemill.core.codec import encode
-from tidemill.engine.simulated import Simulation
+from tidemill.engine.simulation.store import Simulation
 from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.declared import declared
-from tidemill.flows.durable import FlowKind
-from tidemill.flows.wire import encode_event
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.encoding.events import encode_event
+from tidemill.flows.runner.durable import FlowKind
 
 
 class Busy(Workflow):

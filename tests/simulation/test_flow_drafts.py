@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.simulation.test_flow_folds import program
 from tidemill.flows import StartEvent
-from tidemill.flows.changes import changes, same
-from tidemill.flows.drafts import settle, take_back, write, write_for_good
-from tidemill.flows.paths import MISSING, write_path, write_paths
-from tidemill.flows.snapshot import encode_state
-from tidemill.flows.state import Drafts, FlowState, Work
-from tidemill.flows.store import DictState
+from tidemill.flows.encoding.snapshot import encode_state
+from tidemill.flows.reducer.state import Drafts, FlowState, Work
+from tidemill.flows.reducer.state_diff import changes, same
+from tidemill.flows.reducer.state_paths import MISSING, write_path, write_paths
+from tidemill.flows.reducer.state_undo import settle, take_back, write, write_for_good
+from tidemill.flows.runner.state_store import DictState
 
 NAMES = "abc"
 names = st.sampled_from(NAMES)

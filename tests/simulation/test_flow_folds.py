@@ -11,12 +11,12 @@ from tests.simulation.flow_world import World
 from tidemill.core.program import fold
 from tidemill.core.ticks import EndRun, Received, RunWork, Started
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.declared import declared
-from tidemill.flows.notes import Asked, Ended, Failure, Gathered, Sent, Wrote
-from tidemill.flows.reducer import FlowProgram
-from tidemill.flows.snapshot import encode_state
-from tidemill.flows.state import FlowState
-from tidemill.flows.store import DictState
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.encoding.snapshot import encode_state
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.reducer.step_ticks import Asked, Ended, Failure, Gathered, Sent, Wrote
+from tidemill.flows.runner.state_store import DictState
 
 MEMBERS = 6
 

@@ -32,11 +32,11 @@ from tidemill.core.ticks import (
     StopWork,
     Tick,
 )
-from tidemill.engine.loop import RunLoop
+from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.flows import StartEvent
-from tidemill.flows.journal import decode_tick, encode_tick
-from tidemill.flows.notes import Asked, Ended, Withdrew
-from tidemill.flows.snapshot import encode_state
+from tidemill.flows.encoding.journal import decode_tick, encode_tick
+from tidemill.flows.encoding.snapshot import encode_state
+from tidemill.flows.reducer.step_ticks import Asked, Ended, Withdrew
 
 
 class SlowJournal:

@@ -18,10 +18,10 @@ from tests.support.watched import Pages, Parts, event, everything, heat_monitor,
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import LeaseLostError
 from tidemill.monitors import SourceError
-from tidemill.monitors.backtest import as_identity, identity, replay
-from tidemill.monitors.drain import Drain
-from tidemill.store.alerts import ack_alerts, list_alerts
+from tidemill.monitors.runner.ingest import Drain
+from tidemill.monitors.view.backtest import as_identity, identity, replay
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.monitors.alerts import ack_alerts, list_alerts
 
 SEEDS = range(4)
 ROUNDS = 20

@@ -10,14 +10,14 @@ import pytest
 from tests.simulation import test_simulated_dags as dags
 from tests.simulation.test_simulated_flows import counted_twice, disturbed, end, undisturbed
 from tidemill.core.ticks import Command, Tick
-from tidemill.engine.loop import RunLoop
-from tidemill.engine.simulated import SimulatedRuns
-from tidemill.engine.stored import StoredRun
-from tidemill.engine.virtual import SimulationError
-from tidemill.flows import simulating
-from tidemill.flows.durable import DurableRun
-from tidemill.store.model import DuplicateTick, StoreModel
-from tidemill.store.turns import RunTurn
+from tidemill.engine.runs.control_loop import RunLoop
+from tidemill.engine.runs.durable_run import StoredRun
+from tidemill.engine.simulation.store import SimulatedRuns
+from tidemill.engine.simulation.world import SimulationError
+from tidemill.flows import simulate
+from tidemill.flows.runner.durable import DurableRun
+from tidemill.store.runs.model import DuplicateTick, StoreModel
+from tidemill.store.runs.turns import RunTurn
 
 MOST_SEEDS = 300
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -83,7 +83,7 @@ def a_run_that_starts_another_is_let_go_meanwhile(patch: pytest.MonkeyPatch) -> 
 
 
 def an_end_that_came_before_the_question_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(simulating, "child_end", lambda number, row: None)
+    patch.setattr(simulate, "child_end", lambda number, row: None)
 
 
 @pytest.mark.parametrize(

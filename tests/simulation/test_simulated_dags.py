@@ -12,8 +12,8 @@ from tests.simulation.dag_journeys import DAG_JOURNEYS, TASKS
 from tests.simulation.seeds import again, drawn, replayed, seeds
 from tidemill.core.ticks import Completed
 from tidemill.dags.errors import DagRunError
-from tidemill.dags.simulating import DagOutcome, simulate_dag
-from tidemill.engine.simulated import NO_FAULTS
+from tidemill.dags.simulate import DagOutcome, simulate_dag
+from tidemill.engine.simulation.store import NO_FAULTS
 
 SEEDS = 60
 FILE = "tests/simulation/test_simulated_dags.py"

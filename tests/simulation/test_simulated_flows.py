@@ -16,9 +16,9 @@ import pytest
 from tests.simulation.journeys import JOURNEYS
 from tests.simulation.seeds import again, drawn, replayed, seeds
 from tidemill.core.ticks import Completed, Noted
-from tidemill.engine.simulated import NO_FAULTS
-from tidemill.flows.notes import Did
-from tidemill.flows.simulating import Outcome, simulate
+from tidemill.engine.simulation.store import NO_FAULTS
+from tidemill.flows.reducer.step_ticks import Did
+from tidemill.flows.simulate import Outcome, simulate
 
 SEEDS = 60
 FILE = "tests/simulation/test_simulated_flows.py"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.journeys import Asks, Chain, Parent, Waits, well_read
 from tidemill.core.errors import ConfigError
-from tidemill.engine.virtual import SimulationError
+from tidemill.engine.simulation.world import SimulationError
 from tidemill.flows import StartEvent, StopEvent, Workflow, step
 from tidemill.flows.testing import Faults, simulate
 

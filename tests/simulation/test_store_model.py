@@ -13,13 +13,13 @@ import pytest
 from tests.simulation.seeds import seeds
 from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.core.job import ClaimedJob, FinalState, Finish, NewJob, Requeue
-from tidemill.engine.runstore import PostgresRuns
-from tidemill.store.claims import Claims, finish_jobs, requeue_jobs
+from tidemill.engine.runs.run_store import PostgresRuns
 from tidemill.store.database import Connection, Database
-from tidemill.store.model import StoreModel
-from tidemill.store.runs import CANCEL_PARKED, FREE_RUNS, OWN_KEY, SEND, start_run
-from tidemill.store.turns import NewRun, RunTurn, job_row
-from tidemill.store.workers import END_WORKER, WorkerCard, register_worker
+from tidemill.store.jobs.claims import Claims, finish_jobs, requeue_jobs
+from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
+from tidemill.store.runs.model import StoreModel
+from tidemill.store.runs.runs import CANCEL_PARKED, FREE_RUNS, OWN_KEY, SEND, start_run
+from tidemill.store.runs.turns import NewRun, RunTurn, job_row
 
 OPERATIONS = 120
 HOUR = 3600.0

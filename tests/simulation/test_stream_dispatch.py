@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tidemill.core.retry import retry
-from tidemill.streams.message import Delivery, Failure
-from tidemill.streams.offsets import Offsets
-from tidemill.streams.policy import Dispatch
+from tidemill.streams.definition.message import Delivery, Failure
+from tidemill.streams.reducer.offsets import Offsets
+from tidemill.streams.reducer.outcomes import Outcome
+from tidemill.streams.reducer.reducer import Dispatch
 from tidemill.streams.sources.jsonl import JsonlSource
-from tidemill.streams.verdicts import Outcome
 
 SOURCES: tuple[dict[str, Any], ...] = (
     {"weight": 5.0},

@@ -11,13 +11,13 @@ from tests.simulation.journeys import FanOut
 from tests.simulation.seeds import seeds
 from tests.simulation.test_simulated_flows import undisturbed
 from tidemill.core.codec import decode
-from tidemill.engine.keeper import WORTH_SHARING, WRITERS
-from tidemill.engine.simulated import SOME_FAULTS, SimulatedRuns, Simulation
-from tidemill.flows.declared import declared
-from tidemill.flows.durable import FlowKind
-from tidemill.flows.values import unpack
-from tidemill.flows.wire import encode_event
-from tidemill.store.turns import RunTurn
+from tidemill.engine.runs.run_worker import WORTH_SHARING, WRITERS
+from tidemill.engine.simulation.store import SOME_FAULTS, SimulatedRuns, Simulation
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.encoding.events import encode_event
+from tidemill.flows.encoding.values import unpack
+from tidemill.flows.runner.durable import FlowKind
+from tidemill.store.runs.turns import RunTurn
 
 RUNS = 3 * WORTH_SHARING
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.support import eventually
 from tidemill.streams import JsonlSource, Plan, Stream
-from tidemill.streams.engine import Engine
-from tidemill.streams.link import ToDispatcher, Work
-from tidemill.streams.message import Answer
+from tidemill.streams.definition.message import Answer
+from tidemill.streams.engine.engine import Engine
+from tidemill.streams.runner.link import ToDispatcher, Work
 
 
 class Bench:

@@ -21,9 +21,9 @@ from tests.support.rows import value
 from tests.support.waiting import eventually
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
-from tidemill.dags.handle import DagHandle
-from tidemill.engine.keeper import RunKeeper
-from tidemill.engine.worker import Worker
+from tidemill.dags.runner.dag_handle import DagHandle
+from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.engine.worker.worker import Worker
 from tidemill.store.database import Database
 
 DAG_RUNS = Path(__file__)

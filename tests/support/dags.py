@@ -24,10 +24,10 @@ from tidemill.core.ticks import (
     Tick,
 )
 from tidemill.dags import input_node, node, ref, sub_dag
-from tidemill.dags.events import NodeEnded, NodeError, Submission
-from tidemill.dags.model import Dag
-from tidemill.dags.reducer import DagProgram
-from tidemill.dags.state import DagState
+from tidemill.dags.definition.model import Dag
+from tidemill.dags.reducer.events import NodeEnded, NodeError, Submission
+from tidemill.dags.reducer.reducer import DagProgram
+from tidemill.dags.reducer.state import DagState
 
 
 def whole() -> Dag:

@@ -19,11 +19,11 @@ import msgspec
 
 from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
-from tidemill.engine import stored
-from tidemill.engine.keeper import RunKeeper
-from tidemill.engine.runstore import PostgresRuns
+from tidemill.engine.runs import durable_run
+from tidemill.engine.runs.run_store import PostgresRuns
+from tidemill.engine.runs.run_worker import RunKeeper
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.retry_policy import retry_policy, stop_after_attempt, wait_fixed
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.store.database import Database
 
 TABLES = """
@@ -143,7 +143,7 @@ class Stubborn(Workflow):
 app = App("durable")
 for each in (Tour, Chain, Ask, Stubborn):
     app.workflow(each, timeout=None)
-stored.IDLE_BEFORE_RELEASE = float(os.environ.get("TIDEMILL_IDLE", stored.IDLE_BEFORE_RELEASE))
+durable_run.IDLE_BEFORE_RELEASE = float(os.environ.get("TIDEMILL_IDLE", durable_run.IDLE_BEFORE_RELEASE))
 
 
 # -- for steps ------------------------------------------------------------------------------------

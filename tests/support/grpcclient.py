@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from tidemill.server.rpc.wire import SERVICES, message_class, service_name
+from tidemill.server.rpc.messages import SERVICES, message_class, service_name
 
 
 class Rpc:

@@ -9,8 +9,8 @@ from pathlib import Path
 import structlog
 
 from tidemill import App
-from tidemill.flows import Event, StartEvent, StopEvent, Workflow, retry_policy, step
-from tidemill.flows.retry_policy import stop_after_attempt, wait_fixed
+from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 
 app = App("talkative")
 log = structlog.get_logger("talkative")

@@ -30,8 +30,26 @@ LARGEST_ORDER = 1 << 17
 
 #: What almost every process of a test needs; a module that is run itself is not among them.
 IMPORTED = (
-    *(f"tidemill.cli.{name}" for name in ("jobs", "jobacts", "enqueue", "runs", "dags", "workers", "up", "server")),
-    *("tidemill.app", "tidemill.shapes", "tidemill.engine.worker", "tidemill.engine.keeper", "tidemill.server.site"),
+    *(
+        f"tidemill.cli.{name}"
+        for name in (
+            "jobs.list",
+            "jobs.cancel_retry",
+            "jobs.enqueue",
+            "runs.list",
+            "dags.commands",
+            "jobs.workers",
+            "run.up",
+            "run.server",
+        )
+    ),
+    *(
+        "tidemill.app",
+        "tidemill.shapes",
+        "tidemill.engine.worker.worker",
+        "tidemill.engine.runs.run_worker",
+        "tidemill.server.app",
+    ),
     *("psycopg", "uvloop"),
 )
 

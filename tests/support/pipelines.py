@@ -11,10 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 from tidemill.pipelines import Pipeline
-from tidemill.pipelines.driver import Driver, run_once
-from tidemill.pipelines.lookout import Lookout
-from tidemill.pipelines.plan import Plan
-from tidemill.pipelines.walk import RACY_NS
+from tidemill.pipelines.reducer.plan import Plan
+from tidemill.pipelines.runner.driver import Driver, run_once
+from tidemill.pipelines.stores.folder_walk import RACY_NS
+from tidemill.pipelines.view.pipeline_view import Lookout
 from tidemill.store.database import Database
 
 

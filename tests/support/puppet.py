@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 from tidemill.core.codec import encode
 from tidemill.core.job import ClaimedJob, FinalState, Finish, Requeue
-from tidemill.store.claims import Claims
 from tidemill.store.database import Database
-from tidemill.store.workers import WorkerCard, register_worker
+from tidemill.store.jobs.claims import Claims
+from tidemill.store.jobs.workers import WorkerCard, register_worker
 
 
 class Puppet:

@@ -11,9 +11,9 @@ import msgspec
 
 from tests.support.waiting import PATIENCE
 from tidemill import App
-from tidemill.engine.orchestrator import Orchestrator
+from tidemill.engine.maintenance import Orchestrator
 from tidemill.engine.scheduler import Scheduler
-from tidemill.engine.worker import Worker
+from tidemill.engine.worker.worker import Worker
 
 SWEEP = 0.1
 

@@ -9,7 +9,7 @@ import asyncpg
 
 from tests.support.waiting import PATIENCE, eventually
 from tidemill.store.database import Database
-from tidemill.store.workers import expire_lease
+from tidemill.store.jobs.workers import expire_lease
 
 
 async def find_live(database: Database, job_id: int) -> asyncpg.Record | None:

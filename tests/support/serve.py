@@ -14,8 +14,8 @@ import sys
 from typing import NoReturn
 
 from tidemill.core.errors import LeaseLostError
-from tidemill.engine.lifeline import EXIT_FENCED
-from tidemill.engine.load import load_app
+from tidemill.engine.lease import EXIT_FENCED
+from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.scheduler import Scheduler
 

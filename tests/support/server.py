@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.embedded import EmbeddedServer
+from tidemill.store.embedded.server import EmbeddedServer
 from tidemill.store.migrate import migrate
 
 URL_VARIABLE = "TIDEMILL_TEST_DATABASE_URL"

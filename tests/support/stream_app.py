@@ -16,7 +16,7 @@ import yaml
 from tidemill import App
 from tidemill.core.retry import retry
 from tidemill.streams import Plan, PostgresSource, Stream, task
-from tidemill.streams.config import _source
+from tidemill.streams.definition.config import _source
 
 TABLES = """
 CREATE TABLE work (number integer NOT NULL, pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());

@@ -18,9 +18,9 @@ from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE, eventually
 from tidemill.core.codec import encode
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.eventlog import Entry, append
-from tidemill.streams.dispatcher import Dispatcher
-from tidemill.streams.model import Stream
+from tidemill.store.streams.event_log import Entry, append
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.runner.dispatcher import Dispatcher
 
 
 @asynccontextmanager
@@ -113,7 +113,7 @@ class StreamProcess:
         found: list[psutil.Process] = []
         for each in self.children(recursive=True):
             with contextlib.suppress(psutil.Error):  # It may end while we look.
-                if "tidemill.streams.child" in each.cmdline():
+                if "tidemill.streams.engine.process" in each.cmdline():
                     found.append(each)
         return found
 

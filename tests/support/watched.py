@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.monitors import Incoming, JsonlSource, KafkaSource, Monitor, Page, absent, momentary, sustained
-from tidemill.monitors.runner import MonitorRunner, Watcher
+from tidemill.monitors.runner.runner import MonitorRunner, Watcher
 from tidemill.store.database import Database
 
 FOLDER = "TIDEMILL_WATCHED"
@@ -131,7 +131,7 @@ async def watching(
     database: Database, watch: Monitor, clock: Any = None, task: Any = None, reached: Any = lambda stage: None
 ) -> AsyncIterator[Watcher]:
     """A watcher that owns everything and ticks when the test says so: `await watcher.one_tick()`."""
-    from tidemill.engine.runstore import PostgresRuns
+    from tidemill.engine.runs.run_store import PostgresRuns
 
     keeping = PostgresRuns(database)
     runner = MonitorRunner(database, {watch.name: watch})

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.engine.affinity import choose_heads
-from tidemill.store.modelclaims import Head
+from tidemill.engine.models.affinity import choose_heads
+from tidemill.store.jobs.model_claims import Head
 
 PATIENCE = 30.0
 LONG = 1000.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from tidemill.cli.queues import queues_table
-from tidemill.cli.runs import runs_table
+from tidemill.cli.jobs.queues import queues_table
+from tidemill.cli.runs.list import runs_table
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

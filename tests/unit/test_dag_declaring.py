@@ -12,9 +12,9 @@ from tests.support.dags import whole
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.refs import Refs
 from tidemill.dags import Dag, DagError, input_node, node, ref, sub_dag
-from tidemill.dags.model import TaskNode
-from tidemill.dags.plan import Plan
-from tidemill.dags.reducer import DagProgram
+from tidemill.dags.definition.model import TaskNode
+from tidemill.dags.definition.plan import Plan
+from tidemill.dags.reducer.reducer import DagProgram
 
 
 def test_a_dag_is_the_same_after_json_and_back() -> None:

@@ -9,9 +9,9 @@ import pytest
 from tests.support.dags import Walk, whole
 from tidemill.core.errors import NotFoundError
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
-from tidemill.dags.drawing import FILLS, draw_dag, draw_dag_svg
-from tidemill.dags.explain import explain, tree
-from tidemill.dags.rerun import rerun_failed
+from tidemill.dags.runner.rerun import rerun_failed
+from tidemill.dags.view.drawing import FILLS, draw_dag, draw_dag_svg
+from tidemill.dags.view.explain import explain, tree
 
 INNER = Dag("inner", [node("x", "t"), node("y", "t", deps=["x"])])
 DAG = Dag(

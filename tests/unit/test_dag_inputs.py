@@ -9,8 +9,8 @@ import pytest
 from tests.support.dags import Walk, shown
 from tidemill.core.ticks import DropTimer, EndRun, SetTimer
 from tidemill.dags import Dag, input_node, node
-from tidemill.dags.events import InputRefused, InputTaken, InputWanted, NodeError, Submission
-from tidemill.dags.inputs import Verdict, judge
+from tidemill.dags.reducer.events import InputRefused, InputTaken, InputWanted, NodeError, Submission
+from tidemill.dags.reducer.inputs import Verdict, judge
 
 SCHEMA = {"type": "object", "required": ["answer"], "properties": {"answer": {"enum": ["yes", "no"]}}}
 

@@ -9,7 +9,7 @@ import msgspec
 from tests.support.dags import Walk, shown
 from tidemill.core.ticks import EndRun, RunWork, StopWork
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
-from tidemill.dags.events import NodeChanged, NodeEnded, NodeError
+from tidemill.dags.reducer.events import NodeChanged, NodeEnded, NodeError
 
 
 def mapped(**options: Any) -> Dag:

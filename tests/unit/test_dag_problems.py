@@ -11,8 +11,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.paths import format_path
 from tidemill.core.refs import Refs
 from tidemill.dags import Dag, DagError, node, parse_dag, sub_dag
-from tidemill.dags.explain import explain
-from tidemill.dags.files import located, problems_in
+from tidemill.dags.definition.files import located, problems_in
+from tidemill.dags.view.explain import explain
 
 BAD = """\
 nam: nightly

@@ -10,7 +10,7 @@ from tests.support.dags import Walk
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import EndRun, Started
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
-from tidemill.dags.rerun import rerun_failed, rerun_from
+from tidemill.dags.runner.rerun import rerun_failed, rerun_from
 
 CHAIN = Dag(
     "d",

@@ -12,9 +12,9 @@ from tidemill.core.errors import PayloadError
 from tidemill.core.refs import Refs
 from tidemill.core.ticks import Completed, EndRun, Resumed, RunWork, Started, StopWork
 from tidemill.dags import Dag, input_node, node, ref
-from tidemill.dags.events import NodeChanged, NodeEnded, NodeError, RunFailure
-from tidemill.dags.journal import decode_tick, encode_tick
-from tidemill.dags.reducer import DagProgram
+from tidemill.dags.reducer.events import NodeChanged, NodeEnded, NodeError, RunFailure
+from tidemill.dags.reducer.journal import decode_tick, encode_tick
+from tidemill.dags.reducer.reducer import DagProgram
 
 DIAMOND = Dag(
     "diamond",

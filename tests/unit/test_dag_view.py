@@ -11,11 +11,11 @@ import msgspec
 from rich.console import Console
 
 from tests.support.dags import Walk
-from tidemill.cli.dagpage import folded, live, page, sheet_from, sheet_of
+from tidemill.cli.dags.page import folded, live, page, sheet_from, sheet_of
 from tidemill.core.codec import encode
 from tidemill.dags import Dag, input_node, node, sub_dag
-from tidemill.dags.runner import DAG_KIND, DagInput
-from tidemill.dags.view import Line, View, lines, nodes_json, why_job, why_run
+from tidemill.dags.runner.runner import DAG_KIND, DagInput
+from tidemill.dags.view.view import Line, View, lines, nodes_json, why_job, why_run
 
 DAG = Dag(
     "d",

@@ -11,7 +11,7 @@ from tidemill.core.codec import encode
 from tidemill.engine.telemetry.exposition import registry_of
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage
-from tidemill.store.telemetry import Totals
+from tidemill.store.telemetry.hosts import Totals
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "docs" / "grafana" / "tidemill.json").read_text())

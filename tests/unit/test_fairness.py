@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.engine.fairness import Appetite, share_room
+from tidemill.engine.worker.queue_sharing import Appetite, share_room
 
 QUEUES = ["a", "b", "c", "d", "e"]
 queue_lists = st.lists(st.sampled_from(QUEUES), min_size=1, unique=True)

@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any
 
-from tidemill.flows.asking import Question, prompt_of, questions, schema_of
-from tidemill.flows.events import HumanResponseEvent, InputRequiredEvent, StartEvent
-from tidemill.flows.state import FlowState, Wait, Work
-from tidemill.flows.topology import Topology
+from tidemill.flows.definition.events import HumanResponseEvent, InputRequiredEvent, StartEvent
+from tidemill.flows.definition.topology import Topology
+from tidemill.flows.reducer.state import FlowState, Wait, Work
+from tidemill.flows.runner.human_input import Question, prompt_of, questions, schema_of
 
 
 class Odd:

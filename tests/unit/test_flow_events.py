@@ -14,7 +14,7 @@ import pytest
 from pydantic import Field, PrivateAttr, ValidationError, computed_field, field_serializer
 
 from tidemill.core.errors import PayloadError
-from tidemill.flows.events import (
+from tidemill.flows.definition.events import (
     CollectionReleaseEvent,
     DictLikeModel,
     Event,

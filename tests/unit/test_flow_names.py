@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.app import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.declared import PLACE, declared
+from tidemill.flows.definition.declared import PLACE, declared
 from tidemill.flows.errors import WorkflowConfigurationError
 
 TAKEN = [

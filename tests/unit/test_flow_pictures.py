@@ -12,19 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from tidemill.core.drawing.layout import lay_out
 from tidemill.core.errors import ConfigError
-from tidemill.core.layout import lay_out
 from tidemill.flows import Context, Workflow, step
-from tidemill.flows.drawing import (
-    MOST_ATTEMPTS,
-    draw_run,
-    draw_run_png,
-    draw_run_svg,
-    draw_workflow,
-    draw_workflow_png,
-    draw_workflow_svg,
-)
-from tidemill.flows.events import (
+from tidemill.flows.definition.events import (
     Event,
     HumanResponseEvent,
     InputRequiredEvent,
@@ -33,9 +24,18 @@ from tidemill.flows.events import (
     StepStateChanged,
     StopEvent,
 )
-from tidemill.flows.representation import get_workflow_representation
-from tidemill.flows.resource import Resource
+from tidemill.flows.definition.resource import Resource
 from tidemill.flows.testing import WorkflowTestRunner
+from tidemill.flows.view.drawing import (
+    MOST_ATTEMPTS,
+    draw_run,
+    draw_run_png,
+    draw_run_svg,
+    draw_workflow,
+    draw_workflow_png,
+    draw_workflow_svg,
+)
+from tidemill.flows.view.representation import get_workflow_representation
 
 
 class Draft(Event):

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from tidemill.flows.errors import ResourceCycleError, ResourceFileError
-from tidemill.flows.resource import (
+from tidemill.flows.definition.resource import (
     FactoryResource,
     Resource,
     ResourceConfig,
@@ -20,6 +19,7 @@ from tidemill.flows.resource import (
     ResourceManager,
     resource_definition,
 )
+from tidemill.flows.errors import ResourceCycleError, ResourceFileError
 
 
 class Limits(BaseModel):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.flows.retry_policy import (
+from tidemill.flows.definition.retry_policy import (
     ConstantDelayRetryPolicy,
     ExponentialBackoffRetryPolicy,
     WaitStrategy,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tidemill.flows.events import Event, StopEvent
-from tidemill.flows.serializers import JsonSerializer
+from tidemill.flows.definition.events import Event, StopEvent
+from tidemill.flows.encoding.serializers import JsonSerializer
 
 
 class Draft(Event):

@@ -6,13 +6,13 @@ from typing import Annotated, Any, ClassVar, Generic, Optional, TypeVar
 
 import pytest
 
-from tidemill.flows.collect import All, Collect, Take
-from tidemill.flows.decorators import attach_step, catch_error, step, step_spec, steps_of
+from tidemill.flows import retry_policy
+from tidemill.flows.definition.collect import All, Collect, Take
+from tidemill.flows.definition.decorators import attach_step, catch_error, step, step_spec, steps_of
+from tidemill.flows.definition.events import Event, StartEvent, StepFailedEvent, StopEvent
+from tidemill.flows.definition.resource import Resource
+from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.errors import WorkflowValidationError
-from tidemill.flows.events import Event, StartEvent, StepFailedEvent, StopEvent
-from tidemill.flows.resource import Resource
-from tidemill.flows.retry_policy import retry_policy
-from tidemill.flows.signature import StepSpec
 
 T = TypeVar("T")
 

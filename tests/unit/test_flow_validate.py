@@ -10,17 +10,18 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from tidemill.flows.decorators import attach_step, catch_error, step, steps_of
-from tidemill.flows.errors import (
-    ResourceCycleError,
-    StateTypeError,
-    WorkflowConfigurationError,
-    WorkflowValidationError,
+from tidemill.flows.definition.decorators import attach_step, catch_error, step, steps_of
+from tidemill.flows.definition.events import (
+    Event,
+    HumanResponseEvent,
+    InputRequiredEvent,
+    StartEvent,
+    StepFailedEvent,
+    StopEvent,
 )
-from tidemill.flows.events import Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StepFailedEvent, StopEvent
-from tidemill.flows.resource import Resource, ResourceConfig
-from tidemill.flows.signature import StepSpec
-from tidemill.flows.validate import (
+from tidemill.flows.definition.resource import Resource, ResourceConfig
+from tidemill.flows.definition.signature import StepSpec
+from tidemill.flows.definition.validate import (
     check_names,
     check_resource_cycles,
     find_start_class,
@@ -28,6 +29,12 @@ from tidemill.flows.validate import (
     find_stop_class,
     validate_resource_configs,
     validate_steps,
+)
+from tidemill.flows.errors import (
+    ResourceCycleError,
+    StateTypeError,
+    WorkflowConfigurationError,
+    WorkflowValidationError,
 )
 
 

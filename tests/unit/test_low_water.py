@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.store.claims import LowWater
+from tidemill.store.jobs.claims import LowWater
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 Row = tuple[str, int, datetime, int]

@@ -16,8 +16,8 @@ import pytest
 from tests.support import eventually
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import ConfigError
-from tidemill.engine.models import ModelCache, ModelUse
-from tidemill.engine.modelspec import ModelError, ModelSpec, gpu_concurrency
+from tidemill.engine.models.cache import ModelCache, ModelUse
+from tidemill.engine.models.spec import ModelError, ModelSpec, gpu_concurrency
 
 
 class Model:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.support.watched import Heat, triggers
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import Hours, absent, momentary, sustained
-from tidemill.monitors.event import Event, Tick
-from tidemill.monitors.folding import CHECKPOINT_EVERY
-from tidemill.monitors.model import Fold
-from tidemill.monitors.reducer import Outcome, Rules, Ticks, advance, rebuild
-from tidemill.monitors.standing import AlertRecord, Standing
+from tidemill.monitors.definition.event import Event, Tick
+from tidemill.monitors.definition.monitor import Fold
+from tidemill.monitors.reducer.entity_state import AlertRecord, Standing
+from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY
+from tidemill.monitors.reducer.reducer import Outcome, Rules, Ticks, advance, rebuild
 
 
 class World:

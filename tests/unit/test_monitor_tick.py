@@ -12,11 +12,11 @@ from tests.support.watched import Heat, Pages, event, heat_monitor
 from tidemill import App
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import Hours, Monitor, Webhook, sustained
-from tidemill.monitors.cursor import Cursor, adapted, ask_from, moved
-from tidemill.monitors.memory import StateCache
-from tidemill.monitors.pace import Limits, after_failure, after_success, start
-from tidemill.monitors.state import Bag, read_state, write_state
-from tidemill.monitors.tick import Facts, stages, wanted_shares
+from tidemill.monitors.reducer.cursor import Cursor, adapted, ask_from, moved
+from tidemill.monitors.reducer.poll_pace import Limits, after_failure, after_success, start
+from tidemill.monitors.reducer.state import Bag, read_state, write_state
+from tidemill.monitors.reducer.tick import Facts, stages, wanted_shares
+from tidemill.monitors.runner.state_cache import StateCache
 
 # -- the order ------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.core.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze, retry
-from tidemill.engine.context import RunningJob
-from tidemill.engine.isolation import ChildDied, TaskError
-from tidemill.engine.outcome import (
+from tidemill.engine.worker.context import RunningJob
+from tidemill.engine.worker.isolation import ChildDied, TaskError
+from tidemill.engine.worker.outcome import (
     MOST_TRACEBACK,
     OVERRUNS,
     after_error,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pipelines import load_source
-from tidemill.pipelines.codehash import CodeHash, changed_parts, hash_code
+from tidemill.pipelines.definition.code_hash import CodeHash, changed_parts, hash_code
 
 HELP = '''
 LIMITS = {"low": 1, "high": [2, 3]}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines import Pattern, PatternError, Pipeline
-from tidemill.pipelines.pattern import entity_id, entity_values
-from tidemill.pipelines.world import entities_of
+from tidemill.pipelines.definition.pattern import entity_id, entity_values
+from tidemill.pipelines.reducer.facts import entities_of
 
 PATTERNS = ["{x}", "a/{x}.txt", "a/{x}/b-{y}.txt", "{x}/{x}-{y}", "a/{x}-{y}_{z}.md", "logs/{x}/"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.pipelines import reasons
-from tidemill.pipelines.staleness import (
+from tidemill.pipelines.reducer import reasons
+from tidemill.pipelines.reducer.staleness import (
     BACKOFF,
     Failure,
     Record,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tests.support.pipelines import put
 from tidemill.pipelines import Pipeline
-from tidemill.pipelines.lookout import Lookout
-from tidemill.pipelines.pattern import Pattern
-from tidemill.pipelines.walk import Walk
+from tidemill.pipelines.definition.pattern import Pattern
+from tidemill.pipelines.stores.folder_walk import Walk
+from tidemill.pipelines.view.pipeline_view import Lookout
 from tidemill.store.database import Database
 
 TEXTS = ("a/{x}.txt", "a/**/{x}.txt", "a/b/*", "**/c.txt", "{y}/b/{x}.txt", "a/{x}/**", "c.txt", "a/b/c.txt")

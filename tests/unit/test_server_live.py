@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.telemetry.address import is_loopback
-from tidemill.server.cursor import read_cursor, write_cursor
-from tidemill.server.live import MOST_RUNS, News, Topics, put_together, write_event
+from tidemill.server.live.hub import MOST_RUNS, News, Topics, put_together, write_event
+from tidemill.server.resources.cursor import read_cursor, write_cursor
 from tidemill.server.settings import ServerSettings
-from tidemill.store.changes import Change, Snapshot
+from tidemill.store.change_log import Change, Snapshot
 
 
 def test_a_snapshot_has_what_was_committed_and_not_what_was_open() -> None:

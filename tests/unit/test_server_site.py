@@ -9,10 +9,10 @@ from apps.classroom.monitor import classroom, production
 from apps.classroom.routes import classroom_page
 from apps.content.page import page as content_page
 from tests.support.web_app import make_app
-from tidemill.server.desk import Desk
-from tidemill.server.fair import FairDatabase
+from tidemill.server.app import build, write_document
+from tidemill.server.fair_pool import FairDatabase
+from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings
-from tidemill.server.site import build, write_document
 from tidemill.store.database import DatabaseSettings
 
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidemill.engine.shelf import Ask, Command, Footprint, Give, Load, Refuse, Shelf, Unload
+from tidemill.engine.models.eviction import Ask, Command, Footprint, Give, Load, Refuse, Shelf, Unload
 
 SIZES = {"a": 4, "b": 4, "c": 3, "d": 7, "pin": 2}
 BUDGET = 10

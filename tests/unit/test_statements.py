@@ -22,11 +22,11 @@ schemas = st.from_regex(r"[a-z_][a-z0-9_]{0,30}", fullmatch=True).filter(lambda 
 def statements() -> dict[str, str]:
     """Every text constant of `store` that speaks of our tables or channels, and the migrations."""
     found: dict[str, str] = {}
-    for info in pkgutil.iter_modules(store.__path__):
-        module = importlib.import_module(f"tidemill.store.{info.name}")
+    for info in pkgutil.walk_packages(store.__path__, "tidemill.store."):
+        module = importlib.import_module(info.name)
         for name, value in vars(module).items():
             if name.lstrip("_").isupper() and isinstance(value, str) and OURS.search(value):
-                found[f"{info.name}.{name}"] = value
+                found[f"{info.name.removeprefix('tidemill.store.')}.{name}"] = value
     for migration in OWN_CHAIN.migrations():
         for file in (migration.up, migration.down):
             found[file.name] = file.read_text()
@@ -38,7 +38,7 @@ STATEMENTS = statements()
 
 def test_there_are_statements_to_look_at() -> None:
     assert len(STATEMENTS) > 50
-    assert {"claims.CLAIM_JOBS", "jobs.INSERT_JOBS", "0001_jobs.sql"} <= set(STATEMENTS)
+    assert {"jobs.claims.CLAIM_JOBS", "jobs.insert.INSERT_JOBS", "0001_jobs.sql"} <= set(STATEMENTS)
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.errors import ConfigError
-from tidemill.store.streams import Span
-from tidemill.streams.breaker import Breaker, BreakerRule
-from tidemill.streams.buckets import TokenBucket
-from tidemill.streams.fair import NEVER, FairShare, Lane
-from tidemill.streams.figures import PlanFigures, percentile
-from tidemill.streams.link import Link, ToEngine, Work
-from tidemill.streams.offsets import Offsets
-from tidemill.streams.seen import Seen
+from tidemill.store.streams.streams import Span
+from tidemill.streams.engine.circuit_breaker import Breaker, BreakerRule
+from tidemill.streams.engine.plan_statistics import PlanFigures, percentile
+from tidemill.streams.reducer.dedupe import Seen
+from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
+from tidemill.streams.reducer.offsets import Offsets
+from tidemill.streams.reducer.token_bucket import TokenBucket
+from tidemill.streams.runner.link import Link, ToEngine, Work
 
 # -- rates ----------------------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tidemill.core.retry import retry
-from tidemill.streams.fair import NEVER
-from tidemill.streams.message import Delivery, Failure
-from tidemill.streams.policy import Choice, Dispatch
+from tidemill.streams.definition.message import Delivery, Failure
+from tidemill.streams.reducer.fair_share import NEVER
+from tidemill.streams.reducer.outcomes import Outcome
+from tidemill.streams.reducer.reducer import Choice, Dispatch
 from tidemill.streams.sources.jsonl import JsonlSource
-from tidemill.streams.verdicts import Outcome
 
 NO = Failure("Spam", "ValueError", "no", ("ValueError",))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tidemill.cli.topview import Scene, picture, size
+from tidemill.cli.admin.top_view import Scene, picture, size
 from tidemill.core.codec import encode
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage

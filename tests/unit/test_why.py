@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.engine.why import explain_job, explain_origin
+from tidemill.engine.explain import explain_job, explain_origin
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 

@@ -12,7 +12,7 @@ def main() -> None:
     plain = all(not word.startswith("-") for word in sys.argv[3:]) and not os.environ.get("TIDEMILL_SERVER")
     if sys.argv[1:3] == ["pipeline", "check"] and plain:
         gc.disable()  # Everything that is made here is needed until the end.
-        from tidemill.cli.pipelinecheck import check_quickly
+        from tidemill.cli.pipelines.quick_check import check_quickly
 
         status = check_quickly(sys.argv[3:])
         if status is not None:

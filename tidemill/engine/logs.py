@@ -10,8 +10,8 @@ from typing import Any
 
 import structlog
 
-from tidemill.engine.captured import find_listener, write_line
-from tidemill.engine.context import find_current_job
+from tidemill.engine.worker.context import find_current_job
+from tidemill.engine.worker.log_capture import find_listener, write_line
 
 
 def configure_logs(level: str = "info", form: str = "auto", *, colours: bool | None = None) -> None:

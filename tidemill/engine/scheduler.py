@@ -20,9 +20,9 @@ from tidemill.core.job import NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
 from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database, is_passing
+from tidemill.store.jobs.schedules import SCHEDULES_CHANNEL, Declared, declare_schedules, fire_due, next_scheduled
 from tidemill.store.migrate import wait_for_schema
-from tidemill.store.schedules import SCHEDULES_CHANNEL, Declared, declare_schedules, fire_due, next_scheduled
-from tidemill.store.wake import Listener
+from tidemill.store.notify import Listener
 
 log = structlog.get_logger("tidemill.scheduler")
 

@@ -17,10 +17,10 @@ import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.memory import parse_memory
-from tidemill.engine.orchestrator import OrchestratorSettings
+from tidemill.core.memory_size import parse_memory
+from tidemill.engine.maintenance import OrchestratorSettings
 from tidemill.engine.telemetry.address import read_address
-from tidemill.engine.worker import WorkerSettings
+from tidemill.engine.worker.worker import WorkerSettings
 from tidemill.store.database import DatabaseSettings
 
 _DURATIONS = {"lease", "heartbeat", "grace", "model_patience", "sample_every"}

@@ -24,8 +24,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 import structlog
 
-from tidemill.engine.lifeline import EXIT_FENCED
-from tidemill.engine.outcome import OVERRUNS
+from tidemill.engine.lease import EXIT_FENCED
+from tidemill.engine.worker.outcome import OVERRUNS
 
 log = structlog.get_logger("tidemill.supervisor")
 

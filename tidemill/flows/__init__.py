@@ -3,10 +3,9 @@
 from tidemill.flows import Workflow, step, Context, StartEvent, StopEvent, Event
 """
 
-from tidemill.flows.collect import All, Collect, Take
-from tidemill.flows.context import Context
-from tidemill.flows.decorators import catch_error, step
-from tidemill.flows.events import (
+from tidemill.flows.definition.collect import All, Collect, Take
+from tidemill.flows.definition.decorators import catch_error, step
+from tidemill.flows.definition.events import (
     Event,
     HumanResponseEvent,
     InputRequiredEvent,
@@ -14,10 +13,11 @@ from tidemill.flows.events import (
     StepFailedEvent,
     StopEvent,
 )
-from tidemill.flows.handler import WorkflowHandler
-from tidemill.flows.resource import Resource, ResourceConfig
-from tidemill.flows.retry_policy import retry_policy
-from tidemill.flows.workflow import Workflow
+from tidemill.flows.definition.resource import Resource, ResourceConfig
+from tidemill.flows.definition.retry_policy import retry_policy
+from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.runner.context import Context
+from tidemill.flows.runner.workflow_handler import WorkflowHandler
 
 __all__ = [
     "All",

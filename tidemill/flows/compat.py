@@ -16,25 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.flows import (
-    collect,
-    context,
-    decorators,
-    errors,
-    events,
-    handler,
-    representation,
-    resource,
-    runtime,
-    saving,
-    serializers,
-    signature,
-    store,
-    testing,
-    workflow,
-)
-from tidemill.flows.retry_policy import RetryPolicy
-from tidemill.flows.wire import qualified_name
+from tidemill.flows import errors, testing
+from tidemill.flows.definition import collect, decorators, events, resource, signature, workflow
+from tidemill.flows.definition.retry_policy import RetryPolicy
+from tidemill.flows.encoding import context_dict, serializers
+from tidemill.flows.encoding.events import qualified_name
+from tidemill.flows.runner import context, runtime, state_store, workflow_handler
+from tidemill.flows.view import representation
 
 _MARK = "__tidemill__"
 
@@ -106,14 +94,14 @@ def modules() -> dict[str, dict[str, Any]]:
         "workflows.context.context": contexts,
         "workflows.context.serializers": writing | {"JsonPickleSerializer": serializers.JsonPickleSerializer},
         "workflows.context.state_store": {
-            **_named(store, "DictState", "InMemoryStateStore", "StateStore"),
-            "UnserializableKeyWarning": saving.UnserializableKeyWarning,
+            **_named(state_store, "DictState", "InMemoryStateStore", "StateStore"),
+            "UnserializableKeyWarning": context_dict.UnserializableKeyWarning,
         },
         "workflows.context.utils": {
             "get_qualified_name": get_qualified_name,
             "import_module_from_qualified_name": import_module_from_qualified_name,
         },
-        "workflows.handler": {"WorkflowHandler": handler.WorkflowHandler},
+        "workflows.handler": {"WorkflowHandler": workflow_handler.WorkflowHandler},
         "workflows.workflow": {"Workflow": workflow.Workflow, "WorkflowMeta": type(workflow.Workflow)},
         "workflows.types": {"StopEventT": workflow.StopEventT},
         "workflows.utils": {

@@ -6,7 +6,7 @@ assert result.event_types[Progress] == 3
 assert [tick.timer for tick in result.recording.ticks if isinstance(tick, Elapsed)] == []
 
 `simulate(Article(), seed=7, topic="tides")` runs it as a durable run in a simulated world, where owners crash: see
-`tidemill.flows.simulating`.
+`tidemill.flows.simulate`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidemill.engine.adapters import Recording
-from tidemill.engine.loop import Adapter
-from tidemill.engine.simulated import Faults
-from tidemill.flows.context import Context
-from tidemill.flows.declared import declared
-from tidemill.flows.events import Event, StartEvent
-from tidemill.flows.runtime import BasicRuntime
-from tidemill.flows.simulating import Outcome, simulate
-from tidemill.flows.workflow import Workflow
+from tidemill.engine.runs.adapters import Recording
+from tidemill.engine.runs.control_loop import Adapter
+from tidemill.engine.simulation.store import Faults
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.events import Event, StartEvent
+from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.runner.context import Context
+from tidemill.flows.runner.runtime import BasicRuntime
+from tidemill.flows.simulate import Outcome, simulate
 
 __all__ = ["Faults", "Outcome", "WorkflowTestResult", "WorkflowTestRunner", "simulate"]
 

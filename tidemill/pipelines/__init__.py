@@ -13,15 +13,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tidemill.pipelines.model import Entity, Pipeline, Stage
-from tidemill.pipelines.pattern import Pattern, PatternError
+from tidemill.pipelines.definition.pattern import Pattern, PatternError
+from tidemill.pipelines.definition.pipeline import Entity, Pipeline, Stage
 
 if TYPE_CHECKING:
-    from tidemill.pipelines.build import SKIP, BuildError, File
-    from tidemill.pipelines.objects import ObjectStates
-    from tidemill.pipelines.once import plan_pipeline, update_pipeline
-    from tidemill.pipelines.statestore import StateStore
-    from tidemill.pipelines.tables import DatabaseStates
+    from tidemill.pipelines.runner.build import SKIP, BuildError, File
+    from tidemill.pipelines.runner.scripting import plan_pipeline, update_pipeline
+    from tidemill.pipelines.stores.database import DatabaseStates
+    from tidemill.pipelines.stores.objects import ObjectStates
+    from tidemill.pipelines.stores.state_store import StateStore
     from tidemill.pipelines.workflows import load_workflow, node_type, transform
 
 __all__ = [
@@ -45,17 +45,17 @@ __all__ = [
 
 # Loaded when first asked for: most programs use none of them, and a check of everything must begin at once.
 _LATER = {
-    "SKIP": "tidemill.pipelines.build",
-    "BuildError": "tidemill.pipelines.build",
-    "File": "tidemill.pipelines.build",
-    "StateStore": "tidemill.pipelines.statestore",
-    "ObjectStates": "tidemill.pipelines.objects",
-    "DatabaseStates": "tidemill.pipelines.tables",
+    "SKIP": "tidemill.pipelines.runner.build",
+    "BuildError": "tidemill.pipelines.runner.build",
+    "File": "tidemill.pipelines.runner.build",
+    "StateStore": "tidemill.pipelines.stores.state_store",
+    "ObjectStates": "tidemill.pipelines.stores.objects",
+    "DatabaseStates": "tidemill.pipelines.stores.database",
     "load_workflow": "tidemill.pipelines.workflows",
     "node_type": "tidemill.pipelines.workflows",
     "transform": "tidemill.pipelines.workflows",
-    "plan_pipeline": "tidemill.pipelines.once",
-    "update_pipeline": "tidemill.pipelines.once",
+    "plan_pipeline": "tidemill.pipelines.runner.scripting",
+    "update_pipeline": "tidemill.pipelines.runner.scripting",
 }
 
 

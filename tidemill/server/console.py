@@ -12,7 +12,7 @@ from litestar import Response, get
 from litestar.params import FromPath
 
 from tidemill.core.errors import NotFoundError
-from tidemill.server.access import OPEN
+from tidemill.server.middleware.authentication import OPEN
 
 FOLDER = Path(__file__).parent / "static"
 

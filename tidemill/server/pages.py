@@ -17,9 +17,9 @@ from litestar.params import FromPath
 
 from tidemill.core.errors import NotFoundError
 from tidemill.core.page import Page
-from tidemill.server.access import OPEN
 from tidemill.server.console import ASK_AGAIN, file_of, kind_of
-from tidemill.server.desk import TheDesk
+from tidemill.server.middleware.authentication import OPEN
+from tidemill.server.server_state import TheDesk
 
 __all__ = ["Page", "PageLine", "routers", "routes"]
 

@@ -15,11 +15,11 @@ import uvicorn
 
 from tidemill.app import App
 from tidemill.core.errors import ConfigError
-from tidemill.server.connections import HttpServer, Parser, room_for_connections
-from tidemill.server.desk import Desk
-from tidemill.server.fair import FairDatabase
+from tidemill.server.app import build
+from tidemill.server.fair_pool import FairDatabase
+from tidemill.server.middleware.connection_limits import HttpServer, Parser, room_for_connections
+from tidemill.server.server_state import Desk
 from tidemill.server.settings import LOOPBACK, ServerSettings
-from tidemill.server.site import build
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.tokens import has_tokens
 

@@ -24,7 +24,7 @@ import msgspec
 from tidemill.core.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from tidemill.store.embedded import EmbeddedServer
+    from tidemill.store.embedded.server import EmbeddedServer
 
 T = TypeVar("T")
 Connection = asyncpg.Connection
@@ -391,7 +391,7 @@ _CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"
 
 
 def _embedded(directory: str) -> EmbeddedServer:
-    from tidemill.store.embedded import EmbeddedServer  # slow to load, and of no use where there is a server
+    from tidemill.store.embedded.server import EmbeddedServer  # slow to load, and of no use where there is a server
 
     return EmbeddedServer(Path(directory))
 

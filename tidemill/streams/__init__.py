@@ -1,11 +1,11 @@
 """Streams: take messages from many topics, fairly and within limits, through plans."""
 
-from tidemill.streams.batching import Batched
-from tidemill.streams.breaker import BreakerRule
-from tidemill.streams.config import read_config
-from tidemill.streams.context import Context, Message
-from tidemill.streams.model import PlanSettings, Stream
-from tidemill.streams.plans import Batch, Filtered, Plan, task
+from tidemill.streams.definition.config import read_config
+from tidemill.streams.definition.plans import Batch, Filtered, Plan, task
+from tidemill.streams.definition.stream import PlanSettings, Stream
+from tidemill.streams.engine.batching import Batched
+from tidemill.streams.engine.circuit_breaker import BreakerRule
+from tidemill.streams.engine.context import Context, Message
 from tidemill.streams.sources.base import Source
 from tidemill.streams.sources.http import HttpSource
 from tidemill.streams.sources.jsonl import JsonlSource

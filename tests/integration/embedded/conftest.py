@@ -13,7 +13,7 @@ import pytest
 from tests.integration.embedded.neighbour import (
     Neighbour,
 )
-from tidemill.store.embedded import EmbeddedServer
+from tidemill.store.embedded.server import EmbeddedServer
 
 
 @pytest.fixture

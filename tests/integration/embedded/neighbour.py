@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psycopg
 
-from tidemill.store import pgprocess
-from tidemill.store.embedded import EmbeddedServer
+from tidemill.store.embedded import process
+from tidemill.store.embedded.server import EmbeddedServer
 
 ROOT = Path(__file__).resolve().parents[3]
 GONE_TIMEOUT = 60.0
@@ -23,8 +23,8 @@ GONE_TIMEOUT = 60.0
 NEIGHBOUR = """
 import json, os, signal, sys
 from tidemill.core.errors import StoreError
-from tidemill.store import pgcluster
-from tidemill.store.embedded import EmbeddedServer
+from tidemill.store.embedded import cluster
+from tidemill.store.embedded.server import EmbeddedServer
 
 server = EmbeddedServer(sys.argv[1])
 
@@ -43,7 +43,7 @@ for line in sys.stdin:
         case "stop":
             server.stop()
         case "stall in initdb":
-            pgcluster.run_program = stall
+            cluster.run_program = stall
             server.ensure()
         case "fork":
             if os.fork():
@@ -124,10 +124,10 @@ class Watch:
 
 def as_seeming_user() -> list[str]:
     """A command prefix under which a program is no longer root: neither by name nor by its rights."""
-    account = pgprocess.Account(65534, 65534, namespace=True)
-    if not pgprocess.is_permitted(account):
+    account = process.Account(65534, 65534, namespace=True)
+    if not process.is_permitted(account):
         return []
-    launcher = [sys.executable, "-I", "-S", str(pgprocess.LAUNCHER)]
+    launcher = [sys.executable, "-I", "-S", str(process.LAUNCHER)]
     return [*launcher, str(os.getpid()), str(int(signal.SIGKILL)), "", str(account)]
 
 

@@ -19,8 +19,8 @@ from tests.integration.embedded.neighbour import (
     reachable_by_all,
 )
 from tidemill.core.errors import StoreError
-from tidemill.store import pgprocess, pgsocket
-from tidemill.store.embedded import EmbeddedServer, binaries
+from tidemill.store.embedded import process, socket
+from tidemill.store.embedded.server import EmbeddedServer, binaries
 
 IS_ROOT = os.geteuid() == 0
 NOBODY = 65534
@@ -46,7 +46,7 @@ async def test_a_deep_directory_works_and_its_socket_is_private(place: Path, mov
     server.ensure()
     assert fetch(server, "SELECT 1") == 1
     await (await asyncpg.connect(server.dsn)).close()
-    assert stat.S_IMODE(pgsocket.socket_directory(Path(os.path.realpath(deep))).stat().st_mode) == 0o700
+    assert stat.S_IMODE(socket.socket_directory(Path(os.path.realpath(deep))).stat().st_mode) == 0o700
     remove_short_sockets(server)
 
 
@@ -65,7 +65,7 @@ def test_a_private_directory_reached_through_a_symlink_is_the_same_database(
 def remove_short_sockets(server: EmbeddedServer) -> None:
     sockets = server._sockets
     server.stop()
-    if sockets.parent == pgsocket.SHORT_ROOT:
+    if sockets.parent == socket.SHORT_ROOT:
         sockets.rmdir()
 
 
@@ -115,7 +115,7 @@ def test_root_becomes_nobody_where_user_namespaces_are_forbidden(
 ) -> None:
     if not reachable_by_all(binaries()):
         pytest.skip(f"{binaries()} is not readable for other users")
-    monkeypatch.setattr(pgprocess, "is_permitted", lambda account: False)
+    monkeypatch.setattr(process, "is_permitted", lambda account: False)
     place.chmod(0o755)
     server = open_server(place / ".tidemill")
     server.ensure()
@@ -160,7 +160,7 @@ def test_data_of_another_major_version_are_refused_and_untouched(directory: Path
     (directory / "data" / "PG_VERSION").write_text("15\n")
     with pytest.raises(StoreError, match=r"made by PostgreSQL 15.*choose another directory"):
         server.ensure()
-    (directory / "data" / "PG_VERSION").write_text(f"{pgprocess.major_version()}\n")
+    (directory / "data" / "PG_VERSION").write_text(f"{process.major_version()}\n")
     server.ensure()
     assert fetch(server, "SELECT 1") == 1
 

@@ -20,8 +20,8 @@ from tests.integration.embedded.neighbour import (
     Watch,
     fetch,
 )
-from tidemill.store import pglog
-from tidemill.store.embedded import EmbeddedServer, binaries
+from tidemill.store.embedded import server_log
+from tidemill.store.embedded.server import EmbeddedServer, binaries
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="tested on Linux only")
 
@@ -105,7 +105,7 @@ def test_the_thread_that_started_the_server_may_end(server: EmbeddedServer) -> N
 
 def test_a_large_log_is_cut_at_the_next_start(directory: Path, server: EmbeddedServer) -> None:
     log = directory / "postgres.log"
-    log.write_bytes(b"old line\n" * (pglog.LARGEST // 9 + 1))
+    log.write_bytes(b"old line\n" * (server_log.LARGEST // 9 + 1))
     server.ensure()
     assert log.stat().st_size < 100_000
     assert "ready to accept connections" in server.log_tail()

@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 from tidemill.core.codec import decode
 from tidemill.engine.telemetry.hosts import HostSample
 from tidemill.engine.telemetry.meter import BEYOND, BOUNDS
-from tidemill.engine.telemetry.streammetrics import stream_metrics
+from tidemill.engine.telemetry.stream_metrics import stream_metrics
 from tidemill.store.database import Database
-from tidemill.store.telemetry import Totals, read_totals
+from tidemill.store.telemetry.hosts import Totals, read_totals
 from tidemill.version import VERSION
 
 FRESH = 1.0

@@ -22,7 +22,7 @@ import structlog
 from tidemill.core.errors import StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor, is_away, is_full
-from tidemill.store.telemetry import Key, Place, leave, report
+from tidemill.store.telemetry.hosts import Key, Place, leave, report
 
 log = structlog.get_logger("tidemill.telemetry")
 

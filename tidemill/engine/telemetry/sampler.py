@@ -21,7 +21,7 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import StoreError
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
 from tidemill.store.database import Database, is_away, is_full
-from tidemill.store.telemetry import KEPT, leave_sampling, may_sample, write_sample
+from tidemill.store.telemetry.hosts import KEPT, leave_sampling, may_sample, write_sample
 
 log = structlog.get_logger("tidemill.telemetry")
 

@@ -25,7 +25,7 @@ from opentelemetry.trace import ProxyTracerProvider, SpanKind, Status, StatusCod
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, NewJob, Requeue
-from tidemill.engine.many import ManyJobs
+from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.telemetry.meter import outcome_of
 from tidemill.version import VERSION
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from tidemill.core.errors import TidemillError
-from tidemill.monitors.state import pick
+from tidemill.monitors.reducer.state import pick
 
 
 class SourceError(TidemillError):

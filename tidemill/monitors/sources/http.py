@@ -21,7 +21,7 @@ import msgspec
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.web import site_of
+from tidemill.core.public_url import site_of
 from tidemill.monitors.sources.base import Incoming, Page, SourceError, read_incoming
 
 _FAILURES = (OSError, http.client.HTTPException)

@@ -12,7 +12,7 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.monitors.sources.base import Incoming, Page, SourceError, read_incoming
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.tablecursor import TableCursor, read_table
+from tidemill.store.streams.table_cursor import TableCursor, read_table
 
 
 class PostgresSource:

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.engine.ending import end
+from tidemill.engine.cancellation import end
 from tidemill.monitors.sources.base import Incoming, Page, SourceError, read_message
 from tidemill.store.database import Database
 

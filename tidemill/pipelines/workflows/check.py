@@ -15,13 +15,13 @@ import msgspec
 
 from tidemill.core.errors import TidemillError
 from tidemill.core.paths import Path, format_path
+from tidemill.pipelines.workflows.expression_methods import ExpressionError
 from tidemill.pipelines.workflows.expressions import compile_expression, expressions_in, roots_of
 from tidemill.pipelines.workflows.graph import AGENT_FIELDS, LINK_FIELDS, NODE_FIELDS
 from tidemill.pipelines.workflows.kinds import NEEDS, OPEN, PINNED, fields_of, is_known, kinds
 from tidemill.pipelines.workflows.load import FILE_FIELDS, has_states, parse_workflow
-from tidemill.pipelines.workflows.methods import ExpressionError
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
-from tidemill.pipelines.workflows.staged import STAGE_FIELDS
+from tidemill.pipelines.workflows.stage_list import STAGE_FIELDS
 
 MOST_NODES = 1000
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tidemill.pipelines.workflows.methods import (
+from tidemill.pipelines.workflows.expression_methods import (
     GLOBALS,
     LIST_METHODS,
     NUMBER_METHODS,

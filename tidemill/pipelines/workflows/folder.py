@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.pipelines.model import Pipeline, check_order
+from tidemill.pipelines.definition.pipeline import Pipeline, check_order
 from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, form_of, load_data, read_json, together
 
 MOST_FILES = 500

@@ -19,11 +19,11 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.schedule import parse_schedule
-from tidemill.pipelines.model import Pipeline
+from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.workflows.graph import Graph, group_of, note_unknown, read_graph, read_groups
+from tidemill.pipelines.workflows.node_graph import read_wired
 from tidemill.pipelines.workflows.nodes import NodeError, find_type, run_node
-from tidemill.pipelines.workflows.staged import read_stages
-from tidemill.pipelines.workflows.wired import read_wired
+from tidemill.pipelines.workflows.stage_list import read_stages
 
 _STARTS = ("start", "scheduled", "webhook")
 FILE_FIELDS = {

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.engine.threads import in_thread
+from tidemill.engine.worker.threads import in_thread
 from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
 from tidemill.pipelines.workflows.llm import ask
 

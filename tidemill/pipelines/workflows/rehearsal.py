@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from tidemill.core.errors import TidemillError
+from tidemill.pipelines.workflows.expression_methods import ExpressionError
 from tidemill.pipelines.workflows.expressions import expressions_in, fill, roots_of
 from tidemill.pipelines.workflows.graph import PASSING, Graph
-from tidemill.pipelines.workflows.methods import ExpressionError
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node
 
 #: What only computes; all others would do something.

@@ -15,15 +15,15 @@ from typing import Any
 import watchfiles
 
 from tidemill.core.schedule import Schedule, next_fire
-from tidemill.engine.ending import end, is_ending
-from tidemill.pipelines.log import log
-from tidemill.pipelines.model import Pipeline, Stage
-from tidemill.pipelines.runner import STAND_BY, PipelineRunner
-from tidemill.pipelines.slots import Slots
+from tidemill.engine.cancellation import end, is_ending
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage
+from tidemill.pipelines.runner.log import log
+from tidemill.pipelines.runner.runner import STAND_BY, PipelineRunner
+from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.workflows.folder import WorkflowFolder
 from tidemill.pipelines.workflows.load import TriggerWorkflow
-from tidemill.store import states as rows
 from tidemill.store.database import Database, is_away
+from tidemill.store.states import states as rows
 
 LOOK_ANYWAY_MS = 10_000  # when nothing was told
 

@@ -9,10 +9,10 @@ import msgspec
 from litestar import get
 from litestar.params import QueryParameter
 
-from tidemill.server.cursor import following, read_cursor
-from tidemill.server.desk import TheDesk
-from tidemill.server.paging import Cursor, Limit
-from tidemill.server.reading import readable
+from tidemill.server.resources.cursor import following, read_cursor
+from tidemill.server.resources.json_rows import readable
+from tidemill.server.resources.paging import Cursor, Limit
+from tidemill.server.server_state import TheDesk
 from tidemill.store.audit import page_audit
 
 

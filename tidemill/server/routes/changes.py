@@ -8,8 +8,8 @@ from litestar import Request, get
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from tidemill.server.desk import TheDesk, caller_of
-from tidemill.server.live import Topics
+from tidemill.server.live.hub import Topics
+from tidemill.server.server_state import TheDesk, caller_of
 
 
 @get("/changes", opt={"scope": "read"}, summary="What changes, live", media_type="text/event-stream")

@@ -10,11 +10,11 @@ from litestar import Request, get, post
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from tidemill.core.codec import decode
-from tidemill.dags.model import UNSET
-from tidemill.dags.view import nodes_json, why_run
-from tidemill.flows.representation import get_workflow_representation
-from tidemill.server.desk import TheDesk, caller_of
-from tidemill.server.runs import Started, look, look_back, repeat_run
+from tidemill.dags.definition.model import UNSET
+from tidemill.dags.view.view import nodes_json, why_run
+from tidemill.flows.view.representation import get_workflow_representation
+from tidemill.server.resources.runs import Started, look, look_back, repeat_run
+from tidemill.server.server_state import TheDesk, caller_of
 
 
 class FlowNode(msgspec.Struct, frozen=True):

@@ -10,8 +10,8 @@ from litestar import Request, Response, get
 from litestar.params import FromPath, QueryParameter
 
 from tidemill.core.codec import decode
-from tidemill.server.desk import TheDesk
-from tidemill.store.telemetry import list_hosts, read_samples
+from tidemill.server.server_state import TheDesk
+from tidemill.store.telemetry.hosts import list_hosts, read_samples
 
 
 class Host(msgspec.Struct, frozen=True):

@@ -9,13 +9,13 @@ import msgspec
 from litestar import Request, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 
-from tidemill.dags.runner import DAG_KIND
-from tidemill.server.cursor import read_moment_cursor, write_moment_cursor
-from tidemill.server.desk import TheDesk, caller_of
-from tidemill.server.paging import NameCursor, Number
-from tidemill.server.reading import readable
-from tidemill.server.runs import submit_answer
-from tidemill.store.runs import list_inputs
+from tidemill.dags.runner.runner import DAG_KIND
+from tidemill.server.resources.cursor import read_moment_cursor, write_moment_cursor
+from tidemill.server.resources.json_rows import readable
+from tidemill.server.resources.paging import NameCursor, Number
+from tidemill.server.resources.runs import submit_answer
+from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.store.runs.runs import list_inputs
 
 
 class Input(msgspec.Struct, frozen=True):

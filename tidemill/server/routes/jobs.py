@@ -10,10 +10,9 @@ from litestar import Request, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tidemill.core.errors import ConfigError
-from tidemill.server.access import Caller
-from tidemill.server.desk import Desk, TheDesk, caller_of
-from tidemill.server.idempotency import keep_within
-from tidemill.server.jobs import (
+from tidemill.server.middleware.authentication import Caller
+from tidemill.server.middleware.idempotency import keep_within
+from tidemill.server.resources.jobs import (
     Done,
     Enqueued,
     Job,
@@ -25,12 +24,13 @@ from tidemill.server.jobs import (
     told,
     write_page,
 )
-from tidemill.server.logs import JobLog, find_log
-from tidemill.server.paging import Cursor, Limit, Number
-from tidemill.server.reading import as_it_is
+from tidemill.server.resources.json_rows import as_it_is
+from tidemill.server.resources.logs import JobLog, find_log
+from tidemill.server.resources.paging import Cursor, Limit, Number
+from tidemill.server.server_state import Desk, TheDesk, caller_of
 from tidemill.store.database import Executor
-from tidemill.store.listing import JobsWanted, list_job_page, match_jobs
-from tidemill.store.operate import Outcome, cancel_jobs, retry_jobs
+from tidemill.store.jobs.operate import Outcome, cancel_jobs, retry_jobs
+from tidemill.store.jobs.pages import JobsWanted, list_job_page, match_jobs
 
 MOST_MATCHES = 100_000
 AT_ONCE = 2_000

@@ -10,12 +10,12 @@ import msgspec
 from litestar import get
 from litestar.params import QueryParameter
 
-from tidemill.server.desk import TheDesk
-from tidemill.server.jobs import JobLine
-from tidemill.server.runs import RunLine
-from tidemill.store.listing import JobsWanted, RunsWanted, list_job_page, list_run_page
-from tidemill.store.overview import count_all, list_failed_states, read_done
-from tidemill.store.pace import read_pace
+from tidemill.server.resources.jobs import JobLine
+from tidemill.server.resources.runs import RunLine
+from tidemill.server.server_state import TheDesk
+from tidemill.store.jobs.pages import JobsWanted, RunsWanted, list_job_page, list_run_page
+from tidemill.store.telemetry.overview import count_all, list_failed_states, read_done
+from tidemill.store.telemetry.throughput import read_pace
 
 
 class Counts(msgspec.Struct, frozen=True):

@@ -10,21 +10,24 @@ import msgspec
 from litestar import get
 from litestar.params import FromPath, FromQuery, QueryParameter
 
-from tidemill.pipelines import operate
-from tidemill.pipelines.drawing import draw_pipeline, draw_pipeline_svg
-from tidemill.pipelines.model import Stage, makers
-from tidemill.pipelines.plan import Step
-from tidemill.pipelines.reasons import NeedsApproval, kind_of_reason
-from tidemill.pipelines.states import StoreTrouble
-from tidemill.pipelines.underway import BuildJobs
-from tidemill.server.cursor import (
+from tidemill.pipelines.definition.pipeline import Stage, makers
+from tidemill.pipelines.reducer.plan import Step
+from tidemill.pipelines.reducer.reasons import NeedsApproval, kind_of_reason
+from tidemill.pipelines.runner import operate
+from tidemill.pipelines.runner.running_builds import BuildJobs
+from tidemill.pipelines.stores.base import StoreTrouble
+from tidemill.pipelines.view.drawing import draw_pipeline, draw_pipeline_svg
+from tidemill.server.problems import Refused
+from tidemill.server.resources.content_preview import Content, preview
+from tidemill.server.resources.cursor import (
     read_moment_cursor,
     read_row_cursor,
     write_moment_cursor,
     write_row_cursor,
 )
-from tidemill.server.desk import Desk, TheDesk
-from tidemill.server.grid import (
+from tidemill.server.resources.paging import Limit, NameCursor
+from tidemill.server.resources.pipeline_cache import Look, standing_of
+from tidemill.server.resources.state_grid import (
     Rows,
     all_rows,
     group,
@@ -34,14 +37,11 @@ from tidemill.server.grid import (
     order_of,
     page_of,
 )
-from tidemill.server.overlook import Look, standing_of
-from tidemill.server.paging import Limit, NameCursor
-from tidemill.server.preview import Content, preview
-from tidemill.server.problems import Refused
+from tidemill.server.resources.state_history import Build, StateStory, build_of, tell
 from tidemill.server.routes.jobs import Word
-from tidemill.server.story import Build, StateStory, build_of, tell
-from tidemill.store.backfills import list_backfills
-from tidemill.store.statehistory import page_builds
+from tidemill.server.server_state import Desk, TheDesk
+from tidemill.store.states.backfills import list_backfills
+from tidemill.store.states.history import page_builds
 
 SHOWN = 200
 

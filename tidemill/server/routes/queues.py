@@ -10,10 +10,10 @@ from litestar import Request, get, post, put
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tidemill.core.job import check_name
-from tidemill.server.desk import TheDesk, caller_of
-from tidemill.store.pace import read_waits
-from tidemill.store.queues import list_queues
-from tidemill.store.workers import QueueLimit, set_control, set_limit
+from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.store.jobs.queues import list_queues
+from tidemill.store.jobs.workers import QueueLimit, set_control, set_limit
+from tidemill.store.telemetry.throughput import read_waits
 
 LATELY = 300.0
 

@@ -9,8 +9,8 @@ import msgspec
 from litestar import Request, get, put
 from litestar.params import JSONBody
 
-from tidemill.server.desk import Desk, TheDesk, caller_of
-from tidemill.store.retained import Retention, measure_kept, read_retention, set_retention
+from tidemill.server.server_state import Desk, TheDesk, caller_of
+from tidemill.store.retention_settings import Retention, measure_kept, read_retention, set_retention
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -12,14 +12,14 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.monitors.drain import Backfill
-from tidemill.monitors.recompute import shard_of
-from tidemill.server.cursor import read_row_cursor, write_row_cursor
-from tidemill.server.desk import TheDesk, caller_of
-from tidemill.server.paging import Limit, NameCursor
-from tidemill.server.reading import readable
-from tidemill.store import roster as store
-from tidemill.store.sparks import count_events
+from tidemill.monitors.runner.evaluate import shard_of
+from tidemill.monitors.runner.ingest import Backfill
+from tidemill.server.resources.cursor import read_row_cursor, write_row_cursor
+from tidemill.server.resources.json_rows import readable
+from tidemill.server.resources.paging import Limit, NameCursor
+from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.store.monitors import roster as store
+from tidemill.store.monitors.event_counts import count_events
 
 MOST_ENTITIES = 10_000
 SPARK_PARTS = 30

@@ -14,19 +14,17 @@ from litestar.response import Stream
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.dags.runner import DAG_KIND
-from tidemill.dags.state import encode_state as encode_dag_state
-from tidemill.flows.fork import relive
-from tidemill.flows.journal import decode_tick
-from tidemill.flows.snapshot import encode_state as encode_flow_state
-from tidemill.server.access import Caller
-from tidemill.server.desk import Desk, TheDesk, caller_of
-from tidemill.server.live import LONGEST
-from tidemill.server.logs import RunLog, find_run_log
-from tidemill.server.paging import Cursor, Limit, Number
-from tidemill.server.reading import as_it_is
-from tidemill.server.routes.jobs import Preview, States, Word
-from tidemill.server.runs import (
+from tidemill.dags.reducer.state import encode_state as encode_dag_state
+from tidemill.dags.runner.runner import DAG_KIND
+from tidemill.flows.encoding.journal import decode_tick
+from tidemill.flows.encoding.snapshot import encode_state as encode_flow_state
+from tidemill.flows.runner.fork import relive
+from tidemill.server.live.hub import LONGEST
+from tidemill.server.middleware.authentication import Caller
+from tidemill.server.resources.json_rows import as_it_is
+from tidemill.server.resources.logs import RunLog, find_run_log
+from tidemill.server.resources.paging import Cursor, Limit, Number
+from tidemill.server.resources.runs import (
     ENDED,
     NewEvent,
     NewRun,
@@ -45,8 +43,10 @@ from tidemill.server.runs import (
     tell_run,
     write_page,
 )
-from tidemill.store.listing import RunsWanted, match_runs
-from tidemill.store.runs import read_published, read_ticks
+from tidemill.server.routes.jobs import Preview, States, Word
+from tidemill.server.server_state import Desk, TheDesk, caller_of
+from tidemill.store.jobs.pages import RunsWanted, match_runs
+from tidemill.store.runs.runs import read_published, read_ticks
 
 MOST_MATCHES = 10_000
 SHOWN_AT_ONCE = 500

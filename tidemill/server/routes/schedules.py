@@ -12,9 +12,9 @@ from litestar.params import FromPath
 from tidemill.core.codec import decode
 from tidemill.core.schedule import Schedule as Spec
 from tidemill.core.schedule import describe, preview
-from tidemill.server.desk import TheDesk, caller_of
-from tidemill.server.jobs import Enqueued
-from tidemill.store.schedules import list_schedules, run_now, set_paused
+from tidemill.server.resources.jobs import Enqueued
+from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.store.jobs.schedules import list_schedules, run_now, set_paused
 
 FORESEEN = 4
 

@@ -8,7 +8,7 @@ import msgspec
 from litestar import get
 from litestar.params import QueryParameter
 
-from tidemill.server.desk import TheDesk
+from tidemill.server.server_state import TheDesk
 from tidemill.store.search import Hit, search
 
 

@@ -9,10 +9,10 @@ from litestar import Request, Response, delete, get, post
 from litestar.datastructures import Cookie
 from litestar.params import JSONBody
 
-from tidemill.server.access import CALLER, OPEN, Caller, csrf_token
-from tidemill.server.desk import Desk, TheDesk
-from tidemill.server.gate import cookie_name
+from tidemill.server.middleware.authentication import CALLER, OPEN, Caller, csrf_token
+from tidemill.server.middleware.middleware import cookie_name
 from tidemill.server.problems import Refused
+from tidemill.server.server_state import Desk, TheDesk
 from tidemill.store.tokens import close_session, find_token, open_session
 from tidemill.version import VERSION
 

@@ -10,9 +10,9 @@ from litestar.params import FromPath, JSONBody
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.server.asking import LONGEST, ask_stream
-from tidemill.server.desk import TheDesk, caller_of
-from tidemill.store.streams import COUNT_KEPT, read_status, set_control
+from tidemill.server.live.live_requests import LONGEST, ask_stream
+from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.store.streams.streams import COUNT_KEPT, read_status, set_control
 
 
 class Stream(msgspec.Struct, frozen=True):

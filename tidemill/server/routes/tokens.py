@@ -11,7 +11,7 @@ from litestar.params import FromPath, JSONBody
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import NotFoundError
-from tidemill.server.desk import TheDesk, caller_of
+from tidemill.server.server_state import TheDesk, caller_of
 from tidemill.store.tokens import Scope, create_token, list_tokens, revoke_token
 
 

@@ -10,10 +10,10 @@ from litestar.params import FromPath, JSONBody
 
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import describe
-from tidemill.server.desk import TheDesk, caller_of
 from tidemill.server.routes.jobs import Enqueued
+from tidemill.server.server_state import TheDesk, caller_of
 from tidemill.store.audit import write_audit
-from tidemill.store.jobs import insert_jobs
+from tidemill.store.jobs.insert import insert_jobs
 
 
 class Trigger(msgspec.Struct, frozen=True):

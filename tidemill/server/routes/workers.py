@@ -11,9 +11,9 @@ from litestar.params import JSONBody, QueryParameter
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
-from tidemill.server.desk import TheDesk, caller_of
-from tidemill.server.reading import readable
-from tidemill.store.workers import Mode, list_workers, set_control
+from tidemill.server.resources.json_rows import readable
+from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.store.jobs.workers import Mode, list_workers, set_control
 
 
 class Worker(msgspec.Struct, frozen=True):

@@ -18,17 +18,17 @@ from litestar import Request, Response, delete, get, post, put
 from litestar.params import FromPath, HeaderParameter, JSONBody
 
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.dags import dryrun as dagrun
-from tidemill.dags import kinds as dagkinds
-from tidemill.dags.files import parse_dag
-from tidemill.pipelines.workflows import dryrun, kinds
+from tidemill.dags.definition import kinds as dagkinds
+from tidemill.dags.definition.files import parse_dag
+from tidemill.dags.view import dry_run as dagrun
+from tidemill.pipelines.workflows import dry_run, kinds
 from tidemill.pipelines.workflows.load import TriggerWorkflow, parse_workflow
 from tidemill.pipelines.workflows.rehearsal import Rehearsed, rehearse_trigger
-from tidemill.server.access import Caller
-from tidemill.server.desk import Desk, TheDesk, caller_of
+from tidemill.server.middleware.authentication import Caller
 from tidemill.server.problems import Problem, Refused
-from tidemill.server.workfolder import MOST_FILES, MOST_TEXT, Found, Held, WorkFolder, check_version
-from tidemill.server.worktexts import Checked, check, form_of, parse
+from tidemill.server.resources.workflow_files import MOST_FILES, MOST_TEXT, Found, Held, WorkFolder, check_version
+from tidemill.server.resources.workflow_text import Checked, check, form_of, parse
+from tidemill.server.server_state import Desk, TheDesk, caller_of
 from tidemill.store.audit import write_audit
 
 IfMatch = Annotated[str | None, HeaderParameter(name="If-Match", description="The version that was read.")]
@@ -127,7 +127,7 @@ class Tried(msgspec.Struct, frozen=True):
     entities: list[str] = []
     looked: bool = False
     """Whether files were looked at."""
-    stages: list[dryrun.StageRun] = []
+    stages: list[dry_run.StageRun] = []
     nodes: list[Rehearsed] = []
     plan: list[dagrun.Planned] = []
     notes: list[str] = []
@@ -224,12 +224,12 @@ async def try_text(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBod
     if checked.mode == "trigger":
         (workflow,) = parse_workflow(parsed, name).triggers
         return await asyncio.to_thread(_try_trigger, workflow, data.payload)
-    pipeline, _ = dryrun.read_pipeline(parsed, name)
+    pipeline, _ = dry_run.read_pipeline(parsed, name)
     looks = await asyncio.to_thread(_may_look, desk, caller_of(request), folder, data.path, pipeline.root)
     notes = [] if looks else [f"{pipeline.root} was not looked at: no saved file keeps its states there"]
     try:
         async with _one_dry_run, asyncio.timeout(LOOK_WITHIN):
-            found = await dryrun.dry_run(parsed, name, data.entity, database=desk.database if looks else None)
+            found = await dry_run.dry_run(parsed, name, data.entity, database=desk.database if looks else None)
     except TimeoutError as error:
         raise Refused(504, f"looking at all states of {pipeline.root} took longer than {LOOK_WITHIN:g} s") from error
     return Tried(
@@ -375,7 +375,7 @@ def _may_look(desk: Desk, caller: Caller, folder: WorkFolder, path: str, root: P
     with contextlib.suppress(TidemillError):  # What is saved may be broken: then it names no folder.
         parsed, _ = parse(folder.read(path).text, path)
         if form_of(parsed, path) in ("graph", "stages"):
-            known.append(dryrun.read_pipeline(parsed, PurePosixPath(path).stem)[0].root)
+            known.append(dry_run.read_pipeline(parsed, PurePosixPath(path).stem)[0].root)
     return any(root.resolve().is_relative_to(each.resolve()) for each in known)
 
 
@@ -389,7 +389,7 @@ def _try_trigger(workflow: TriggerWorkflow, payload: Any) -> Tried:
     return Tried("graph", "trigger", nodes=[_cut(each) for each in rehearse_trigger(workflow.graph, payload)])
 
 
-def _cut_stage(run: dryrun.StageRun) -> dryrun.StageRun:
+def _cut_stage(run: dry_run.StageRun) -> dry_run.StageRun:
     content = None if run.content is None else _short(run.content)
     return msgspec.structs.replace(run, nodes=[_cut(each) for each in run.nodes], content=content)
 

@@ -15,11 +15,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tidemill.core.errors import ConfigError
-from tidemill.server.access import Caller, require_scope
-from tidemill.server.desk import Desk
+from tidemill.server.middleware.authentication import Caller, require_scope
 from tidemill.server.problems import Refused, problem_of
-from tidemill.server.rpc.verbs import VERBS, Verb
-from tidemill.server.rpc.wire import SERVICES, message_class, service_name
+from tidemill.server.rpc.messages import SERVICES, message_class, service_name
+from tidemill.server.rpc.methods import VERBS, Verb
+from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings
 
 log = structlog.get_logger("tidemill.server")

@@ -25,7 +25,7 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.store.database import Database, Executor
-from tidemill.streams.message import Delivery
+from tidemill.streams.definition.message import Delivery
 
 
 class SourceError(TidemillError):

@@ -12,9 +12,9 @@ from collections.abc import Container, Sequence
 import msgspec
 
 from tidemill.store.database import Executor
-from tidemill.store.streams import Cursor, Span, move_cursor, own_cursor
-from tidemill.streams.message import Delivery
-from tidemill.streams.offsets import Offsets
+from tidemill.store.streams.streams import Cursor, Span, move_cursor, own_cursor
+from tidemill.streams.definition.message import Delivery
+from tidemill.streams.reducer.offsets import Offsets
 from tidemill.streams.sources.base import FencedError, Place
 
 

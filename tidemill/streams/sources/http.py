@@ -20,7 +20,7 @@ import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Executor
-from tidemill.streams.message import Delivery
+from tidemill.streams.definition.message import Delivery
 from tidemill.streams.sources.base import Pause, Place, Source
 from tidemill.streams.sources.cursor import Cursors
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidemill.store.database import Executor
-from tidemill.streams.message import Delivery
+from tidemill.streams.definition.message import Delivery
 from tidemill.streams.sources.base import Pause, Place, Source, SourceError
 from tidemill.streams.sources.cursor import Cursors
 

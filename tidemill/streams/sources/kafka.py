@@ -24,8 +24,8 @@ import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Executor
-from tidemill.streams.message import Delivery, size_of
-from tidemill.streams.offsets import Offsets
+from tidemill.streams.definition.message import Delivery, size_of
+from tidemill.streams.reducer.offsets import Offsets
 from tidemill.streams.sources.base import Place, Source, SourceError
 from tidemill.streams.sources.cursor import Cursors
 

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from tidemill.store.database import Executor, is_passing
-from tidemill.store.eventlog import (
+from tidemill.store.streams.event_log import (
     count_behind,
     finish_ranges,
     make_group,
@@ -24,7 +24,7 @@ from tidemill.store.eventlog import (
     renew_ranges,
     take_range,
 )
-from tidemill.streams.message import Delivery
+from tidemill.streams.definition.message import Delivery
 from tidemill.streams.sources.base import FencedError, Pause, Place, Source, headers_of
 
 log = structlog.get_logger("tidemill.streams")

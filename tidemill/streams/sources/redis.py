@@ -15,9 +15,9 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.ending import end
+from tidemill.engine.cancellation import end
 from tidemill.store.database import Executor
-from tidemill.streams.message import Delivery
+from tidemill.streams.definition.message import Delivery
 from tidemill.streams.sources.base import Place, Source, SourceError
 
 log = structlog.get_logger("tidemill.streams")

@@ -1,0 +1,33 @@
+"""`tidemill config`: every setting, its value, and where that came from."""
+
+from __future__ import annotations
+
+from tidemill.cli.connection_options import ANYWHERE, SERVER, Reach
+from tidemill.cli.render import out, print_json, table
+from tidemill.engine.settings import Found, find_settings, hide_password, settings_from
+
+
+def config(*, json: bool = False, place: Reach = ANYWHERE) -> None:
+    """Show every setting and where its value came from.
+
+    Parameters
+    ----------
+    json
+        Print one JSON document.
+    """
+    found = find_settings(place.given())
+    settings_from(found)
+    if place.server_url is not None:
+        found.append(Found("server", hide_password(place.server_url), "argument" if place.server else SERVER))
+    if json:
+        shown = [item.shown if item.name.endswith("_url") and item.value else item.value for item in found]
+        return print_json(
+            [
+                {"name": item.name, "value": value, "origin": item.origin}
+                for item, value in zip(found, shown, strict=True)
+            ]
+        )
+    made = table("setting", "value", "from", wide="value")
+    for item in found:
+        made.add_row(item.name, item.shown, item.origin, style="dim" if item.origin == "default" else None)
+    return out().print(made)

@@ -1,0 +1,160 @@
+"""`tidemill dag check` and `tidemill dag draw`: dags before they run, in files and in applications."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tidemill.app import App
+from tidemill.cli.connection_options import HERE, Place, opened
+from tidemill.cli.dags.watch import dag_kind, require_dag, restored
+from tidemill.cli.render import out as result
+from tidemill.cli.render import print_json
+from tidemill.cli.run.roles import application
+from tidemill.cli.runs.reported_run import run_number
+from tidemill.core.errors import ConfigError
+from tidemill.core.paths import Path as Steps
+from tidemill.core.paths import format_path
+from tidemill.dags.definition.files import load_dag, located, problems_in
+from tidemill.dags.definition.model import Dag, SubDag, TaskNode
+from tidemill.dags.errors import DagError
+from tidemill.dags.reducer.reducer import DagProgram
+from tidemill.dags.reducer.state import DagState
+from tidemill.dags.runner.runner import DagKind
+from tidemill.dags.view.drawing import draw_dag, draw_dag_svg
+from tidemill.store.runs.runs import load_run
+
+FILES = (".yaml", ".yml", ".json")
+
+
+def check(file: str, /, *, app: str | None = None, json: bool = False) -> int:
+    """Say everything that is wrong with a dag file, each with its line.
+
+    Parameters
+    ----------
+    file
+        A JSON or YAML file.
+    app
+        The application: its tasks must be those that the nodes name, and refs may be its own.
+    json
+        Print one JSON document.
+    """
+    known = application(app, HERE) if app else None
+    refs = known.seams.ref_resolver if known else None
+    problems = problems_in(file, refs=refs)
+    dag = None if problems else load_dag(file, refs=refs)
+    if dag is not None and known is not None:
+        problems = located(file, [DagError(place, told) for place, told in unknown_tasks(dag, known)])
+    if json:
+        told = [
+            {"file": each.file, "line": each.line, "place": each.place, "problem": each.problem} for each in problems
+        ]
+        print_json({"ok": not problems, "problems": told})
+    else:
+        for problem in problems:
+            sys.stderr.write(f"error: {problem}\n")
+        if dag is not None and not problems:
+            result().print(f"{file}: dag {dag.name} can work: {_nodes_of(dag)}")
+    return 1 if problems else 0
+
+
+def draw(
+    what: str | None = None,
+    /,
+    *,
+    app: str | None = None,
+    out: str = "-",
+    run: str | None = None,
+    place: Place = HERE,
+) -> None:
+    """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is.
+
+    Parameters
+    ----------
+    what
+        A JSON or YAML file, or the name of a dag that the application declares. Not needed with --run.
+    app
+        The application that declares it, or brings refs of its own: app.py.
+    out
+        Where to: nightly.svg, nightly.mmd, or - for Mermaid text on the terminal.
+    run
+        The run to draw, as `tidemill dag runs` shows it: r12.
+    """
+    if out != "-" and Path(out).suffix not in (".svg", ".mmd", ".md"):
+        raise ConfigError(f"--out {out}: the name of a picture ends in .svg or .mmd")
+    known = application(app, place) if app else None
+    refs = known.seams.ref_resolver if known else None
+    if run is None:
+        if what is None:
+            raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
+        dag, found = asyncio.run(find_dag(what, known)), None
+    else:
+        program, found = asyncio.run(_state_of(run_number(run), dag_kind(refs), place))
+        dag = program.dag
+        if what is not None and asyncio.run(find_dag(what, known)) != dag:
+            raise ConfigError(f"run {run} was started with another definition: leave out {what} to draw that")
+    svg = Path(out).suffix == ".svg"
+    text = (draw_dag_svg if svg else draw_dag)(dag, found, refs=refs)
+    if out == "-":
+        print(text)
+        return
+    try:
+        Path(out).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+
+
+def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
+    """The nodes whose task the application does not know, with their places."""
+    for index, node in enumerate(dag.nodes):
+        if isinstance(node, SubDag):
+            for place, told in unknown_tasks(node.dag, known):
+                yield ("nodes", index, "dag", *place), told
+        elif isinstance(node, TaskNode) and known.tasks.get(node.task) is None:
+            close = difflib.get_close_matches(node.task, list(known.tasks), 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            yield ("nodes", index, "task"), f"node {node.name!r}: app {known.name} knows no task {node.task!r}{hint}"
+
+
+async def find_dag(what: str, known: App | None) -> Dag:
+    """The dag that is meant: in a file, or by its name in an application."""
+    if is_file(what):
+        return load_dag(what, refs=None if known is None else known.seams.ref_resolver)
+    if known is None:
+        raise ConfigError(f"{what!r} is no file; to mean a dag of an application by its name, say --app app.py")
+    found = await known.runs.find_dag(what)
+    if found is None:
+        declared = ", ".join(known.runs.dags) or "none"
+        raise ConfigError(
+            f"there is no dag {what!r}, and no such file; app {known.name} declares with app.dag: {declared}"
+        )
+    return found
+
+
+async def _state_of(number: int, kind: DagKind, place: Place) -> tuple[DagProgram, DagState]:
+    async with opened(place.settings()) as database:
+        row, snapshot, ticks = await load_run(database, number)
+        require_dag(row)
+        return restored(kind, row, snapshot, ticks)
+
+
+def is_file(what: str) -> bool:
+    """Whether this means a file, and not a dag by its name."""
+    return what.endswith(FILES) or Path(what).is_file()
+
+
+def _problem_json(problem: DagError) -> dict[str, Any]:
+    place = format_path(problem.place)
+    return {"file": problem.file, "line": problem.line, "place": place, "problem": problem.problem}
+
+
+def _nodes_of(dag: Dag) -> str:
+    def count(each: Dag) -> int:
+        return sum(1 + (count(node.dag) if isinstance(node, SubDag) else 0) for node in each.nodes)
+
+    total = count(dag)
+    return "1 node" if total == 1 else f"{total:,} nodes"

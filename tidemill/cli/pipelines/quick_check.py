@@ -1,0 +1,85 @@
+"""`tidemill pipeline check app.py`, without loading what it does not need: for hooks, and for people who wait.
+
+Whatever is not plain is left to the command itself, which says what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import asyncpg
+
+from tidemill.core.errors import TidemillError
+from tidemill.pipelines.definition.load_target import is_workflow, load_target
+from tidemill.pipelines.definition.pipeline import Pipeline
+from tidemill.pipelines.stores.files import FileStates
+from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.quick_check import count_fresh, is_plain
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.states.summary import glance
+
+
+def check_quickly(arguments: Sequence[str]) -> int | None:
+    """The exit status, after saying how many states are fresh; None if the command itself must do it."""
+    if len(arguments) not in (1, 2) or is_workflow(arguments[0]):
+        return None
+    try:
+        target = load_target(arguments[0])
+        settings = _settings(target.app)
+        chosen = target.choose(arguments[1] if len(arguments) == 2 else None)
+        return asyncio.run(_check(settings, chosen))
+    except asyncpg.PostgresError:
+        return None  # no schema yet, say
+    except TidemillError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return 1
+
+
+def _settings(app: object) -> DatabaseSettings:
+    if app is not None:
+        return app.settings.database()  # pyright: ignore[reportAttributeAccessIssue]
+    names = {name.removeprefix("TIDEMILL_").lower() for name in os.environ if name.startswith("TIDEMILL_")}
+    if names <= {"database_url", "directory"} and not _has_project():
+        given = {name: os.environ[f"TIDEMILL_{name.upper()}"] for name in names}
+        return DatabaseSettings(url=given.get("database_url"), directory=given.get("directory") or ".tidemill")
+    from tidemill.engine.settings import load_settings  # knows all the ways to say it, and is slow to load
+
+    return load_settings().database()
+
+
+def _has_project() -> bool:
+    here = Path.cwd()
+    return any((folder / "pyproject.toml").exists() for folder in (here, *here.parents))
+
+
+async def _check(settings: DatabaseSettings, pipelines: Sequence[Pipeline]) -> int:
+    left = 0
+    async with Database(settings, application="tidemill check") as database:
+        for pipeline in pipelines:
+            lookout = Lookout(database, pipeline)
+            fresh = await _glance(lookout)
+            amiss = 0
+            if fresh is None:
+                await lookout.look_around()
+                await lookout.settle()
+                plan = lookout.plan()
+                fresh, amiss = sum(plan.fresh.values()), len(plan.steps)
+            left += amiss
+            sys.stdout.write(f"{pipeline.name}: {fresh:,} fresh, {amiss:,} not\n")
+    return 1 if left else 0
+
+
+async def _glance(lookout: Lookout) -> int | None:
+    """How many states there are, if it can be told at a glance that all of them are fresh."""
+    if not isinstance(lookout.states, FileStates) or not is_plain(lookout.order):
+        return None
+    knowing = asyncio.ensure_future(glance(lookout.database, lookout.pipeline.name))
+    try:
+        survey = await lookout.states.survey(lookout.patterns)
+    finally:
+        files, states = await knowing
+    return count_fresh(lookout.order, survey, files, states)

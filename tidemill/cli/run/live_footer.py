@@ -1,0 +1,177 @@
+"""The live foot of `tidemill up`: log lines scroll above it, queues and running jobs are shown in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.app import App
+from tidemill.cli.render import cut, short
+from tidemill.core.errors import TidemillError
+from tidemill.store.database import Database
+from tidemill.store.jobs.read import count_queues, running_with_progress
+from tidemill.store.migrate import wait_for_schema
+from tidemill.version import VERSION
+
+EVERY = 0.5
+COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
+MOST_QUEUES, MOST_BARS = 12, 6
+SERVING = "serving "  # what the server says once it answers, and where
+ROLE_STYLES = {"orchestrator": "blue", "scheduler": "magenta", "up": "yellow"}
+
+Row = Mapping[str, Any]
+
+
+class Footer:
+    """Owns the terminal while `up` runs. `print_line` puts a child's line above the foot."""
+
+    def __init__(self, app: App, database: Database, queues: Sequence[str], *, wide: int) -> None:
+        self._console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+        self._database = database
+        self._wide = wide
+        self._title = f"tidemill {VERSION} · {app.name} · {database.where}"
+        self._status = "starting"
+        self._console_at = ""
+        self._hint = hint(app)
+        self._queues = {name: empty_queue(name) for name in queues}
+        self._rows: Sequence[Row] = []
+        self._jobs: Sequence[Row] = []
+        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stderr=False)
+
+    def __enter__(self) -> Footer:
+        self._live.start()
+        self._redraw()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            self._live.stop()
+
+    def say(self, status: str) -> None:
+        """Tell what is going on as a whole."""
+        self._status = status
+        self._redraw()
+
+    def print_line(self, name: str, line: str) -> None:
+        """A line that a child printed."""
+        if name == "server" and line.startswith(SERVING):
+            self._console_at = f"console at {line.removeprefix(SERVING).strip()} · "
+        label = (f"{name:<{self._wide}} │ ", ROLE_STYLES.get(name, "green"))
+        with contextlib.suppress(OSError):  # A terminal that was closed must not keep us from stopping well.
+            self._console.print(Text.assemble(label, Text.from_ansi(line)), soft_wrap=True)
+
+    async def follow(self) -> None:
+        """Keep the foot true until cancelled."""
+        await wait_for_schema(self._database)
+        if self._status == "starting":
+            self._status = "Ctrl-C ends it"
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                self._rows = [dict(row) for row in await count_queues(self._database, within=60.0)]
+                self._jobs = [dict(row) for row in await running_with_progress(self._database, limit=MOST_BARS)]
+            except TidemillError as error:
+                self._status = cut(str(error))
+            self._redraw()
+            await asyncio.sleep(max(EVERY, (loop.time() - began) * COST_RATIO))
+
+    def _redraw(self) -> None:
+        found = {row["queue"]: row for row in self._rows}
+        rows = list({**self._queues, **found}.values())
+        with contextlib.suppress(OSError):
+            status = f"{self._console_at}{self._status}"
+            self._live.update(foot(self._title, status, rows, self._jobs, self._hint), refresh=True)
+
+
+class OwnLines(io.TextIOBase):
+    """A file whose lines go above the foot as our own."""
+
+    def __init__(self, footer: Footer) -> None:
+        self._footer = footer
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            self._footer.print_line("up", line)
+        return len(text)
+
+
+def foot(title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], idle: str) -> RenderableType:
+    """The foot as a picture of these rows."""
+    parts: list[RenderableType] = [Rule(Text(title, style="bold"), style="dim"), queue_table(queues)]
+    if jobs:
+        parts.append(progress_table(jobs))
+    elif not any(row["ready"] + row["delayed"] + row["running"] + row["succeeded"] for row in queues):
+        parts.append(Text(idle, style="dim", no_wrap=True, overflow="ellipsis"))
+    parts.append(Text(status, style="dim", no_wrap=True, overflow="ellipsis"))
+    return Group(*parts)
+
+
+def queue_table(queues: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("queue", no_wrap=True, max_width=30)
+    for name in ("waiting", "delayed", "held", "running", "done/min", "failed/min", "oldest", "workers"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in queues[:MOST_QUEUES]:
+        table.add_row(
+            row["queue"],
+            _number(row["ready"], "bold"),
+            _number(row["delayed"]),
+            _number(row["held"], "yellow"),
+            _number(row["running"], "cyan"),
+            _number(row["succeeded"], "green"),
+            _number(row["unsuccessful"], "bold red"),
+            Text("" if row["oldest"] is None else short(row["oldest"])),
+            _number(row["workers"]) if row["workers"] else Text("none", style="yellow"),
+        )
+    if len(queues) > MOST_QUEUES:
+        table.add_row(Text(f"and {len(queues) - MOST_QUEUES} more", style="dim"))
+    return table
+
+
+def progress_table(jobs: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1, 0, 0))
+    table.add_column(justify="right", style="dim", no_wrap=True)
+    table.add_column(no_wrap=True, max_width=24)
+    table.add_column(width=24)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for job in jobs:
+        bar = ProgressBar(total=1.0, completed=job["progress"], width=24)
+        story = Text(f"{short(job['running_for'])}  {cut(job['note'], 60)}", style="dim")
+        table.add_row(f"#{job['id']}", job["task"], bar, f"{job['progress']:.0%}", story)
+    return table
+
+
+def empty_queue(name: str) -> Row:
+    """A queue of which nothing is known yet."""
+    counts = dict.fromkeys(("ready", "delayed", "held", "running", "succeeded", "unsuccessful", "workers"), 0)
+    return {"queue": name, **counts, "oldest": None}
+
+
+def hint(app: App) -> str:
+    """What to try first: how to enqueue the first task."""
+    name = next(iter(app.tasks), None)
+    if name is None:
+        return ""
+    arguments = ", ".join(f'"{each}": ...' for each in app.tasks[name].signature.names)
+    place = os.path.relpath(app.source) if app.source else "app.py"
+    return f"nothing to do yet: tidemill enqueue {place} {name} '{{{arguments}}}'"
+
+
+def _number(value: int, style: str = "") -> Text:
+    return Text(f"{value:,}", style=style) if value else Text("·", style="dim")

@@ -1,0 +1,317 @@
+"""One role in one process: `tidemill orchestrator`, `tidemill scheduler`, `tidemill worker`.
+
+SIGTERM or Ctrl-C lets the role end in its own time, a second one makes it end at once. Exit status: 0 when it
+was stopped, 70 when a worker was fenced off, 75 and 76 when a watchdog ended it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import structlog
+from cyclopts import Parameter
+
+from tidemill.app import App
+from tidemill.cli.connection_options import HERE, Place, open_soon, require_database
+from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
+from tidemill.engine.lease import EXIT_FENCED
+from tidemill.engine.load_app import load_app
+from tidemill.engine.logs import configure_logs
+from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.settings import Settings
+from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, obey_supervisor
+from tidemill.engine.telemetry.endpoint import serving_metrics
+from tidemill.engine.telemetry.sampler import sampling
+from tidemill.engine.telemetry.tracing import configure_tracing
+from tidemill.store.database import Database
+from tidemill.store.jobs.workers import expire_lease
+
+try:
+    from uvloop import run as run_loop
+except ImportError:
+    from asyncio import run as run_loop
+
+log = structlog.get_logger("tidemill.cli")
+
+STOP_PATIENCE = 5.0  # for what a role does last, unless it has jobs to wait for
+LAST_CALL = 10.0  # after a second signal
+STRAGGLERS = 0.5  # for threads to end, before the process ends without them
+
+
+class Role(Protocol):
+    """What all roles have in common."""
+
+    def stop(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+    async def wait_ready(self) -> None: ...
+
+
+class Part(NamedTuple):
+    """A role, ready to be played; `patience` is how long it may take to stop, None for as long as it needs."""
+
+    role: Role
+    database: Database
+    settings: Settings
+    patience: float | None = STOP_PATIENCE
+
+
+def orchestrator(app: str | None = None, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+    """Migrate the schema, then keep the tables in order: lapsed leases, dead workers, retention.
+
+    Parameters
+    ----------
+    app
+        The application whose settings to use: app.py, app.py:name or package.module.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
+    """
+
+    def cast() -> Part:
+        known = application(app, place, metrics=metrics) if app else None
+        settings = known.settings if known else place.settings(metrics=metrics)
+        database = Database(settings.database(), application="tidemill orchestrator")
+        chains = known.chains if known else ()
+        return Part(Orchestrator(database, settings.orchestrator(), chains=chains), database, settings)
+
+    return play(cast)
+
+
+def scheduler(app: str | None = None, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+    """Enqueue the jobs of schedules when they are due.
+
+    Parameters
+    ----------
+    app
+        The application whose schedules to declare first: app.py, app.py:name or package.module.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
+    """
+
+    def cast() -> Part:
+        known = application(app, place, metrics=metrics) if app else None
+        settings = known.settings if known else place.settings(metrics=metrics)
+        require_database(settings)
+        database = Database(settings.database(), application="tidemill scheduler")
+        declared = known.declared_schedules() if known else []
+        return Part(Scheduler(database, known.name if known else None, declared), database, settings)
+
+    return play(cast)
+
+
+def worker(
+    app: str,
+    /,
+    *,
+    queue: list[str] | None = None,
+    concurrency: int | None = None,
+    supervise: Annotated[bool, Parameter(negative="--no-supervise")] = True,
+    metrics: str | None = None,
+    place: Place = HERE,
+) -> int:
+    """Run the jobs of an application.
+
+    Parameters
+    ----------
+    app
+        The application: app.py, app.py:name or package.module.
+    queue
+        A queue to serve; say it again for more. All that the tasks name, if not given.
+    concurrency
+        How many jobs to run at once.
+    supervise
+        Start the worker again when a watchdog has ended it.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
+    """
+
+    def cast() -> Part:
+        known = application(app, place, metrics=metrics)
+        require_database(known.settings)
+        database = known.database(application=f"tidemill worker {known.name}")
+        made = known.worker(served_queues(known, queue, concurrency), concurrency=concurrency, database=database)
+        return Part(made, database, known.settings, patience=None)
+
+    if not supervise:
+        return play(cast)
+    part = cast()
+    configure_logs(part.settings.log_level, part.settings.log_format)
+    spec = ChildSpec("worker", worker_command(app, queue, concurrency, place))
+    return asyncio.run(_supervise(part, spec))
+
+
+def keeper(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+    """Own and drive the durable runs of an application's workflows, and runs of dags.
+
+    Parameters
+    ----------
+    app
+        The application: app.py, app.py:name or package.module.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
+    """
+
+    def cast() -> Part:
+        known = application(app, place, metrics=metrics)
+        require_database(known.settings)
+        database = known.database(application=f"tidemill keeper {known.name}")
+        return Part(known.keeper(database=database), database, known.settings)
+
+    return play(cast)
+
+
+def application(target: str, place: Place, **settings: Any) -> App:
+    """The application that a command names, with the command's options on top of its own settings."""
+    known: App = load_app(target)
+    known.configure(**place.arguments(), **settings)
+    return known
+
+
+def served_queues(known: App, queues: list[str] | None, concurrency: int | None) -> tuple[str, ...]:
+    """The queues that a worker would serve, after checking that it could be made."""
+    wanted = tuple(queues or known.served_queues())
+    if not wanted:
+        raise ConfigError(f"{known.source} declares no task: put @app.task above a function")
+    return known.settings.worker(wanted, concurrency).validate().queues
+
+
+def worker_command(app: str, queues: list[str] | None, concurrency: int | None, place: Place) -> tuple[str, ...]:
+    """How to start a bare worker."""
+    options = [f"--queue={queue}" for queue in queues or ()]
+    if concurrency is not None:
+        options.append(f"--concurrency={concurrency}")
+    return role_command("worker", app, "--no-supervise", *options, *place.options())
+
+
+def role_command(*arguments: str) -> tuple[str, ...]:
+    """How to run a command in a process of its own."""
+    return (sys.executable, "-m", "tidemill.cli.main", *arguments)
+
+
+def play(cast: Callable[[], Part]) -> int:
+    """A role's whole life, alone or as a supervisor's child; returns the exit status."""
+    supervised = obey_supervisor()
+    status = 0
+    end_tracing: Callable[[], None] | None = None
+    try:
+        part = cast()
+        if supervised is not None and supervised.piped:
+            sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
+            form = "human" if part.settings.log_format == "auto" else part.settings.log_format
+            configure_logs(part.settings.log_level, form, colours=True)
+        else:
+            configure_logs(part.settings.log_level, part.settings.log_format)
+        end_tracing = configure_tracing(type(part.role).__name__.lower())
+        run_loop(_play(part, patient=supervised is not None))
+    except LeaseLostError as error:
+        sys.stderr.write(f"error: {error}\n")
+        status = EXIT_FENCED
+    except ConfigError as error:
+        if supervised is None:
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        status = EXIT_MISCONFIGURED
+    finally:
+        if end_tracing is not None:
+            end_tracing()
+    leave_without_stragglers(status)
+    return status
+
+
+def hear_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` on each SIGTERM, Ctrl-C and hang-up, where those are not ignored."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stop)
+
+
+def leave_without_stragglers(status: int) -> None:
+    """End the process now if threads of abandoned jobs would keep it from ending."""
+    give_up = time.monotonic() + STRAGGLERS
+    for thread in threading.enumerate():
+        if thread is threading.current_thread() or thread.daemon:
+            continue
+        thread.join(max(0.0, give_up - time.monotonic()))
+        if thread.is_alive():
+            _end_now(status)
+
+
+async def _play(part: Part, *, patient: bool) -> None:
+    """Run a role until a signal stops it."""
+    loop = asyncio.get_running_loop()
+    role = part.role
+    life = asyncio.ensure_future(_live(part, patient=patient))
+    ready = asyncio.ensure_future(role.wait_ready())
+    signals = 0
+
+    def on_signal() -> None:
+        nonlocal signals
+        signals += 1
+        role.stop()
+        if not ready.done():
+            life.cancel()  # It waits for a database or a schema: there is nothing to finish.
+        elif signals == 2:
+            loop.call_later(LAST_CALL, _end_now, 1)
+        elif part.patience is not None:
+            loop.call_later(part.patience, life.cancel)
+
+    hear_signals(on_signal)
+    try:
+        await life
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+    finally:
+        ready.cancel()
+        await part.database.close()
+
+
+async def _live(part: Part, *, patient: bool) -> None:
+    if not patient:
+        await open_soon(part.database)
+    async with (
+        serving_metrics(part.database, None if patient else part.settings.metrics),
+        sampling(part.database, every=part.settings.sample_every, when=part.role.wait_ready),
+    ):
+        await part.role.run()
+
+
+def announcer(database: Database) -> Callable[[int], Awaitable[None]]:
+    """Tells the database of a child's death, so that its jobs need not wait for its lease to lapse."""
+
+    async def announce(pid: int) -> None:
+        try:
+            await expire_lease(database, socket.gethostname(), pid)
+        except StoreError as error:
+            log.warning("a death could not be announced: the lease will lapse by itself", pid=pid, error=str(error))
+
+    return announce
+
+
+async def _supervise(part: Part, spec: ChildSpec) -> int:
+    """A worker's parent: holds the embedded server, so that the worker's end is not the database's."""
+    try:
+        await open_soon(part.database)
+        supervisor = Supervisor([spec], grace=part.settings.grace, on_death=announcer(part.database))
+        hear_signals(supervisor.stop)
+        async with serving_metrics(part.database, part.settings.metrics):
+            return await supervisor.run()
+    finally:
+        await part.database.close()
+
+
+def _end_now(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

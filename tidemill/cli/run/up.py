@@ -1,0 +1,150 @@
+"""`tidemill up`: database, orchestrator, workers, scheduler and server as one process tree, with live output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from tidemill.app import App
+from tidemill.cli.connection_options import HERE, Place, open_soon
+from tidemill.cli.run.live_footer import Footer, OwnLines
+from tidemill.cli.run.roles import announcer, application, hear_signals, role_command, served_queues, worker_command
+from tidemill.core.errors import ConfigError
+from tidemill.engine.logs import configure_logs
+from tidemill.engine.supervisor import ChildSpec, Supervisor
+from tidemill.engine.telemetry.endpoint import serving_metrics
+from tidemill.server.settings import ServerSettings
+from tidemill.store.database import Database
+
+
+def up(
+    app: str,
+    /,
+    *,
+    queue: list[str] | None = None,
+    concurrency: int | None = None,
+    workers: int = 1,
+    server: Annotated[bool, Parameter(negative="--no-server")] = True,
+    port: int | None = None,
+    read_only: bool = False,
+    grpc: str | None = None,
+    metrics: str | None = None,
+    place: Place = HERE,
+) -> int:
+    """Start everything: database, orchestrator, workers, scheduler, server. Ctrl-C ends it.
+
+    Parameters
+    ----------
+    app
+        The application: app.py, app.py:name or package.module.
+    queue
+        A queue to serve; say it again for more. All that the tasks name, if not given.
+    concurrency
+        How many jobs each worker runs at once.
+    workers
+        How many worker processes to run.
+    server
+        Serve the HTTP API to this machine; where is printed. For other machines, see `tidemill server`.
+    port
+        Where; any that is free, if not given and the usual one is taken.
+    read_only
+        Let nobody change anything through the server.
+    grpc
+        Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
+    """
+    if workers < 1:
+        raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
+    if grpc is not None and not server:
+        raise ConfigError("--grpc is served by the server: leave out --no-server")
+    if not ServerSettings(grpc=grpc).is_local:
+        raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
+    known = application(app, place, metrics=metrics)
+    shapes = (known.runs.declares_any, known.pipelines.declared, known.streams.declared, known.monitors)
+    idle = not known.tasks and any(shapes) and known.settings.workflow_folder is None
+    queues = () if idle else served_queues(known, queue, concurrency)
+    children = tree(known, app, queue, concurrency, workers if queues else 0, place)
+    if server:
+        options = _served(port, read_only, grpc)
+        children.append(ChildSpec("server", role_command("server", app, *options, *place.options())))
+    return asyncio.run(_run(known, children, queues))
+
+
+def tree(
+    known: App, app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: Place
+) -> list[ChildSpec]:
+    """The children to keep running."""
+    names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]
+    command = worker_command(app, queue, concurrency, place)
+    alone = [name for name, some in (("pipeline", known.pipelines.are_kept), ("monitor", known.monitors)) if some]
+    return [
+        ChildSpec("orchestrator", role_command("orchestrator", app, *place.options())),
+        *(ChildSpec(name, command) for name in names),
+        ChildSpec("keeper", role_command("keeper", app, *place.options())),
+        ChildSpec("scheduler", role_command("scheduler", app, *place.options())),
+        *(ChildSpec(name, role_command(name, "run", app, *place.options())) for name in alone),
+        *(
+            ChildSpec(
+                f"stream-{stream.name}",
+                role_command("stream", "run", app, stream.name, "--no-supervise", *place.options()),
+                grace=max(known.settings.grace, stream.drain),
+            )
+            for stream in known.streams.declared.values()
+        ),
+    ]
+
+
+def _served(port: int | None, read_only: bool, grpc: str | None) -> list[str]:
+    options = ["--or-any-port"] if port is None else [f"--port={port}"]
+    if read_only:
+        options.append("--read-only")
+    if grpc is not None:
+        options.append(f"--grpc={grpc}")
+    return options
+
+
+async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
+    database = known.database(application="tidemill up")
+    try:
+        # Here and not in a child, so that the end of a child is not the end of the embedded server.
+        await open_soon(database)
+        if sys.stdout.isatty() and sys.stderr.isatty():
+            return await _run_on_terminal(known, database, specs, queues)
+        configure_logs(known.settings.log_level, known.settings.log_format)
+        supervisor = Supervisor(specs, grace=known.settings.grace, on_death=announcer(database))
+        hear_signals(supervisor.stop)
+        async with serving_metrics(database, known.settings.metrics):
+            return await supervisor.run()
+    finally:
+        await database.close()
+
+
+async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
+    wide = max(len(spec.name) for spec in specs)
+    with Footer(known, database, queues, wide=wide) as footer, contextlib.redirect_stderr(OwnLines(footer)):
+        configure_logs(known.settings.log_level, "human", colours=True)
+        supervisor = Supervisor(
+            specs, grace=known.settings.grace, on_line=footer.print_line, on_death=announcer(database)
+        )
+
+        def stop() -> None:
+            footer.say(
+                "stopping at once"
+                if supervisor.stopping
+                else f"stopping: running jobs have {known.settings.grace:g}s to finish; Ctrl-C again gives them back"
+            )
+            supervisor.stop()
+
+        hear_signals(stop)
+        showing = asyncio.create_task(footer.follow())
+        try:
+            async with serving_metrics(database, known.settings.metrics):
+                return await supervisor.run()
+        finally:
+            showing.cancel()
+            await asyncio.wait([showing])

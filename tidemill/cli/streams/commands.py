@@ -1,0 +1,200 @@
+"""`tidemill stream`: run streams, look at them, change them while they run, and bring dead letters back."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.live import Live
+
+from tidemill.cli.connection_options import ANYWHERE, HERE, Place, Reach, open_soon, require_database, with_database
+from tidemill.cli.render import out, print_json
+from tidemill.cli.run.roles import Part, application, hear_signals, play, role_command
+from tidemill.cli.streams import control
+from tidemill.cli.streams.dead_letters import dead_letters, replay
+from tidemill.cli.streams.status import EVERY, look, look_there
+from tidemill.cli.streams.view import picture
+from tidemill.core.errors import ConfigError
+from tidemill.engine.logs import configure_logs
+from tidemill.engine.settings import Settings
+from tidemill.engine.supervisor import ChildSpec, Supervisor
+from tidemill.engine.telemetry.endpoint import serving_metrics
+from tidemill.store.database import Database
+from tidemill.store.migrate import migrate
+from tidemill.store.streams.event_log import Entry, append
+from tidemill.streams.definition.config import is_config, read_config
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.runner.dispatcher import Dispatcher
+
+commands = App(name="stream", help="Run streams; look at them, change them, replay dead letters.")
+for command in control.COMMANDS:
+    commands.command(command)
+commands.command(dead_letters)
+commands.command(replay)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a command names: the streams of an application, or of a configuration file."""
+
+    path: str
+    settings: Settings
+    streams: dict[str, Stream]
+    is_config: bool
+
+    def only(self, name: str | None) -> list[Stream]:
+        if not self.streams:
+            raise ConfigError(f"{self.path} declares no stream: add app.stream(Stream(...))")
+        if name is None:
+            return list(self.streams.values())
+        if name not in self.streams:
+            raise ConfigError(f"{self.path} declares no stream {name!r}; it declares {', '.join(self.streams)}")
+        return [self.streams[name]]
+
+    def one(self, name: str | None) -> Stream:
+        found = self.only(name)
+        if len(found) > 1:
+            raise ConfigError(f"{self.path} declares several streams: say which one, of {', '.join(self.streams)}")
+        return found[0]
+
+
+@commands.command
+def run(
+    target: str,
+    stream: str | None = None,
+    /,
+    *,
+    supervise: Annotated[bool, Parameter(negative="--no-supervise")] = True,
+    metrics: str | None = None,
+    place: Place = HERE,
+) -> int:
+    """Take messages and run them through their plans until stopped.
+
+    Parameters
+    ----------
+    target
+        Where streams are declared: app.py, package.module, or a file in YAML or TOML.
+    stream
+        Only this one; all of them, if not given.
+    supervise
+        Start a dispatcher again when it has died.
+    metrics
+        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
+    """
+    if not supervise:
+
+        def cast() -> Part:
+            known = _load(target, place, metrics)
+            wanted = known.one(stream)
+            database = Database(known.settings.database(), application=f"tidemill stream {wanted.name}")
+            return Part(Dispatcher(wanted, database, target=target), database, known.settings, patience=None)
+
+        return play(cast)
+    known = _load(target, place, metrics)
+    wanted = known.only(stream)
+    if not known.is_config:
+        require_database(known.settings)
+    specs = [
+        ChildSpec(
+            "stream" if len(wanted) == 1 else f"stream-{each.name}",
+            role_command("stream", "run", target, each.name, "--no-supervise", *place.options()),
+        )
+        for each in wanted
+    ]
+    configure_logs(known.settings.log_level, known.settings.log_format)
+    return asyncio.run(_supervise(known, specs, grace=max(each.drain for each in wanted)))
+
+
+@commands.command
+def status(stream: str | None = None, /, *, watch: bool = False, json: bool = False, place: Reach = ANYWHERE) -> None:
+    """Show sources and plans: rate, lag, in flight, retries, dead letters, latency.
+
+    Parameters
+    ----------
+    stream
+        Only this one.
+    watch
+        Keep showing it; Ctrl-C leaves.
+    json
+        Print one JSON document.
+    """
+    if watch and not json:
+        if not sys.stdout.isatty():
+            raise ConfigError("--watch needs a terminal to draw on: leave it out here")
+        return place.ask(
+            lambda database: _watch(lambda: look(database, stream)),
+            lambda server: asyncio.run(_watch(lambda: asyncio.to_thread(look_there, server, stream))),
+        )
+    found = place.ask(lambda database: look(database, stream), lambda server: look_there(server, stream))
+    if json:
+        return print_json(found)
+    if not found["dispatchers"]:
+        return out().print("no stream is running: start one with `tidemill stream run app.py`", style="dim")
+    return out().print(picture(found))
+
+
+@commands.command
+def publish(topic: str, payload: list[str] | None = None, /, *, key: str | None = None, place: Place = HERE) -> None:
+    """Append messages to a topic of the PostgreSQL log; without any given, one per line of the standard input.
+
+    Parameters
+    ----------
+    topic
+        The topic.
+    payload
+        The messages, as they are.
+    key
+        The key of them all.
+    """
+    lines = payload if payload else [line.rstrip("\n") for line in sys.stdin if line.strip()]
+
+    async def put(database: Database) -> None:
+        async with database.transaction(patience=30.0) as connection:
+            await append(connection, database.schema, [Entry(topic, line.encode(), key) for line in lines])
+
+    with_database(place, put)
+    out().print(f"{len(lines)} messages are in {topic}")
+
+
+# -- inner parts ----------------------------------------------------------------------------------
+
+
+async def _watch(look: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+    console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
+    leaving = asyncio.Event()
+    hear_signals(leaving.set)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while not leaving.is_set():
+            live.update(picture(await look()), refresh=True)
+            try:
+                async with asyncio.timeout(EVERY):
+                    await leaving.wait()
+            except TimeoutError:
+                continue
+
+
+def _load(target: str, place: Place, metrics: str | None) -> Target:
+    if is_config(target):
+        streams = {stream.name: stream for stream in read_config(target)}
+        return Target(target, place.settings(metrics=metrics), streams, True)
+    known = application(target, place, metrics=metrics)
+    return Target(target, known.settings, known.streams.declared, False)
+
+
+async def _supervise(known: Target, specs: list[ChildSpec], *, grace: float) -> int:
+    """The dispatchers' parent: holds the embedded server, and starts again whoever dies."""
+    database = Database(known.settings.database(), application="tidemill stream")
+    try:
+        await open_soon(database)
+        if known.is_config:
+            await migrate(database)
+        supervisor = Supervisor(specs, grace=grace)
+        hear_signals(supervisor.stop)
+        async with serving_metrics(database, known.settings.metrics):
+            return await supervisor.run()
+    finally:
+        await database.close()

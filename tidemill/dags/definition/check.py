@@ -1,0 +1,316 @@
+"""Whether a dag can work: names, deps, cycles, refs, schemas. All that is wrong, each with its place."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import ChainMap
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tidemill.core import retry
+from tidemill.core.conditions import Condition
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import PRIORITIES, check_name
+from tidemill.core.paths import Path, RefError, format_path
+from tidemill.core.refs import ITEM, RefResolver, Refs, Source
+from tidemill.core.template import Template
+from tidemill.dags.definition.model import RUN, UNSET, Dag, InputNode, Node, SubDag, TaskNode
+from tidemill.dags.definition.schema import Schema, SchemaProblem
+from tidemill.dags.errors import DagError
+
+INDEX = "index"
+RESERVED = frozenset({RUN, ITEM, INDEX})
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}", re.ASCII)
+_RESERVED = dict.fromkeys(RESERVED)
+_LENIENT = Refs(strict=False)
+
+
+def check_dag(dag: Dag, refs: RefResolver | None = None) -> None:
+    """Raise a `DagError` at the first thing that cannot work.
+
+    Without `refs`, the refs of a host's own language pass: it is looked at when the resolver is known.
+    """
+    for error in find_problems(dag.name, dag.nodes, dag.result, refs):
+        raise error.within(dag=dag.name) from error.__cause__
+
+
+def find_problems(name: str, nodes: Sequence[Node], result: Any, refs: RefResolver | None = None) -> Iterator[DagError]:
+    """Everything that cannot work in a dag of these nodes. What depends on names being right waits until they are."""
+    refs = refs or _LENIENT
+    try:
+        check_name("dag", name)
+    except (ConfigError, AttributeError, TypeError) as error:
+        yield _because(DagError(("name",), str(error)), error)
+    if not nodes:
+        yield DagError(("nodes",), "a dag needs at least one node")
+        return
+    names = yield from _find_names(nodes)
+    if names is None:
+        return
+    deps: dict[str, tuple[str, ...]] = {}
+    sources: list[list[Source]] = []
+    sound = len(names) == len(nodes)
+    for index, node in enumerate(nodes):
+        found: list[Source] = []
+        for error in _node_problems(node, names, refs, found):
+            sound = False
+            yield error.within("nodes", index)
+        sources.append(found)
+        deps[node.name] = deps_of(node, found)
+    if sound:
+        order = yield from _in_order(deps, names)
+        if order is not None:
+            yield from _unsure_reads(nodes, names, deps, order, sources)
+    yield from _result_problems(result, refs, names)
+
+
+def _node_problems(node: Node, names: dict[str, int], refs: RefResolver, sources: list[Source]) -> Iterator[DagError]:
+    yield from _field_problems(node)
+    try:
+        for source in reads(node, refs, names):
+            sources.append(source)  # Those before a wrong one are looked at all the same.
+    except RefError as error:
+        yield _because(DagError(error.place, f"node {node.name!r}: {error.problem}"), error)
+    yield from _dep_problems(node, names)
+    yield from _name_problems(node, sources, names)
+    if isinstance(node, SubDag) and refs is not _LENIENT:  # Else it was checked when it was made.
+        for error in find_problems(node.dag.name, node.dag.nodes, node.dag.result, refs):
+            yield error.within("dag")
+
+
+def _because(told: DagError, cause: BaseException) -> DagError:
+    told.__cause__ = cause
+    return told
+
+
+def reads(node: Node, refs: RefResolver, names: Mapping[str, Any]) -> Iterator[Source]:
+    """All paths that a node reads, with the place in the node where it does."""
+    if node.skip_if is not None:
+        if isinstance(node.skip_if, str):
+            for name in sorted(condition_of(node.skip_if, names).names):
+                yield Source((name,), ("skip_if",))
+        else:
+            yield from refs.sources(node.skip_if, ("skip_if",))
+    if isinstance(node, InputNode):
+        for path in Template(node.prompt, ("prompt",)).sources:
+            yield Source(path, ("prompt",))
+        return
+    if isinstance(node, TaskNode) and node.map is not None:
+        yield from refs.sources(node.map, ("map",))
+    yield from refs.sources(node.args, ("args",))
+
+
+def condition_of(text: str, names: Mapping[str, Any]) -> Condition:
+    """A `skip_if` in CEL, which may use the names of these nodes and the reserved ones."""
+    return Condition(text, ChainMap(names, _RESERVED), ("skip_if",))  # pyright: ignore[reportArgumentType]
+
+
+def deps_of(node: Node, sources: Iterable[Source]) -> tuple[str, ...]:
+    """What a node depends on: its deps, or else the nodes that its refs read."""
+    if node.deps is not None:
+        return node.deps
+    return tuple(dict.fromkeys(str(source.path[0]) for source in sources if source.path[0] not in RESERVED))
+
+
+# -- names and fields -----------------------------------------------------------------------------
+
+
+def _find_names(nodes: Sequence[Node]) -> Generator[DagError, None, dict[str, int] | None]:
+    """The place of each name; None if there is something that is no node at all."""
+    names: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        place: Path = ("nodes", index)
+        if not isinstance(node, Node):
+            yield DagError(place, f"{node!r} is not a node; make one with node(), input_node() or sub_dag()")
+            return None
+        if not isinstance(node.name, str) or not _NAME.fullmatch(node.name):
+            yield DagError(
+                (*place, "name"),
+                f"{node.name!r} is not a name for a node: use letters, digits, _ and -, and begin with a letter",
+            )
+            if not isinstance(node.name, str):
+                return None
+        elif node.name in RESERVED:
+            yield DagError((*place, "name"), f"{node.name!r} means something else in refs; call the node differently")
+        if node.name in names:
+            yield DagError(
+                (*place, "name"), f"two nodes are called {node.name!r}: this one and nodes[{names[node.name]}]"
+            )
+        names.setdefault(node.name, index)
+    return names
+
+
+def _field_problems(node: Node) -> Iterator[DagError]:
+    if node.on_failure not in ("fail_run", "continue"):
+        yield DagError(("on_failure",), f"node {node.name!r}: {node.on_failure!r} is neither 'fail_run' nor 'continue'")
+    if node.skip_with not in ("all", "any", "none"):
+        yield DagError(("skip_with",), f"node {node.name!r}: {node.skip_with!r} is not 'all', 'any' or 'none'")
+    if isinstance(node, TaskNode):
+        yield from _task_problems(node)
+    elif isinstance(node, InputNode):
+        yield from _input_problems(node)
+
+
+def _task_problems(node: TaskNode) -> Iterator[DagError]:
+    for field, what in (("task", "task"), ("queue", "queue"), ("required_model", "model")):
+        value = getattr(node, field)
+        if value is not None:
+            try:
+                check_name(what, value)
+            except ConfigError as error:
+                yield _because(DagError((field,), f"node {node.name!r}: {error}"), error)
+    if node.priority is not None and node.priority not in PRIORITIES:
+        yield DagError(("priority",), f"node {node.name!r}: priority {node.priority} is outside 0 to 9")
+    for field in ("budget", "stall"):
+        seconds = getattr(node, field)
+        if seconds is not None and seconds <= 0:
+            yield DagError(
+                (field,), f"node {node.name!r}: a {field} of {seconds:g} seconds leaves no time for anything"
+            )
+    if node.retry is not None:
+        try:
+            retry.validate(node.retry)
+        except ConfigError as error:
+            yield _because(DagError(("retry",), f"node {node.name!r}: {error}"), error)
+    if node.max_parallel is not None and node.max_parallel < 1:
+        yield DagError(("max_parallel",), f"node {node.name!r}: max_parallel={node.max_parallel} would start nothing")
+    if node.tolerate < 0:
+        yield DagError(("tolerate",), f"node {node.name!r}: tolerate={node.tolerate} is not a number of items")
+    for field, usual in (("max_parallel", None), ("tolerate", 0)):
+        if node.map is None and getattr(node, field) != usual:
+            yield DagError((field,), f"node {node.name!r}: {field} is for nodes with map")
+
+
+def _input_problems(node: InputNode) -> Iterator[DagError]:
+    if node.timeout is not None and node.timeout <= 0:
+        yield DagError(("timeout",), f"node {node.name!r}: nobody can answer within {node.timeout:g} seconds")
+    if node.default is not UNSET and node.timeout is None:
+        yield DagError(("default",), f"node {node.name!r}: a default is for after a timeout; give a timeout too")
+    if node.schema is None:
+        return
+    try:
+        schema = Schema(node.schema)
+    except SchemaProblem as error:
+        yield _because(DagError(("schema",), f"node {node.name!r}: this is not a JSON Schema: {error}"), error)
+        return
+    if node.default is not UNSET and (problem := schema.problem(node.default)):
+        yield DagError(("default",), f"node {node.name!r}: the default does not fit the schema: {problem}")
+
+
+# -- deps and refs --------------------------------------------------------------------------------
+
+
+def _dep_problems(node: Node, names: dict[str, int]) -> Iterator[DagError]:
+    seen: set[str] = set()
+    for at, dep in enumerate(node.deps or ()):
+        if dep == node.name:
+            yield DagError(("deps", at), f"node {node.name!r} depends on itself")
+        if dep not in names:
+            yield DagError(
+                ("deps", at), f"node {node.name!r} depends on {dep!r}, which is no node here{_hint(dep, names)}"
+            )
+        if dep in seen:
+            yield DagError(("deps", at), f"node {node.name!r} names its dependency {dep!r} twice")
+        seen.add(dep)
+
+
+def _name_problems(node: Node, sources: list[Source], names: dict[str, int]) -> Iterator[DagError]:
+    is_map = isinstance(node, TaskNode) and node.map is not None
+    for source in sources:
+        name = source.path[0]
+        if name == node.name:
+            yield DagError(source.place, f"node {node.name!r} reads its own result")
+        if name in (ITEM, INDEX):
+            if not is_map or source.place[0] != "args":
+                yield DagError(source.place, f"node {node.name!r} reads {name!r}, which only args of a map have")
+        elif name != RUN and name not in names:
+            yield DagError(
+                source.place,
+                f"node {node.name!r} reads {format_path(source.path)!r}, but {name!r} is no node here"
+                f"{_hint(str(name), names)}",
+            )
+
+
+def _in_order(deps: dict[str, tuple[str, ...]], names: dict[str, int]) -> Generator[DagError, None, list[str] | None]:
+    """The names with each after what it depends on; None, and a problem, for a cycle."""
+    left = {name: len(needed) for name, needed in deps.items()}
+    followers: dict[str, list[str]] = {name: [] for name in deps}
+    for name, needed in deps.items():
+        for dep in needed:
+            followers[dep].append(name)
+    order = [name for name, count in left.items() if count == 0]
+    for name in order:
+        for follower in followers[name]:
+            left[follower] -= 1
+            if left[follower] == 0:
+                order.append(follower)
+    if len(order) < len(deps):
+        cycle = _cycle(deps, {name for name, count in left.items() if count})
+        told = " -> ".join((*cycle, cycle[0]))
+        yield DagError(("nodes", names[cycle[0]], "deps"), f"these nodes wait for each other in a circle: {told}")
+        return None
+    return order
+
+
+def _cycle(deps: dict[str, tuple[str, ...]], stuck: set[str]) -> list[str]:
+    """One circle among nodes that never get their turn, each waiting for the next."""
+    name = next(name for name in deps if name in stuck)
+    walked: dict[str, int] = {}
+    while name not in walked:
+        walked[name] = len(walked)
+        name = next(dep for dep in deps[name] if dep in stuck)
+    return list(walked)[walked[name] :]
+
+
+def _unsure_reads(
+    nodes: Sequence[Node],
+    names: dict[str, int],
+    deps: dict[str, tuple[str, ...]],
+    order: list[str],
+    sources: list[list[Source]],
+) -> Iterator[DagError]:
+    """What a node reads must surely have ended before it starts."""
+    if all(node.deps is None or _only_direct(node.deps, sources[index]) for index, node in enumerate(nodes)):
+        return
+    before: dict[str, int] = {}  # for each node the set of its ancestors, as bits
+    for name in order:
+        bits = 0
+        for dep in deps[name]:
+            bits |= before[dep] | 1 << names[dep]
+        before[name] = bits
+    for index, node in enumerate(nodes):
+        for source in sources[index]:
+            name = str(source.path[0])
+            if name in names and not before[node.name] >> names[name] & 1:
+                yield DagError(
+                    ("nodes", index, *source.place),
+                    f"node {node.name!r} reads {format_path(source.path)!r}, but does not depend on {name!r}; "
+                    f"add {name!r} to its deps",
+                )
+
+
+def _only_direct(deps: tuple[str, ...], sources: list[Source]) -> bool:
+    known = RESERVED.union(deps)
+    return all(source.path[0] in known for source in sources)
+
+
+def _result_problems(result: Any, refs: RefResolver, names: dict[str, int]) -> Iterator[DagError]:
+    try:
+        sources: list[Source] = [] if result is None else list(refs.sources(result, ("result",)))
+    except RefError as error:
+        yield _because(DagError(error.place, error.problem), error)
+        return
+    for source in sources:
+        name = str(source.path[0])
+        if name != RUN and name not in names:
+            yield DagError(
+                source.place,
+                f"the result reads {format_path(source.path)!r}, but {name!r} is no node here{_hint(name, names)}",
+            )
+
+
+def _hint(name: Any, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(name), list(names)[:2000], 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

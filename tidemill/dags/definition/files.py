@@ -1,0 +1,291 @@
+"""Dags in files: the same fields as in Python, as JSON or YAML; trouble is told with its line.
+
+    name: nightly
+    nodes:
+      - {name: extract, task: etl.extract, queue: fetch, args: {day: {$from: run.day}}}
+      - {name: approve, prompt: "Load {{$.extract.rows}} rows?", timeout: 2h, default: {answer: "yes"}}
+      - name: load
+        task: etl.load
+        deps: [approve]
+        retry: {max_attempts: 3, backoff: 10s}
+        skip_if: approve.answer == 'no'
+      - {name: report, dag: report.yaml, args: {rows: {$from: load.rows}}}
+
+A node with `task` runs it, one with `prompt` asks somebody, and one with `dag` is a dag, written there or in a file
+of its own beside this one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from pathlib import Path as FilePath
+from typing import Any
+
+import msgspec
+
+from tidemill.core.duration import parse_duration
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.paths import Path, kind_of
+from tidemill.core.refs import RefResolver, Refs
+from tidemill.core.retry import retry
+from tidemill.dags.definition.check import check_dag, find_problems
+from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode
+from tidemill.dags.definition.parse import Lines, line_of, read_json, read_yaml
+from tidemill.dags.errors import DagError
+
+Reader = Callable[[str], Any]
+
+_KINDS = {"task": ("task", TaskNode), "prompt": ("input", InputNode), "dag": ("dag", SubDag)}
+_DURATIONS = ("budget", "stall", "timeout")
+_AT = re.compile(r" - at `\$(.*)`$")
+_NO_FIELD = re.compile(r"there is no field `(.*)`")
+_STAND_IN = {"name": "stand_in", "nodes": [{"name": "stand_in", "task": "stand_in"}]}
+
+
+def load_dag(path: str | FilePath, *, refs: RefResolver | None = None) -> Dag:
+    """The dag in a JSON or YAML file; a `DagError` names the file and the line of what is wrong."""
+    return _load(FilePath(path), refs or Refs(), ())
+
+
+def parse_dag(
+    text: str, *, file: str = "dag.yaml", refs: RefResolver | None = None, inside: FilePath | None = None
+) -> Dag:
+    """The dag in a text. `file` is what errors call it; one that ends in .json is read as JSON, others as YAML.
+
+    With `inside`, the text is to be that file, and dags in files beside it are read as long as they are in this folder.
+    """
+    known = refs or Refs()
+    if inside is None:
+        return _parse(text, file, known, _no_files)
+    here, within = FilePath(file), inside.resolve()
+    return _parse(text, file, known, lambda name: _load(here.parent / name, known, (here.resolve(),), within))
+
+
+def problems_in(path: str | FilePath, *, refs: RefResolver | None = None) -> list[DagError]:
+    """Everything that is wrong with a dag file and those inside of it; nothing if it can work."""
+    return sorted(_problems_in(FilePath(path), refs or Refs(), ()), key=lambda each: (each.file or "", each.line or 0))
+
+
+def problems_in_text(
+    text: str, path: str | FilePath, *, inside: str | FilePath, refs: RefResolver | None = None
+) -> list[DagError]:
+    """The same for a text that is to be the file `path`. Dags in other files are read only `inside` of a folder."""
+    within = FilePath(inside).resolve()
+    found = _problems_in(FilePath(path), refs or Refs(), (), text=text, inside=within)
+    return sorted(found, key=lambda each: (each.file or "", each.line or 0))
+
+
+def located(path: str | FilePath, problems: Sequence[DagError]) -> list[DagError]:
+    """Problems that somebody else has found in the dag of a file, with their lines."""
+    text, _ = _read(FilePath(path), ())
+    _, lines = _marked(text, str(path))
+    return [_placed(each, str(path), lines) for each in problems]
+
+
+def _load(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...], inside: FilePath | None = None) -> Dag:
+    _check_inside(path, inside)
+    text, above = _read(path, within)
+    return _parse(text, str(path), refs, lambda name: _load(path.parent / name, refs, above, inside))
+
+
+def _check_inside(path: FilePath, inside: FilePath | None) -> None:
+    if inside is not None and not path.resolve().is_relative_to(inside):
+        raise ConfigError(f"{path.name!r} leads out of the folder of workflow files: it is not read")
+
+
+def _read(path: FilePath, within: tuple[FilePath, ...]) -> tuple[str, tuple[FilePath, ...]]:
+    """The text of a file that stands inside of others, and all files that its own stand inside of."""
+    here = path.resolve()
+    if here in within:
+        raise ConfigError(f"{path} is inside of itself: {' -> '.join(each.name for each in (*within, here))}")
+    try:
+        return path.read_text(encoding="utf-8-sig"), (*within, here)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the dag file {path} cannot be read: {error}") from error
+
+
+def _no_files(name: str) -> Dag:
+    raise ConfigError(f"{name!r} is another file, and this text is in none; write the dag out here")
+
+
+def _parse(text: str, file: str, refs: RefResolver, open_file: Reader) -> Dag:
+    data, lines = _marked(text, file)
+    try:
+        dag = _dag(data, (), open_file)
+        check_dag(dag, refs)
+    except DagError as error:
+        raise _placed(error, file, lines) from error.__cause__
+    return dag
+
+
+def _marked(text: str, file: str) -> tuple[Any, Lines]:
+    return (read_json if file.endswith(".json") else read_yaml)(text, file)
+
+
+def _placed(error: DagError, file: str, lines: Lines) -> DagError:
+    """The error with the line of its place, unless it is of another file."""
+    if error.file is not None:
+        return error
+    return DagError(error.place, error.problem, file=file, line=line_of(error.place, lines))
+
+
+def _dag(data: Any, place: Path, open_file: Reader) -> Dag:
+    if not isinstance(data, dict):
+        raise DagError(place, f"a dag is an object with a name and nodes, and this is {kind_of(data)}")
+    nodes = data.get("nodes")
+    if not isinstance(nodes, list):
+        raise DagError((*place, "nodes") if "nodes" in data else place, "a dag has a list of nodes")
+    made = [_node(node, (*place, "nodes", index), open_file) for index, node in enumerate(nodes)]
+    stand_in = [{"kind": "task", "name": "stand_in", "task": "stand_in"}]
+    result = data.get("result")
+    rest = _converted({**data, "nodes": stand_in, "result": None}, Dag, place)
+    try:
+        return Dag(rest.name, tuple(made), result, rest.about)
+    except DagError as error:
+        raise error.within(*place) from error.__cause__
+    except ConfigError as error:
+        raise DagError((*place, "result"), str(error)) from error
+
+
+def _node(data: Any, place: Path, open_file: Reader) -> Node:
+    if not isinstance(data, dict):
+        raise DagError(place, f"a node is an object, and this is {kind_of(data)}")
+    found = [field for field in _KINDS if field in data]
+    if len(found) != 1:
+        told = f"it has {' and '.join(found)}" if found else "it has none of them"
+        raise DagError(place, f"a node has either a task, a prompt or a dag, and {told}")
+    tag, kind = _KINDS[found[0]]
+    fields = {"kind": tag, **data}
+    for name in _DURATIONS:
+        if fields.get(name) is not None:
+            fields[name] = _told(lambda name=name: parse_duration(fields[name], what=name), (*place, name))
+    if fields.get("retry") is not None:
+        fields["retry"] = _retry(fields["retry"], (*place, "retry"))
+    if kind is not SubDag:
+        return _converted(fields, kind, place)
+    inner = fields["dag"]
+    dag = _told(lambda: open_file(inner), (*place, "dag")) if isinstance(inner, str) else None
+    made = dag or _dag(inner, (*place, "dag"), open_file)
+    stand_in = {"name": "stand_in", "nodes": [{"kind": "task", "name": "stand_in", "task": "stand_in"}]}
+    return msgspec.structs.replace(_converted({**fields, "dag": stand_in}, SubDag, place), dag=made)
+
+
+def _retry(data: Any, place: Path) -> Any:
+    if isinstance(data, int):
+        return msgspec.to_builtins(_told(lambda: retry(data), place))
+    if not isinstance(data, dict):
+        raise DagError(place, f"a retry policy is an object or a number of attempts, and this is {kind_of(data)}")
+    try:
+        return msgspec.to_builtins(_told(lambda: retry(**data), place))
+    except TypeError as error:
+        raise DagError(place, f"this is not a retry policy: {str(error).removeprefix('retry() ')}") from error
+
+
+def _told(make: Callable[[], Any], place: Path) -> Any:
+    """What is made, or its error with the place."""
+    try:
+        return make()
+    except DagError:
+        raise
+    except TidemillError as error:
+        raise DagError(place, str(error)) from error
+
+
+def _converted(data: Any, kind: Any, place: Path) -> Any:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        told = str(error)
+        found = _AT.search(told)
+        inside: list[str | int] = []
+        if found:
+            for field, index in re.findall(r"\.([^.\[\]]+)|\[(\d+)\]", found[1]):
+                inside.append(int(index) if index else field)
+        problem = _AT.sub("", told).replace("Object contains unknown field", "there is no field")
+        raise DagError((*place, *inside), problem) from error
+
+
+# -- all that is wrong, and not only the first ----------------------------------------------------
+
+
+def _problems_in(
+    path: FilePath,
+    refs: RefResolver,
+    within: tuple[FilePath, ...],
+    *,
+    text: str | None = None,
+    inside: FilePath | None = None,
+) -> Iterator[DagError]:
+    _check_inside(path, inside)
+    text, above = _read(path, within) if text is None else (text.removeprefix("\ufeff"), (*within, path.resolve()))
+    file = str(path)
+    try:
+        data, lines = _marked(text, file)
+    except DagError as error:
+        yield error
+        return
+    look_into = partial(_problems_beside, path, refs, above, inside)
+    for error in _problems_of(data, (), refs, look_into):
+        yield _placed(error, file, lines)
+
+
+def _problems_beside(
+    path: FilePath, refs: RefResolver, within: tuple[FilePath, ...], inside: FilePath | None, name: str
+) -> Iterator[DagError]:
+    return _problems_in(path.parent / name, refs, within, inside=inside)
+
+
+def _problems_of(data: Any, place: Path, refs: RefResolver, look_into: Reader) -> Iterator[DagError]:
+    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
+        try:
+            _dag(data, place, _no_files)
+        except DagError as error:
+            yield error
+        return
+    nodes: list[Node] = []
+    for index, each in enumerate(data["nodes"]):
+        at = (*place, "nodes", index)
+        node = each
+        if isinstance(each, dict) and "dag" in each:
+            yield from _problems_inside(each["dag"], (*at, "dag"), refs, look_into)
+            node = {**each, "dag": _STAND_IN}
+        nodes.append((yield from _nearest_node(node, at)))
+    name = data.get("name")
+    told = name if isinstance(name, str) else "stand_in"
+    stand_in = {"name": "stand_in"} if told is name else {}
+    try:
+        _converted(
+            {**data, "nodes": [{"kind": "task", **_STAND_IN["nodes"][0]}], "result": None, **stand_in}, Dag, place
+        )
+    except DagError as error:
+        yield error
+    for error in find_problems(told, nodes, data.get("result"), refs):
+        yield error.within(*place)
+
+
+def _problems_inside(inner: Any, place: Path, refs: RefResolver, look_into: Reader) -> Iterator[DagError]:
+    if not isinstance(inner, str):
+        yield from _problems_of(inner, place, refs, look_into)
+        return
+    try:
+        yield from look_into(inner)
+    except ConfigError as error:  # There is no such file.
+        yield DagError(place, str(error))
+
+
+def _nearest_node(data: Any, place: Path) -> Generator[DagError, None, Node]:
+    """A node as far as it can be read: what is wrong with it is told, and left out."""
+    while True:
+        try:
+            return _node(data, place, _no_files)
+        except DagError as error:
+            yield error
+            unknown = _NO_FIELD.match(error.problem)
+            field = unknown[1] if unknown else error.place[len(place)] if len(error.place) > len(place) else None
+        if not isinstance(data, dict) or field not in data or field in ("name", *_KINDS):
+            break
+        data = {key: value for key, value in data.items() if key != field}
+    name = data.get("name") if isinstance(data, dict) else None
+    return TaskNode(name=name if isinstance(name, str) else f"node_{place[-1]}", task="stand_in", deps=())

@@ -1,0 +1,269 @@
+"""What users write: a dag and its nodes, as plain data that is the same in Python and in a file.
+
+    nightly = Dag("nightly", nodes=[
+        node("extract", "etl.extract", args={"day": ref("$.run.day")}, queue="fetch"),
+        input_node("approve", prompt="Load {{$.extract.rows}} rows?", schema={"type": "object"}),
+        node("embed", "etl.embed", deps=["extract"], queue="gpu", budget="10m"),
+        node("load", "etl.load", deps=["approve", "embed"], args={"rows": {"$from": "extract.rows"}},
+             skip_if={"$eq": [{"$from": "approve.answer"}, "no"]}),
+    ])
+
+A node runs when all that it depends on is done or skipped. Without `deps`, it depends on the nodes that its refs read;
+with `deps`, its refs may read only what surely comes before it. `run` stands for the arguments of the run, and `item`
+and `index` for the one at hand in a node with `map`. A dag is checked when it is made, and says what is wrong where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.retry import RetryPolicy
+from tidemill.core.retry import retry as retry_policy
+
+OnFailure = Literal["fail_run", "continue"]
+SkipWith = Literal["all", "any", "none"]
+
+RUN = "run"
+MOST_ITEMS = 10_000
+
+UNSET: Any = msgspec.UNSET
+
+
+class _Declared(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True
+):
+    """How all nodes are written."""
+
+
+class TaskNode(_Declared, frozen=True, tag="task"):
+    """A node that runs a task as a job; with `map`, one job for each item of a list. Make one with `node(...)`."""
+
+    name: str
+    task: str
+    args: dict[str, Any] = {}
+    deps: tuple[str, ...] | None = None
+    queue: str | None = None
+    priority: int | None = None
+    budget: float | None = None
+    stall: float | None = None
+    required_model: str | None = None
+    retry: RetryPolicy | None = None
+    skip_if: Any = None
+    skip_with: SkipWith = "all"
+    on_failure: OnFailure = "fail_run"
+    map: Any = None
+    max_parallel: int | None = None
+    tolerate: int = 0
+    about: str = ""
+
+
+class InputNode(_Declared, frozen=True, tag="input"):
+    """A node that waits for a person. Make one with `input_node(...)`."""
+
+    name: str
+    prompt: str
+    schema: dict[str, Any] | bool | None = None
+    timeout: float | None = None
+    default: Any = UNSET
+    deps: tuple[str, ...] | None = None
+    skip_if: Any = None
+    skip_with: SkipWith = "all"
+    on_failure: OnFailure = "fail_run"
+    about: str = ""
+
+
+class SubDag(_Declared, frozen=True, tag="dag"):
+    """A node that is a whole dag, with `args` as the arguments of its run. Make one with `sub_dag(...)`."""
+
+    name: str
+    dag: Dag
+    args: dict[str, Any] = {}
+    deps: tuple[str, ...] | None = None
+    skip_if: Any = None
+    skip_with: SkipWith = "all"
+    on_failure: OnFailure = "fail_run"
+    about: str = ""
+
+
+Node = TaskNode | InputNode | SubDag
+
+
+class Dag(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Nodes and what depends on what. `result` is what a run gives: refs, or else the results of the last nodes."""
+
+    name: str
+    nodes: Sequence[Node]
+    result: Any = None
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        from tidemill.dags.definition.check import check_dag  # which needs this module
+
+        msgspec.structs.force_setattr(self, "nodes", tuple(self.nodes))
+        if self.result is not None:
+            msgspec.structs.force_setattr(self, "result", plain(self.result, f"dag {self.name!r}: result"))
+        check_dag(self)
+
+    def to_json(self) -> bytes:
+        """The dag as JSON, from which `Dag.from_json` makes an equal one."""
+        return encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Dag:
+        """The dag that `to_json` has written. For files that people write there is `tidemill.dags.definition.files`."""
+        try:
+            return msgspec.json.decode(data, type=Dag)
+        except msgspec.MsgspecError as error:
+            raise PayloadError(f"this is not a dag: {error}") from error
+
+
+def node(
+    name: str,
+    task: str,
+    *,
+    args: Mapping[str, Any] | None = None,
+    deps: Sequence[str] | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    budget: Duration | None = None,
+    stall: Duration | None = None,
+    required_model: str | None = None,
+    retry: RetryPolicy | int | None = None,
+    skip_if: Any = None,
+    skip_with: SkipWith = "all",
+    on_failure: OnFailure = "fail_run",
+    map: Any = None,
+    max_parallel: int | None = None,
+    tolerate: int = 0,
+    about: str = "",
+) -> TaskNode:
+    """A node that runs a task.
+
+    What is left out (queue, priority, budget, stall, retry) is as the task has it. `skip_if` is a ref that is true or
+    false, or a condition in CEL as text. `skip_with` says with which skipped deps the node is skipped itself: `all` of
+    them, `any` of them, or `none`. `on_failure` says whether its failure ends the run at once (`fail_run`), or only
+    after everything that does not depend on it (`continue`). With `map`, a ref to a list, there is one job for each
+    item, at most `max_parallel` at a time; the result is the list of their results, in order, with null for those
+    that failed, which may be as many as `tolerate`.
+    """
+    return _made(
+        TaskNode,
+        name,
+        task=task,
+        args=dict(args or {}),
+        deps=deps,
+        queue=queue,
+        priority=priority,
+        budget=_seconds(budget, name, "budget"),
+        stall=_seconds(stall, name, "stall"),
+        required_model=required_model,
+        retry=retry_policy(retry) if isinstance(retry, int) else retry,
+        skip_if=skip_if,
+        skip_with=skip_with,
+        on_failure=on_failure,
+        map=map,
+        max_parallel=max_parallel,
+        tolerate=tolerate,
+        about=about,
+    )
+
+
+def input_node(
+    name: str,
+    *,
+    prompt: str,
+    schema: Mapping[str, Any] | bool | None = None,
+    timeout: Duration | None = None,
+    default: Any = UNSET,
+    deps: Sequence[str] | None = None,
+    skip_if: Any = None,
+    skip_with: SkipWith = "all",
+    on_failure: OnFailure = "fail_run",
+    about: str = "",
+) -> InputNode:
+    """A node that waits for somebody's answer, which must fit the JSON Schema and is the node's result.
+
+    After `timeout` the answer is the `default`; without one the node fails.
+    """
+    given = {} if default is UNSET else {"default": default}
+    return _made(
+        InputNode,
+        name,
+        prompt=prompt,
+        schema=schema if isinstance(schema, bool) or schema is None else dict(schema),
+        timeout=_seconds(timeout, name, "timeout"),
+        deps=deps,
+        skip_if=skip_if,
+        skip_with=skip_with,
+        on_failure=on_failure,
+        about=about,
+        **given,
+    )
+
+
+def sub_dag(
+    name: str,
+    dag: Dag,
+    *,
+    args: Mapping[str, Any] | None = None,
+    deps: Sequence[str] | None = None,
+    skip_if: Any = None,
+    skip_with: SkipWith = "all",
+    on_failure: OnFailure = "fail_run",
+    about: str = "",
+) -> SubDag:
+    """A node that is a whole dag: its nodes are called `name/node`, its `run` is `args`, its result is the node's."""
+    made = _made(
+        SubDag,
+        name,
+        dag={"name": "stand_in", "nodes": [{"kind": "task", "name": "stand_in", "task": "stand_in"}]},
+        args=dict(args or {}),
+        deps=deps,
+        skip_if=skip_if,
+        skip_with=skip_with,
+        on_failure=on_failure,
+        about=about,
+    )
+    if not isinstance(dag, Dag):
+        raise ConfigError(f"node {name!r}: dag is {type(dag).__name__}, and not a Dag")
+    return msgspec.structs.replace(made, dag=dag)
+
+
+def plain(value: Any, what: str) -> Any:
+    """A value as it comes back from JSON; a `ConfigError` says what has no JSON form."""
+    try:
+        return decode(encode(value))
+    except PayloadError as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+def _made(kind: Any, name: str, **fields: Any) -> Any:
+    """A node whose fields have the types that they are declared with, and are plain data."""
+    if isinstance(fields["deps"], str):
+        raise ConfigError(f"node {name!r}: deps={fields['deps']!r} is one text; write a list, such as ['extract']")
+    told = plain({"kind": kind.__struct_config__.tag, "name": name, **fields}, f"node {name!r}")
+    try:
+        return msgspec.convert(told, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"node {name!r}: {error}") from error
+
+
+def _seconds(value: Duration | None, name: str, field: str) -> float | None:
+    return None if value is None else parse_duration(value, what=f"node {name!r}: {field}")
+
+
+def queues_of(dag: Dag) -> list[str]:
+    """The queues that the nodes of a dag name, also those of the dags in it."""
+    found: list[str] = []
+    for each in dag.nodes:
+        if isinstance(each, SubDag):
+            found += queues_of(each.dag)
+        elif isinstance(each, TaskNode) and each.queue is not None:
+            found.append(each.queue)
+    return list(dict.fromkeys(found))

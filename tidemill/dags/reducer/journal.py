@@ -1,0 +1,57 @@
+"""The ticks of a run as JSON bytes and back: what its journal and its inbox hold."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
+from tidemill.dags.reducer.events import NodeEnded, NodeError, Submission
+
+_NOTHING = msgspec.Raw(b"")
+
+
+class _Received(msgspec.Struct, tag="received"):
+    at: float
+    event: Submission
+    target: str | None = None
+
+
+class _Ended(msgspec.Struct, tag="node_ended"):
+    state: Literal["succeeded", "failed", "cancelled", "expired"]
+    job: int | None = None
+    result: msgspec.Raw = _NOTHING
+    error: NodeError | None = None
+    note: str = ""
+
+
+class _Completed(msgspec.Struct, tag="completed"):
+    at: float
+    work: int
+    outcome: _Ended
+
+
+_Written = Started | _Received | Noted | _Completed | Elapsed | CancelAsked | Resumed
+
+
+def encode_tick(tick: Tick) -> bytes:
+    """A tick as it is journalled; a `PayloadError` if there is something in it that is not JSON."""
+    return encode(tick)
+
+
+def decode_tick(data: bytes | str) -> Tick:
+    """The tick that these bytes stand for."""
+    found: Any = decode(data, _Written)
+    if isinstance(found, _Received):
+        return Received(found.at, found.event, found.target)
+    if isinstance(found, _Completed):
+        return Completed(found.at, found.work, _kept(found.outcome))
+    return found
+
+
+def _kept(ended: _Ended) -> NodeEnded:
+    """Its result as bytes of its own, and not a view that keeps all that was read alive."""
+    result = ended.result.copy() if len(ended.result) else None
+    return NodeEnded(ended.state, ended.job, result, ended.error, ended.note)

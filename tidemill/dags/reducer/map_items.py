@@ -1,0 +1,101 @@
+"""The items of a map: one piece of work each, some at a time, and a list of what came of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.core.paths import RefError
+from tidemill.core.ticks import RunWork, StopWork
+from tidemill.dags.definition.model import MOST_ITEMS
+from tidemill.dags.definition.plan import Step, task_of
+from tidemill.dags.reducer.events import NodeError
+from tidemill.dags.reducer.reduction import Turn, too_large
+from tidemill.dags.reducer.ref_scope import Sight, item_sight, read_list, read_object
+from tidemill.dags.reducer.state import UNSET, Items, NodeState
+
+
+def begin_items(turn: Turn, step: Step) -> None:
+    """Read the list and start on it; what another run has done of it already stays done."""
+    node, spec = turn.state.nodes[step.name], task_of(step)
+    if node.items is None:
+        values = read_list(spec.map, Sight(turn.plan, turn.state, step.scope), turn.refs, MOST_ITEMS)
+        node.items = Items(values, len(values), list(range(len(values) - 1, -1, -1)))
+    node.status = "running"
+    turn.tell(step.name, node)
+    start_items(turn, step, node)
+
+
+def start_items(turn: Turn, step: Step, node: NodeState) -> None:
+    """Start as many items as may run at a time; end the node when there is nothing left of it."""
+    items, spec = node.items, task_of(step)
+    assert items is not None  # noqa: S101 - only maps come here
+    most = spec.max_parallel or MOST_ITEMS
+    declared = spec.args if node.edited is UNSET else node.edited
+    while items.todo and len(items.working) < most:
+        index = items.todo.pop()
+        try:
+            args = read_object(declared, item_sight(turn.plan, turn.state, step, index, items.values[index]), turn.refs)
+        except RefError as error:
+            if not _fail_item(turn, step, node, index, NodeError("bad_ref", str(error))):
+                return
+            continue
+        work = turn.new_work(step.name)
+        items.working[work] = index
+        turn.out.append(RunWork(work, step.name, args, queue=spec.queue))
+    if not items.working and not items.todo:
+        _join(turn, step, node, items)
+
+
+def item_ended(
+    turn: Turn, step: Step, node: NodeState, work: int, result: Any, error: NodeError | None, size: int
+) -> None:
+    """One item has ended: keep what came of it, and start the next."""
+    items = node.items
+    assert items is not None  # noqa: S101 - only maps come here
+    index = items.working.pop(work)
+    before = items.done * 100 // items.total
+    if error is not None:
+        if not _fail_item(turn, step, node, index, error):
+            return
+    else:
+        items.size += size
+        if items.size > turn.limits.join:
+            stop_items(turn, node)
+            what = f"the list of results, with {items.done} of {items.total} items done,"
+            turn.finish(step.name, "failed", error=too_large(what, items.size, turn.limits.join))
+            return
+        items.results[index] = result
+    if items.done < items.total and items.done * 100 // items.total > before:
+        turn.tell(step.name, node)
+    start_items(turn, step, node)
+
+
+def stop_items(turn: Turn, node: NodeState) -> None:
+    """Everything that is under way for a map is wanted no longer."""
+    items = node.items
+    assert items is not None  # noqa: S101 - only maps come here
+    for work in items.working:
+        if turn.state.works.pop(work, None) is not None:
+            turn.out.append(StopWork(work))
+    items.working = {}
+
+
+def _fail_item(turn: Turn, step: Step, node: NodeState, index: int, error: NodeError) -> bool:
+    """Whether the map can bear one more failed item; if not, it ends here."""
+    items, spec = node.items, task_of(step)
+    assert items is not None  # noqa: S101 - only maps come here
+    items.failed[index] = f"{error.kind}: {error.message}"
+    if len(items.failed) <= spec.tolerate:
+        return True
+    stop_items(turn, node)
+    many = f"{len(items.failed)} of {items.total} items failed, and {spec.tolerate} may; " if spec.tolerate else ""
+    told = NodeError(error.kind, f"{many}item {index}: {error.message}", error.traceback)
+    turn.finish(step.name, "failed", error=told)
+    return False
+
+
+def _join(turn: Turn, step: Step, node: NodeState, items: Items) -> None:
+    result = [items.results.get(index) for index in range(items.total)]
+    note = f"{len(items.failed)} of {items.total} items failed, which is tolerated" if items.failed else ""
+    items.values, items.results = [], dict.fromkeys(items.results)  # The result has them now.
+    turn.finish(step.name, "succeeded", result=result, note=note)

@@ -1,0 +1,409 @@
+"""What a run of a dag decides: from ticks to state and commands. Pure.
+
+A node that ends costs what follows from it: every node counts how many of those that it depends on are still open, and
+the end of one is told to its followers only. Nothing walks over the dag but the start of a run and its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import PayloadError
+from tidemill.core.paths import RefError
+from tidemill.core.refs import RefResolver, Refs
+from tidemill.core.ticks import (
+    CancelAsked,
+    Command,
+    Completed,
+    DropTimer,
+    Elapsed,
+    EndRun,
+    Publish,
+    Received,
+    RunWork,
+    SetTimer,
+    Started,
+    StopWork,
+    Tick,
+)
+from tidemill.dags.definition.model import UNSET, Dag, InputNode
+from tidemill.dags.definition.plan import ROOT, Plan, Step, task_of
+from tidemill.dags.reducer.events import (
+    DONE,
+    FINAL,
+    InputRefused,
+    InputTaken,
+    InputWanted,
+    NodeEnded,
+    NodeError,
+    RunFailure,
+    Submission,
+)
+from tidemill.dags.reducer.inputs import Verdict, judge
+from tidemill.dags.reducer.map_items import begin_items, item_ended, stop_items
+from tidemill.dags.reducer.reduction import RESULT_LIMIT, Limits, Turn, too_large
+from tidemill.dags.reducer.ref_scope import Sight, read_object, read_skip
+from tidemill.dags.reducer.state import Answered, DagState, NodeState, decode_state, encode_state
+
+INPUT_TIMER = "input:"
+
+
+class DagProgram:
+    """A dag as a program for the control loop.
+
+    `result_limit` and `join_limit` are the most bytes that a node's result and all results of a map together may have
+    as JSON. With `narrate`, every change of a node is published.
+    """
+
+    def __init__(
+        self,
+        dag: Dag,
+        *,
+        refs: RefResolver | None = None,
+        result_limit: int = RESULT_LIMIT,
+        join_limit: int = 64 * RESULT_LIMIT,
+        narrate: bool = True,
+    ) -> None:
+        self.dag = dag
+        self.refs: RefResolver = refs or Refs()
+        self.plan = Plan(dag, self.refs)
+        self.limits = Limits(result_limit, join_limit)
+        self._narrate = narrate
+
+    @property
+    def version(self) -> str:
+        return self.plan.version
+
+    def begin(self) -> DagState:
+        nodes = {name: NodeState(len(step.deps)) for name, step in self.plan.steps.items()}
+        return DagState(self.version, len(nodes), nodes=nodes)
+
+    def snapshot(self, state: DagState) -> bytes:
+        return encode_state(state)
+
+    def restore(self, data: bytes) -> DagState:
+        state = decode_state(data)
+        if state.version != self.version:
+            raise PayloadError(
+                f"the run is of version {state.version} of dag {self.dag.name!r}, and this is {self.version}; "
+                "run it with the definition that it was started with"
+            )
+        return state
+
+    def step_of(self, state: DagState, work: int) -> Step | None:
+        """The step that a work is for: its spec says which task, queue, priority, budget and retry policy."""
+        name = state.works.get(work)
+        return None if name is None else self.plan.steps[name]
+
+    def item_of(self, state: DagState, work: int) -> int | None:
+        """The place in its list of the item that a work is for; None if it is not for an item of a map."""
+        name = state.works.get(work)
+        items = None if name is None else state.nodes[name].items
+        return None if items is None else items.working.get(work)
+
+    def reduce(self, state: DagState, tick: Tick) -> list[Command]:
+        """Change the state by one tick; what follows from it."""
+        if state.status != "running":
+            return self._too_late(state, tick)
+        turn = Turn(self.plan, self.refs, self.limits, state, tick.at, deque(), [], self._narrate)
+        kind = type(tick)
+        if kind is Completed:
+            self._completed(turn, tick)  # pyright: ignore[reportArgumentType]
+        elif kind is Received:
+            self._received(turn, tick)  # pyright: ignore[reportArgumentType]
+        elif kind is Started:
+            self._started(turn, tick)  # pyright: ignore[reportArgumentType]
+        elif kind is Elapsed:
+            self._elapsed(turn, tick)  # pyright: ignore[reportArgumentType]
+        elif kind is CancelAsked:
+            self._cancel(turn, tick)  # pyright: ignore[reportArgumentType]
+        # Resumed changes nothing: what was under way are jobs, which go on wherever the run's owner went.
+        self._spread(turn)
+        return turn.out
+
+    # -- ticks ------------------------------------------------------------------------------------
+
+    def _started(self, turn: Turn, tick: Started) -> None:
+        state = turn.state
+        if state.started is not None:
+            return
+        state.started = tick.at
+        if tick.input is not None or not state.repeats:
+            given = {} if tick.input is None else tick.input
+            if not isinstance(given, dict):
+                failure = RunFailure("bad_input", "the arguments of a run are an object with names")
+                self._end(turn, "failed", error=failure)
+                return
+            state.run = given
+        for name, step in self.plan.steps.items():
+            node = state.nodes[name]
+            if node.status == "pending" and node.left == 0:
+                self._start(turn, step)
+
+    def _completed(self, turn: Turn, tick: Completed) -> None:
+        name = turn.state.works.pop(tick.work, None)
+        if name is None:
+            return  # It has ended already, or is wanted no longer: what counted stands.
+        step, node, ended = self.plan.steps[name], turn.state.nodes[name], tick.outcome
+        result, error = _read_outcome(ended, turn.limits.result)
+        if node.items is not None:
+            size = len(ended.result) if ended.result is not None else 4
+            item_ended(turn, step, node, tick.work, result, error, size)
+            return
+        node.job = ended.job
+        if error is None:
+            turn.finish(name, "succeeded", result=result, note=ended.note)
+        else:
+            status = "cancelled" if ended.state == "cancelled" else "failed"
+            turn.finish(name, status, error=error, note=ended.note)
+
+    def _received(self, turn: Turn, tick: Received) -> None:
+        given: Submission = tick.event
+        verdict = judge(self, turn.state, given)
+        if verdict.repeated:
+            return
+        if not verdict.accepted:
+            turn.out.append(_refusal(given, tick.at, verdict))
+            return
+        node = turn.state.nodes[given.node]
+        node.answered = Answered(given.by, tick.at, given.key)
+        turn.out.append(Publish(InputTaken(given.node, given.value, given.by, tick.at, given.key)))
+        if node.due is not None:
+            turn.out.append(DropTimer(INPUT_TIMER + given.node))
+        turn.finish(given.node, "succeeded", result=given.value, note=f"answered by {given.by}" if given.by else "")
+
+    def _elapsed(self, turn: Turn, tick: Elapsed) -> None:
+        name = tick.timer.removeprefix(INPUT_TIMER)
+        step, node = self.plan.steps.get(name), turn.state.nodes.get(name)
+        if step is None or node is None or node.status != "waiting" or not isinstance(step.spec, InputNode):
+            return
+        if step.spec.default is not UNSET:
+            turn.finish(name, "succeeded", result=step.spec.default, note="nobody answered in time: the default counts")
+            return
+        turn.finish(
+            name, "failed", error=NodeError("input_timeout", "nobody answered in time, and there is no default")
+        )
+
+    def _cancel(self, turn: Turn, tick: CancelAsked) -> None:
+        reason = tick.reason or "somebody asked for it"
+        self._end(turn, "cancelled", error=RunFailure("cancelled", reason), note=f"the run was cancelled: {reason}")
+
+    def _too_late(self, state: DagState, tick: Tick) -> list[Command]:
+        if isinstance(tick, Received) and isinstance(tick.event, Submission):
+            verdict = judge(self, state, tick.event)
+            return [] if verdict.repeated else [_refusal(tick.event, tick.at, verdict)]
+        return []
+
+    # -- the walk ---------------------------------------------------------------------------------
+
+    def _spread(self, turn: Turn) -> None:
+        """Tell the followers of every node that has ended, and theirs, until nothing follows any more."""
+        state = turn.state
+        while turn.settled and state.status == "running":
+            name = turn.settled.popleft()
+            step, status = self.plan.steps[name], state.nodes[name].status
+            if status in ("failed", "cancelled"):
+                state.failed.append(name)
+                self._judge_failure(turn, step)
+                if state.status != "running":
+                    return
+            for follower in step.followers:
+                self._hear(turn, follower, name, status)
+        if state.status == "running" and state.open == 0:
+            self._finish_run(turn)
+
+    def _hear(self, turn: Turn, name: str, dep: str, status: str) -> None:
+        node = turn.state.nodes[name]
+        node.left -= 1
+        if status == "skipped":
+            node.skipped += 1
+        elif status not in DONE and node.hurt is None:
+            node.hurt = dep
+        if node.status != "pending":
+            return
+        step = self.plan.steps[name]
+        if node.hurt is not None and step.kind != "leave":
+            turn.finish(name, "blocked", note=f"it depends on {node.hurt!r}, which did not succeed")
+        elif node.left == 0:
+            self._start(turn, step)
+
+    def _start(self, turn: Turn, step: Step) -> None:
+        """Everything that the node depends on is done or skipped: skip it too, or set it to work."""
+        try:
+            if (why := self._why_skipped(turn, step)) is not None:
+                turn.finish(step.name, "skipped", note=why)
+                return
+            turn.state.nodes[step.name].began = turn.at
+            if step.kind == "task":
+                self._start_task(turn, step)
+            elif step.kind == "map":
+                begin_items(turn, step)
+            elif step.kind == "input":
+                self._ask(turn, step)
+            elif step.kind == "enter":
+                args = self._args(turn, step)
+                turn.finish(step.name, "succeeded", result=args)
+            else:
+                self._leave(turn, step)
+        except RefError as error:
+            turn.finish(step.name, "failed", error=NodeError("bad_ref", str(error)))
+
+    def _why_skipped(self, turn: Turn, step: Step) -> str | None:
+        nodes, enter = turn.state.nodes, self.plan.scopes[step.scope].enter
+        if enter is not None and nodes[enter].status == "skipped":
+            return "the sub-dag that it belongs to was skipped"
+        if step.kind == "leave":
+            return None
+        skipped, of = nodes[step.name].skipped, len(step.deps)
+        if skipped and step.spec.skip_with == "any":
+            return "something that it depends on was skipped"
+        if skipped and skipped == of and step.spec.skip_with == "all":
+            return "everything that it depends on was skipped"
+        if step.condition is None and step.spec.skip_if is None:
+            return None
+        if read_skip(step, Sight(self.plan, turn.state, step.scope), self.refs):
+            told = step.spec.skip_if if isinstance(step.spec.skip_if, str) else encode(step.spec.skip_if).decode()
+            return f"its skip_if holds: {told}"
+        return None
+
+    def _args(self, turn: Turn, step: Step) -> dict[str, Any]:
+        edited = turn.state.nodes[step.name].edited
+        given = step.spec.args if edited is UNSET else edited  # pyright: ignore[reportAttributeAccessIssue]
+        return read_object(given, Sight(self.plan, turn.state, step.scope), self.refs) if given != {} else {}
+
+    def _start_task(self, turn: Turn, step: Step) -> None:
+        args = self._args(turn, step)
+        node = turn.state.nodes[step.name]
+        node.work = turn.new_work(step.name)
+        node.status = "running"
+        turn.out.append(RunWork(node.work, step.name, args, queue=task_of(step).queue))
+        turn.tell(step.name, node)
+
+    def _ask(self, turn: Turn, step: Step) -> None:
+        node, spec = turn.state.nodes[step.name], step.spec
+        assert isinstance(spec, InputNode) and step.prompt is not None  # noqa: S101, PT018 - only inputs are asked for
+        if node.edited is not UNSET:
+            turn.finish(step.name, "succeeded", result=node.edited, note="answered when the run was repeated")
+            return
+        node.prompt = step.prompt.render(Sight(self.plan, turn.state, step.scope))
+        node.status = "waiting"
+        if spec.timeout is not None:
+            node.due = turn.at + spec.timeout
+            turn.out.append(SetTimer(INPUT_TIMER + step.name, node.due))
+        turn.out.append(Publish(InputWanted(step.name, node.prompt, turn.at, spec.schema, node.due)))
+        turn.tell(step.name, node)
+
+    def _leave(self, turn: Turn, step: Step) -> None:
+        """All nodes of a sub-dag have ended."""
+        node, enter = turn.state.nodes[step.name], turn.state.nodes[self.plan.scopes[step.scope].enter or ""]
+        if enter.status == "blocked":  # It has not begun: what failed was outside of it.
+            node.hurt = enter.hurt
+            turn.finish(step.name, "blocked", note=enter.note)
+            return
+        if node.hurt is not None:
+            blamed = [name for name in turn.state.failed if name.startswith(step.scope)]
+            turn.finish(step.name, "failed", error=NodeError("nodes_failed", _told_failed(turn.state, blamed)))
+            return
+        turn.finish(step.name, "succeeded", result=self._result(turn.state, step.scope))
+
+    # -- ends -------------------------------------------------------------------------------------
+
+    def _judge_failure(self, turn: Turn, step: Step) -> None:
+        """What the failure of a node means beyond its followers: by its own policy, then that of its sub-dag."""
+        if step.spec.on_failure == "continue":
+            return
+        scope = step.home
+        while scope != ROOT:
+            found = self.plan.scopes[scope]
+            if found.keeps_going:
+                self._stop_scope(turn, scope, step.name)
+                return
+            scope = found.parent or ROOT
+        failure = RunFailure("node_failed", _told_failed(turn.state, [step.name]), tuple(turn.state.failed))
+        self._end(turn, "failed", error=failure, note=f"the run ended because {step.name!r} failed")
+
+    def _stop_scope(self, turn: Turn, scope: str, blamed: str) -> None:
+        """A failure ends a sub-dag, and nothing else."""
+        leave = self.plan.scopes[scope].leave or ""
+        for name in self.plan.within(scope):
+            self._drop(turn, name, f"the sub-dag {leave!r} ended because {blamed!r} failed")
+        error = NodeError("node_failed", _told_failed(turn.state, [blamed]))
+        turn.finish(leave, "failed", error=error)
+
+    def _drop(self, turn: Turn, name: str, note: str) -> None:
+        """Cancel a node in whatever state it is; its followers are not told, as they are dropped too."""
+        node = turn.state.nodes[name]
+        if node.status in FINAL:
+            return
+        if node.items is not None:
+            stop_items(turn, node)
+        elif node.work is not None and turn.state.works.pop(node.work, None) is not None:
+            turn.out.append(StopWork(node.work))
+        elif node.status == "waiting" and node.due is not None:
+            turn.out.append(DropTimer(INPUT_TIMER + name))
+        turn.close(name, "cancelled", note=note)
+
+    def _finish_run(self, turn: Turn) -> None:
+        state = turn.state
+        if state.failed:
+            failure = RunFailure("nodes_failed", _told_failed(state, state.failed), tuple(state.failed))
+            self._end(turn, "failed", error=failure)
+            return
+        try:
+            result = self._result(state, ROOT)
+        except RefError as error:
+            self._end(turn, "failed", error=RunFailure("bad_ref", str(error)))
+            return
+        self._end(turn, "succeeded", result=result)
+
+    def _end(
+        self, turn: Turn, status: Any, *, result: Any = None, error: RunFailure | None = None, note: str = ""
+    ) -> None:
+        state = turn.state
+        if state.open:
+            for name in self.plan.order:
+                self._drop(turn, name, note)
+        turn.settled.clear()
+        state.status, state.result, state.error, state.ended = status, result, error, turn.at
+        turn.out.append(EndRun(status, result, error))
+
+    def _result(self, state: DagState, scope: str) -> Any:
+        found = self.plan.scopes[scope]
+        if found.result is not None:
+            return self.refs.resolve(found.result, Sight(self.plan, state, scope), ("result",))
+        results = {name: state.nodes[scope + name].result for name in found.sinks}
+        return {name: result for name, result in results.items() if result is not UNSET}
+
+
+def _read_outcome(ended: NodeEnded, limit: int) -> tuple[Any, NodeError | None]:
+    """A job's result as plain data, or why there is none."""
+    if ended.state == "succeeded":
+        if ended.result is None:
+            return None, None
+        if len(ended.result) > limit:
+            return None, too_large("the result", len(ended.result), limit)
+        try:
+            return decode(bytes(ended.result)), None
+        except PayloadError as error:
+            return None, NodeError("bad_result", f"the result is not JSON: {error}")
+    if ended.error is not None:
+        return None, ended.error
+    told = {"failed": "the job failed", "cancelled": "the job was cancelled", "expired": "the job came too late to run"}
+    return None, NodeError(ended.state, ended.note or told[ended.state])
+
+
+def _refusal(given: Submission, at: float, verdict: Verdict) -> Publish:
+    return Publish(InputRefused(given.node, given.by, at, verdict.reason, given.key))
+
+
+def _told_failed(state: DagState, names: list[str]) -> str:
+    """`node 'load' failed: ValueError: no rows`, or how many did and the first few of them."""
+    shown: list[str] = []
+    for name in names[:5]:
+        node = state.nodes[name]
+        why = f": {node.error.kind}: {node.error.message}" if node.error else f": {node.note}" if node.note else ""
+        shown.append(f"node {name!r} {'was cancelled' if node.status == 'cancelled' else 'failed'}{why}")
+    more = f"; and {len(names) - 5} more" if len(names) > 5 else ""
+    return "; ".join(shown) + more

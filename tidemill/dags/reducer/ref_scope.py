@@ -1,0 +1,77 @@
+"""What a node sees when its refs are read: the run's arguments, the results of other nodes, the item at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tidemill.core.paths import ABSENT, Path, RefError, kind_of
+from tidemill.core.refs import ITEM, RefResolver
+from tidemill.dags.definition.check import INDEX
+from tidemill.dags.definition.model import RUN
+from tidemill.dags.definition.plan import Plan, Step
+from tidemill.dags.reducer.state import UNSET, DagState
+
+
+class Sight(Mapping[str, Any]):
+    """The names that refs can read in one scope of a run, looked up when they are asked for."""
+
+    def __init__(self, plan: Plan, state: DagState, scope: str, **more: Any) -> None:
+        self._state = state
+        self._scope = scope
+        self._enter = plan.scopes[scope].enter
+        self._more = more
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._more:
+            return self._more[name]
+        if name == RUN:
+            return self._state.run if self._enter is None else self._state.nodes[self._enter].result
+        node = self._state.nodes[self._scope + name]
+        return ABSENT if node.result is UNSET else node.result
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._more or name == RUN or (isinstance(name, str) and self._scope + name in self._state.nodes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((RUN, *self._more))
+
+    def __len__(self) -> int:
+        return 1 + len(self._more)
+
+
+def read_skip(step: Step, sight: Sight, refs: RefResolver) -> bool:
+    """Whether the node's own condition says that it is skipped."""
+    if step.condition is not None:
+        return step.condition.holds(sight)
+    if step.spec.skip_if is None:
+        return False
+    held = refs.resolve(step.spec.skip_if, sight, ("skip_if",))
+    if not isinstance(held, bool):
+        raise RefError(("skip_if",), f"the condition is neither true nor false, but {held!r}")
+    return held
+
+
+def read_object(expression: Any, sight: Sight, refs: RefResolver, place: Path = ("args",)) -> dict[str, Any]:
+    """Arguments with their refs read."""
+    found = refs.resolve(expression, sight, place)
+    if not isinstance(found, dict):
+        raise RefError(place, f"arguments are an object with names, and this is {kind_of(found)}")
+    return found
+
+
+def read_list(expression: Any, sight: Sight, refs: RefResolver, most: int) -> list[Any]:
+    """The items of a map; nothing if they were to come from a node that was skipped."""
+    found = refs.resolve(expression, sight, ("map",))
+    if found is None:
+        return []
+    if not isinstance(found, list | tuple):
+        raise RefError(("map",), f"a map goes over a list, and this is {kind_of(found)}")
+    if len(found) > most:
+        raise RefError(("map",), f"the list has {len(found)} items, and a map goes over at most {most}; group them")
+    return list(found)
+
+
+def item_sight(plan: Plan, state: DagState, step: Step, index: int, value: Any) -> Sight:
+    """What one item of a map sees."""
+    return Sight(plan, state, step.scope, **{ITEM: value, INDEX: index})

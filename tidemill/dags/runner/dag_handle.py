@@ -1,0 +1,197 @@
+"""A run of a dag, from outside: wait for its result, look at its nodes, answer its questions, repeat it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError
+from tidemill.core.ticks import CancelAsked, Received
+from tidemill.dags.definition.model import UNSET
+from tidemill.dags.errors import DagRunError, InputRefusedError
+from tidemill.dags.reducer.events import RunFailure, Submission
+from tidemill.dags.reducer.inputs import judge
+from tidemill.dags.reducer.journal import encode_tick
+from tidemill.dags.reducer.reducer import DagProgram
+from tidemill.dags.reducer.state import DagState, encode_state
+from tidemill.dags.runner.rerun import rerun_failed, rerun_from
+from tidemill.dags.view.explain import Row, explain, tree
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database
+from tidemill.store.jobs.read import show_jobs_of_run
+from tidemill.store.runs.runs import SEND, Within, cancel_run, is_asked, list_inputs, load_run, show_run, start_run
+
+if TYPE_CHECKING:
+    from tidemill.dags.runner.runner import DagInput, DagKind
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+_MOST_JOBS = 200
+_VERDICT_WITHIN = 5.0
+
+
+class DagHandle:
+    """`await handle` gives the run's result, or raises a `DagRunError` that says which nodes failed and why."""
+
+    def __init__(
+        self,
+        database: Database,
+        kind: DagKind,
+        number: int,
+        *,
+        created: bool = True,
+        near: asyncio.Future[Any] | None = None,
+    ) -> None:
+        self.id = number
+        self.created = created
+        self._database = database
+        self._kind = kind
+        self._near = near
+
+    def __repr__(self) -> str:
+        return f"<run r{self.id} of a dag>"
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.result().__await__()
+
+    async def result(self, *, timeout: float | None = None) -> Any:
+        """The run's result, once it has ended. Raises TimeoutError if that takes too long."""
+        async with asyncio.timeout(timeout):
+            if self._near is not None:
+                await asyncio.wait([self._near])
+                self._near = None
+            pause = _FIRST_PAUSE
+            while (row := await show_run(self._database, self.id))["state"] in ("running", "parked"):
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+        if row["state"] == "succeeded":
+            return None if row["result"] is None else decode(row["result"])
+        failure = (
+            RunFailure(row["state"], row["note"] or "") if row["error"] is None else decode(row["error"], RunFailure)
+        )
+        raise DagRunError(f"run r{self.id} {row['state']}: {failure.message}", nodes=failure.nodes)
+
+    async def state(self) -> str:
+        """Where the run stands: running, parked, succeeded, failed or cancelled."""
+        return (await show_run(self._database, self.id))["state"]
+
+    async def look(self) -> tuple[DagProgram, DagState]:
+        """The run's program and its state as it is stored now."""
+        return (await self._load())[1:]
+
+    async def tree(self) -> list[Row]:
+        """Every node with its state and progress, in order."""
+        return tree(*await self.look())
+
+    async def explain(self, node: str) -> str:
+        """Why a node waits, was skipped, failed or is blocked."""
+        program, state = await self.look()
+        told = explain(program, state, node)
+        if state.nodes[node].status != "running":
+            return told
+        works = {work for work, name in state.works.items() if name == node}
+        jobs = [
+            job for job in await show_jobs_of_run(self._database, self.id, limit=_MOST_JOBS) if job["work"] in works
+        ]
+        return f"{told}; {_about(min(jobs, key=lambda job: job['state'] != 'unrouted'))}" if jobs else told
+
+    async def inputs(self) -> list[dict[str, Any]]:
+        """What the run asks people now."""
+        return [dict(row) for row in await list_inputs(self._database, run_id=self.id)]
+
+    async def submit(self, node: str, value: Any, *, by: str, key: str | None = None) -> bool:
+        """Answer an input node. An answer that does not count raises `InputRefusedError`, which says why.
+
+        The same `key` again is the same answer: it is safe to submit once more after a lost connection. Returns whether
+        the run has taken the answer; if not, it is stored, and nobody drives the run now.
+        """
+        given = Submission(node, value, by, key or secrets.token_urlsafe(12))
+        program, state = await self.look()
+        verdict = judge(program, state, given)
+        if verdict.repeated:
+            return True
+        if not verdict.accepted:
+            raise InputRefusedError(verdict.reason)
+        await self._send(given)
+        return await self._verdict_on(given)
+
+    async def cancel(self, reason: str = "cancelled by its user") -> None:
+        """Ask the run to end: nodes that wait are cancelled at once, running ones as soon as they can be stopped."""
+        await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
+
+    async def rerun(
+        self, *, start: str | None = None, edited: Any = UNSET, by: str = "", within: Within | None = None
+    ) -> DagHandle:
+        """A new run that does again what did not succeed here; with `start`, also that node and all that follows it.
+
+        `edited` takes the place of that node's arguments, or is the answer to it if it asks for one.
+        """
+        from tidemill.dags.runner.runner import DAG_KIND, DagInput
+
+        row, program, old = await self._load()
+        if start is None and edited is not UNSET:
+            raise ConfigError("say which node the edited input is for: start=")
+        state = rerun_failed(program, old) if start is None else rerun_from(program, old, start, edited=edited)
+        given: DagInput = decode(row["input"], DagInput)
+        again = DagInput(given.dag, given.args, msgspec.Raw(encode_state(state)))
+        number, _ = await start_run(
+            self._database,
+            workflow=row["workflow"],
+            version=row["version"],
+            input=encode(again),
+            kind=DAG_KIND,
+            origin=encode({"by": by, "repeats": self.id}),
+            within=within,
+        )
+        return DagHandle(self._database, self._kind, number)
+
+    async def _load(self) -> tuple[Any, DagProgram, DagState]:
+        row, snapshot, ticks = await load_run(self._database, self.id)
+        program, state = self._kind.restore(row["input"], snapshot, ticks)
+        if row["state"] == "cancelled" and state.status == "running":  # It was parked, and nobody drove it any more.
+            program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
+        return row, program, state
+
+    async def _send(self, given: Submission) -> None:
+        tick = encode_tick(Received(time.time(), given, given.node))
+        async with self._database.transaction(patience=30.0) as connection:
+            if not await connection.fetch(self._database.sql(SEND), self.id, tick):
+                return  # The run has ended.
+            await write_audit(
+                self._database,
+                connection,
+                who=given.by,
+                action="run.submit",
+                target=f"r{self.id} {given.node}",
+                after={"value": given.value, "key": given.key},
+            )
+
+    async def _verdict_on(self, given: Submission) -> bool:
+        """Wait a moment for the run to take the answer. Another may have been quicker; or nobody drives the run now,
+        and the answer will be taken when somebody does."""
+        pause, give_up = _FIRST_PAUSE, time.monotonic() + _VERDICT_WITHIN
+        while await is_asked(self._database, self.id, given.node):
+            if time.monotonic() >= give_up:
+                return False
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        verdict = judge(*await self.look(), given)
+        if not verdict.repeated:
+            raise InputRefusedError(verdict.reason)
+        return True
+
+
+def _about(job: Any) -> str:
+    """Where an unfinished job is, in a few words."""
+    why = f": {job['note']}" if job["note"] else ""
+    if job["state"] == "running":
+        return f"its job {job['id']} runs, attempt {job['attempt']}{why}"
+    if not job["serving"]:
+        return f"its job {job['id']} waits, and no worker serves queue {job['queue']}"
+    where = "is unrouted" if job["state"] == "unrouted" else f"waits in queue {job['queue']}"
+    return f"its job {job['id']} {where}{why}"

@@ -1,0 +1,81 @@
+"""The jobs of a run's nodes: what is the same for every run of a node is worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.job import DEFAULT_QUEUE, JobOptions, NewJob
+from tidemill.core.ticks import RunWork
+from tidemill.dags.definition.plan import Step, task_of
+from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.store.runs.turns import Gate, JobRow
+
+
+class NodeJob:
+    """How jobs for one node are made, whatever the run. With `named`, a job knows which node it is."""
+
+    def __init__(self, step: Step, task: Task[Any, Any] | None, *, named: bool) -> None:
+        spec = task_of(step)
+        declared = JobOptions() if task is None else task.job_options or JobOptions()
+        options = msgspec.structs.replace(
+            declared,
+            retry=spec.retry or declared.retry,
+            budget=spec.budget if spec.budget is not None else declared.budget,
+            stall=spec.stall if spec.stall is not None else declared.stall,
+            required_model=spec.required_model or declared.required_model,
+            node=step.name if named else None,
+        )
+        usual = TaskOptions(DEFAULT_QUEUE) if task is None else task.options
+        self._task = task
+        self._queue = spec.queue or usual.queue
+        self._name = spec.task
+        self._priority = usual.priority if spec.priority is None else spec.priority
+        self._named = named
+        self._options = None if options == JobOptions() else encode(options)
+        self._tags = encode(usual.tags) if usual.tags else None
+        self._gated = task if usual.concurrency_key is not None else None
+        self._no_args: bytes | None = None
+        NewJob(self._queue, self._name, msgspec.Raw(b"{}"), self._priority).validate()
+
+    def row(self, run: int, command: RunWork) -> JobRow:
+        """The job for one piece of work; a `PayloadError` if its arguments do not fit the task."""
+        options = self._options
+        if self._named and options is not None:
+            options = options[:-1] + b',"run":%d}' % run
+        args = self._args(command.input)
+        gate = None if self._gated is None else self._gate(self._gated, args)
+        return self._queue, self._name, args, self._priority, None, 0.0, None, options, None, self._tags, gate
+
+    def _gate(self, task: Task[Any, Any], args: bytes) -> Gate | None:
+        key = task.concurrency_key(args)
+        return None if key is None else (key, task.options.concurrency_max)
+
+    def _args(self, given: Any) -> bytes:
+        if given:
+            return encode(given) if self._task is None else self._task.signature.pack(given)
+        if self._no_args is None:
+            self._no_args = b"{}" if self._task is None else self._task.signature.pack({})
+        return self._no_args
+
+
+class NodeJobs:
+    """How jobs for the nodes of one dag are made."""
+
+    def __init__(self, tasks: Mapping[str, Task[Any, Any]], *, named: bool) -> None:
+        self._tasks = tasks
+        self._named = named
+        self._known: dict[str, NodeJob] = {}
+
+    def row(self, run: int, step: Step, command: RunWork) -> JobRow:
+        """The job for one piece of work of a node."""
+        known = self._known.get(step.name)
+        if known is None:
+            task = self._tasks.get(task_of(step).task)
+            known = NodeJob(step, task, named=self._named)
+            if task is not None:
+                self._known[step.name] = known
+        return known.row(run, command)

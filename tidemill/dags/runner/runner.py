@@ -1,0 +1,190 @@
+"""Durable runs of dags: every node is a job, and its end is a tick of the run.
+
+A run carries the definition that it was started with, so that any keeper can drive it, whatever files and programs
+say by then. Nothing of a run happens inside of its keeper: between two ticks it may leave memory at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode, storable
+from tidemill.core.errors import TidemillError
+from tidemill.core.refs import RefResolver
+from tidemill.core.ticks import Command, Completed, EndRun, Publish, Resumed, RunWork, Started, Tick
+from tidemill.dags.definition.model import Dag
+from tidemill.dags.reducer.events import InputWanted, NodeEnded, NodeError
+from tidemill.dags.reducer.journal import decode_tick, encode_tick
+from tidemill.dags.reducer.reducer import DagProgram
+from tidemill.dags.reducer.reduction import too_large
+from tidemill.dags.reducer.state import DagState
+from tidemill.dags.runner.node_jobs import NodeJobs
+from tidemill.engine.jobs.task import Task
+from tidemill.engine.runs.control_loop import RunLoop
+from tidemill.engine.runs.durable_run import Begun, StoredRun, WorkEnd
+from tidemill.store.runs.turns import JobRow, NewRun, RunTurn
+
+if TYPE_CHECKING:
+    from tidemill.engine.runs.run_worker import RunKeeper
+
+#: What a keeper must know in order to drive runs of dags: how, and no dag in particular.
+DAG_KIND = ":dag"
+
+LONG_REST = 60.0
+_PROGRAMS_KEPT = 256
+
+
+class DagInput(msgspec.Struct, omit_defaults=True):
+    """What a run is started with: the definition, the arguments, and for a run that repeats another its first state."""
+
+    dag: msgspec.Raw
+    args: dict[str, Any] = {}
+    seed: msgspec.Raw = msgspec.Raw()
+
+
+class DagKind:
+    """What a keeper needs to know of dags in order to drive their runs."""
+
+    version = None
+
+    def __init__(
+        self, tasks: Mapping[str, Task[Any, Any]], refs: RefResolver | None = None, *, named: bool = False
+    ) -> None:
+        self.tasks = tasks
+        self._named = named
+        self._refs = refs
+        self._programs = lru_cache(_PROGRAMS_KEPT)(self._make)
+
+    def program(self, dag: bytes) -> DagProgram:
+        """The program for a dag as it is stored."""
+        return self._programs(dag)[0]
+
+    def _make(self, dag: bytes) -> tuple[DagProgram, NodeJobs]:
+        return DagProgram(Dag.from_json(dag), refs=self._refs, narrate=False), NodeJobs(self.tasks, named=self._named)
+
+    def restore(self, stored: bytes, snapshot: bytes | None, ticks: Sequence[bytes]) -> tuple[DagProgram, DagState]:
+        """A run's program, and its state from what is stored of it."""
+        given = decode(stored, DagInput)
+        program = self.program(bytes(given.dag))
+        if snapshot is None and len(given.seed):
+            snapshot = bytes(given.seed)
+        state = program.begin() if snapshot is None else program.restore(snapshot)
+        for data in ticks:
+            program.reduce(state, decode_tick(data))
+        return program, state
+
+    def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagRun, Tick]:
+        """A run from what is stored of it, and the tick with which it goes on."""
+        program, state = self.restore(row["input"], snapshot, ticks)
+        run = DagRun(program, self._jobs(row["input"]), keeper, row["id"], stored=row["seq"], state=state)
+        now = keeper.clock.now()
+        return run, Resumed(now, queued=True) if row["seq"] else started(now, row["input"])
+
+    def _jobs(self, stored: bytes) -> NodeJobs:
+        return self._programs(bytes(decode(stored, DagInput).dag))[1]
+
+    def begin(self, keeper: RunKeeper, number: int, new: NewRun) -> DagRun:
+        """A run that begins here and now."""
+        program, state = self.restore(new.input, None, ())
+        run = DagRun(program, self._jobs(new.input), keeper, number, stored=0, state=state, new=new)
+        run.loop.post(started(keeper.clock.now(), new.input))
+        return run
+
+
+def started(at: float, stored: bytes) -> Started:
+    """The first tick of a run; one that repeats another keeps its arguments."""
+    given = decode(stored, DagInput)
+    return Started(at, None if len(given.seed) else given.args)
+
+
+class DagRun(StoredRun):
+    """One run of a dag, owned by this process for as long as its keeper's lease is good."""
+
+    queues_work = True
+    works_in_place = False
+
+    def __init__(
+        self,
+        program: DagProgram,
+        jobs: NodeJobs,
+        keeper: RunKeeper,
+        number: int,
+        *,
+        stored: int,
+        state: DagState,
+        new: NewRun | None = None,
+    ) -> None:
+        self.program = program
+        self._jobs = jobs
+        self.loop = RunLoop(program, self, state)
+        self.result = asyncio.get_running_loop().create_future()
+        self._asks = {name for name, node in state.nodes.items() if node.status == "waiting"} if stored else set()
+        self.own(keeper, number, stored=stored, new=new)
+
+    @property
+    def patience(self) -> float:
+        # A run that waits for people only may do so for long; one with jobs under way is needed again soon.
+        return LONG_REST if self.loop.state.works else super().patience
+
+    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+        super().journal(loop, ticks, commands)
+        if self.let_go:
+            return
+        nodes = self.loop.state.nodes
+        if self._asks:
+            answered = {name for name in self._asks if nodes[name].status != "waiting"}
+            self._asks -= answered
+            turn = self.turn()
+            turn.settled += answered
+            turn.asks = [ask for ask in turn.asks if ask[0] not in answered]
+        for command in commands:
+            if type(command) is Publish and type(command.event) is InputWanted:
+                wanted = command.event
+                if nodes[wanted.node].status != "waiting":
+                    continue  # It was asked and is wanted no longer, all in one turn.
+                self._asks.add(wanted.node)
+                schema = None if wanted.schema is None else encode(wanted.schema)
+                self.turn().asks.append((wanted.node, storable(wanted.prompt), schema, wanted.due))
+
+    def execute(self, loop: RunLoop, command: Command) -> None:
+        if isinstance(command, EndRun) and not self.result.done():
+            self.result.set_result(command)
+
+    def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
+        return encode_tick(tick)
+
+    def decode_tick(self, data: bytes) -> Tick:
+        return decode_tick(data)
+
+    def encode_shown(self, event: Any) -> bytes | None:
+        return encode(event)
+
+    def write_end(self, turn: RunTurn, end: EndRun) -> None:
+        turn.result = None if end.result is None else encode(end.result)
+        if end.error is not None:
+            turn.error = encode(end.error)
+            turn.note = storable(end.error.message)
+
+    def job_for(self, command: RunWork) -> JobRow | None:
+        try:
+            return self._jobs.row(self.number, self.program.plan.steps[command.name], command)
+        except TidemillError as error:  # Nothing can be enqueued: the node has failed before it began.
+            ended = NodeEnded("failed", error=NodeError("bad_args", storable(str(error))))
+            self.loop.post(Completed(self._keeper.clock.now(), command.work, ended))
+            return None
+
+    def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
+        error = None
+        if end.error is not None:
+            error = NodeError(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))
+        result = None if bytes(end.result) == b"null" else msgspec.Raw(bytes(end.result))
+        state: Any = end.state
+        if result is not None and len(result) > self.program.limits.result:  # It has no place in the journal either.
+            state, error = "failed", too_large("the result", len(result), self.program.limits.result)
+            result = None
+        return [Completed(self._keeper.clock.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]

@@ -1,0 +1,137 @@
+"""Simulate a durable run of a dag: virtual time, crashes, lost answers, two owners; one seed, one history.
+
+outcome = simulate_dag(dag, [extract, load], seed=7, args={"day": "2026-03-01"}, answers={"approve": True})
+assert outcome.result() == {"rows": 12}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.ticks import CancelAsked, Received, Tick
+from tidemill.dags.definition.model import Dag
+from tidemill.dags.errors import DagRunError
+from tidemill.dags.reducer.events import RunFailure, Submission
+from tidemill.dags.reducer.journal import decode_tick, encode_tick
+from tidemill.dags.runner.runner import DAG_KIND, DagInput, DagKind
+from tidemill.engine.jobs.task import Task
+from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.engine.simulation.store import SOME_FAULTS, Faults, Simulation
+from tidemill.engine.simulation.world import SimulationError
+
+_LOOK_EVERY = 0.05
+_THINKING = 0.5
+
+
+class DagOutcome(msgspec.Struct):
+    """How a simulated run has ended."""
+
+    state: str
+    statuses: dict[str, str]
+    """What became of each node."""
+    asks: list[str]
+    """The nodes that still ask a person, which an ended run does not."""
+    ticks: list[Tick]
+    history: list[tuple[Any, ...]]
+    """Everything that happened in its world: the same for the same seed."""
+    happened: int
+    row: Any
+
+    def result(self) -> Any:
+        """The run's result; a `DagRunError` says which nodes failed."""
+        if self.state == "succeeded":
+            return None if self.row.result is None else decode(self.row.result)
+        failure = RunFailure(self.state, self.row.note or "")
+        if self.row.error is not None:
+            failure = decode(self.row.error, RunFailure)
+        raise DagRunError(f"the run {self.state}: {failure.message}", nodes=failure.nodes)
+
+
+def simulate_dag(
+    dag: Dag,
+    tasks: Iterable[Task[Any, Any]] = (),
+    /,
+    *,
+    seed: int | str = 0,
+    faults: Faults = SOME_FAULTS,
+    args: Mapping[str, Any] | None = None,
+    answers: Mapping[str, Any] | None = None,
+    cancel_after: float | None = None,
+    owners: int = 2,
+    workers: int = 2,
+    limit: float = 600.0,
+    keeper: type[RunKeeper] = RunKeeper,
+) -> DagOutcome:
+    """Run a dag to its end in a simulated world, from plain code.
+
+    tasks         the tasks of its nodes, async functions: they are really run, on virtual time
+    answers       what people answer to input nodes, by the node's name; to others nobody does
+    cancel_after  seconds after which somebody cancels the run
+    limit         seconds of virtual time after which a run that has not ended counts as hanging
+    """
+    known = {task.name: task for task in tasks}
+    kind = DagKind(known)
+    simulation = Simulation(
+        seed,
+        lambda runs: {DAG_KIND: kind},
+        tasks=lambda runs: known,
+        faults=faults,
+        owners=owners,
+        workers=workers,
+        keeper=keeper,
+    )
+    stored = encode(DagInput(msgspec.Raw(dag.to_json()), dict(args or {})))
+    version = kind.program(dag.to_json()).version
+    number = simulation.start(workflow=dag.name, version=version, input=stored, kind=DAG_KIND)
+    if answers:
+        _People(simulation, number, answers).look()
+    if cancel_after is not None:
+        simulation.world.later(cancel_after, lambda: _cancel(simulation, number))
+    try:
+        simulation.go(limit=limit)
+    except SimulationError as error:
+        raise SimulationError(f"{dag.name}, seed {seed!r}: {error}; simulate it again with this seed") from error
+    finally:
+        simulation.close()
+    model, world = simulation.model, simulation.world
+    _, state = kind.restore(stored, None, model.ticks[number])
+    return DagOutcome(
+        state=model.runs[number].state,
+        statuses={name: node.status for name, node in state.nodes.items()},
+        asks=[node for run, node in model.inputs if run == number],
+        ticks=[decode_tick(data) for data in model.ticks[number]],
+        history=world.history,
+        happened=world.happened,
+        row=model.runs[number],
+    )
+
+
+class _People:
+    """Answer what a run asks, after a while; an impatient one may do so twice."""
+
+    def __init__(self, simulation: Simulation, number: int, answers: Mapping[str, Any]) -> None:
+        self._simulation, self._number, self._answers = simulation, number, answers
+        self._asked: set[str] = set()
+
+    def look(self) -> None:
+        world, model = self._simulation.world, self._simulation.model
+        for run, node in list(model.inputs):
+            if run == self._number and node in self._answers and node not in self._asked:
+                self._asked.add(node)
+                for _ in range(world.chance.choice([1, 2])):
+                    world.later(_THINKING * world.chance.random(), lambda node=node: self._submit(node))
+        world.later(_LOOK_EVERY, self.look)
+
+    def _submit(self, node: str) -> None:
+        world = self._simulation.world
+        world.note("somebody", "answers", node)
+        given = Submission(node, self._answers[node], "ann", f"answer to {node}")
+        self._simulation.model.send(self._number, encode_tick(Received(world.clock.now(), given, node)))
+
+
+def _cancel(simulation: Simulation, number: int) -> None:
+    simulation.model.send(number, encode_tick(CancelAsked(simulation.clock.now(), "enough")))

@@ -1,0 +1,116 @@
+"""Pictures of a dag, as Mermaid text and as SVG; with the state of a run, coloured by how far it is.
+
+print(draw_dag(nightly))
+print(draw_dag(nightly, state))
+Path("nightly.svg").write_text(draw_dag_svg(nightly, state))
+"""
+
+from __future__ import annotations
+
+from tidemill.core.drawing.render import Box, quoted, svg
+from tidemill.core.refs import RefResolver, Refs
+from tidemill.dags.definition.model import RUN, Dag, InputNode, SubDag, TaskNode
+from tidemill.dags.definition.plan import ROOT, Plan, Step
+from tidemill.dags.reducer.state import DagState
+
+FILLS = {
+    "pending": "#f1f5f9",
+    "running": "#bfdbfe",
+    "waiting": "#fde68a",
+    "succeeded": "#bbf7d0",
+    "skipped": "#e2e8f0",
+    "failed": "#fecaca",
+    "blocked": "#fed7aa",
+    "cancelled": "#d6d3d1",
+}
+
+_SHAPES = {"task": ("[", "]"), "map": ("[[", "]]"), "input": ("{{", "}}")}
+_KIND_FILLS = {"task": "#dbeafe", "map": "#e0e7ff", "input": "#fee2e2", "leave": "#dcfce7"}
+
+
+def draw_dag(dag: Dag, state: DagState | None = None, *, refs: RefResolver | None = None) -> str:
+    """A dag as a Mermaid flowchart, with sub-dags as boxes around their nodes."""
+    plan = Plan(dag, refs or Refs(strict=False))
+    numbers = {name: f"n{index}" for index, name in enumerate(plan.order)}
+    lines = ["flowchart TD"]
+    _draw_nodes(plan, dag, ROOT, state, numbers, "    ", lines)
+    for step in plan.steps.values():
+        if step.kind == "leave":
+            continue
+        end = numbers[step.name.removesuffix(f"/{RUN}")] if step.kind == "enter" else numbers[step.name]
+        for dep in step.deps:
+            if plan.steps[dep].kind != "enter":
+                lines.append(f"    {numbers[dep]} --> {end}")
+    if state is not None:
+        lines += [f"    classDef {status} fill:{fill},stroke:#64748b,color:#0f172a" for status, fill in FILLS.items()]
+        for step in plan.steps.values():
+            if step.kind != "enter":
+                lines.append(f"    class {numbers[step.name]} {state.nodes[step.name].status}")
+    return "\n".join(lines)
+
+
+def draw_dag_svg(dag: Dag, state: DagState | None = None, *, refs: RefResolver | None = None) -> str:
+    """The same as an SVG picture: every node below all that it depends on."""
+    plan = Plan(dag, refs or Refs(strict=False))
+    rows: dict[int, list[Box]] = {}
+    depths = _depths(plan)
+    for step in plan.steps.values():
+        if step.kind != "enter":
+            fill = _KIND_FILLS[step.kind] if state is None else FILLS[state.nodes[step.name].status]
+            box = Box(step.name, _shortened(_label(step, state), 24), fill, pill=step.kind != "task")
+            rows.setdefault(depths[step.name], []).append(box)
+    arrows = [(dep, step.name) for step in plan.steps.values() if step.kind != "enter" for dep in _deps(plan, step)]
+    return svg([rows[depth] for depth in sorted(rows)], arrows)
+
+
+def _draw_nodes(
+    plan: Plan, dag: Dag, scope: str, state: DagState | None, numbers: dict[str, str], indent: str, lines: list[str]
+) -> None:
+    for node in dag.nodes:
+        step = plan.steps[scope + node.name]
+        label = quoted(_label(step, state, node.name))
+        if isinstance(node, SubDag):
+            lines.append(f"{indent}subgraph {numbers[step.name]}[{label}]")
+            _draw_nodes(plan, node.dag, f"{step.name}/", state, numbers, indent + "    ", lines)
+            lines.append(f"{indent}end")
+        else:
+            left, right = _SHAPES[step.kind]
+            lines.append(f"{indent}{numbers[step.name]}{left}{label}{right}")
+
+
+def _label(step: Step, state: DagState | None, name: str | None = None) -> str:
+    items = None if state is None else state.nodes[step.name].items
+    text = name or step.name
+    if items is not None:
+        return f"{text} {items.done}/{items.total}"
+    if isinstance(step.spec, InputNode):
+        return f"{text} ?"
+    return f"{text} *" if isinstance(step.spec, TaskNode) and step.spec.map is not None else text
+
+
+def _deps(plan: Plan, step: Step) -> list[str]:
+    """What a step depends on, with the beginning of a sub-dag replaced by what leads to it."""
+    if step.kind == "leave":
+        return [step.scope + sink for sink in plan.scopes[step.scope].sinks]
+    found: list[str] = []
+    for dep in step.deps:
+        found += _deps(plan, plan.steps[dep]) if plan.steps[dep].kind == "enter" else [dep]
+    return found
+
+
+def _depths(plan: Plan) -> dict[str, int]:
+    left = {name: len(step.deps) for name, step in plan.steps.items()}
+    order = [name for name, count in left.items() if count == 0]
+    depths = dict.fromkeys(order, 0)
+    for name in order:
+        below = depths[name] + (plan.steps[name].kind != "enter")
+        for follower in plan.steps[name].followers:
+            depths[follower] = max(depths.get(follower, 0), below)
+            left[follower] -= 1
+            if left[follower] == 0:
+                order.append(follower)
+    return depths
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,248 @@
+"""A run of a dag as lines: each node with its state, how far it is, how long it took, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from tidemill.core.duration import format_duration
+from tidemill.dags.reducer.events import FINAL
+from tidemill.dags.reducer.reducer import DagProgram
+from tidemill.dags.reducer.state import DagState, NodeState
+from tidemill.dags.view.explain import Row, explain, tree
+from tidemill.engine.explain import explain_control, explain_job, explain_workers
+
+Job = Mapping[str, Any]
+
+MOST_ITEMS_SHOWN = 4
+UNSEEN_JOB = "its job waits in its queue or runs"
+
+
+class View(msgspec.Struct, frozen=True):
+    """A run as somebody looks at it: its row, its state, its unfinished jobs (or some of many), who could drive it."""
+
+    row: Mapping[str, Any]
+    program: DagProgram
+    state: DagState
+    now: float
+    jobs: Sequence[Job] = ()
+    all_jobs: bool = True
+    keepers: int = 0
+    tick: int | None = None
+    """The tick after which it is shown, if it is not shown as it is now."""
+
+    @property
+    def id(self) -> str:
+        return f"r{self.row['id']}"
+
+    @property
+    def run_state(self) -> str:
+        return self.row["state"] if self.tick is None else self.state.status
+
+    @property
+    def ended(self) -> bool:
+        return self.run_state not in ("running", "parked")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the tree: a node, or an item of a map that is under way."""
+
+    branch: str
+    label: str
+    state: str
+    far: float | None = None
+    """How far it is, from 0 to 1."""
+    count: str = ""
+    took: float | None = None
+    why: str = ""
+
+
+def lines(view: View) -> list[Line]:
+    """The tree, top to bottom."""
+    found: list[Line] = []
+    jobs = jobs_by_node(view)
+    for row in tree(view.program, view.state):
+        mine = jobs.get(row.node, [])
+        found.append(_line(view, row, mine))
+        if row.total is not None and row.status == "running" and view.state.nodes[row.node].items is not None:
+            found += _items(view, row, mine)
+    return found
+
+
+def nodes_json(view: View) -> list[dict[str, Any]]:
+    """The tree for programs."""
+    jobs = jobs_by_node(view)
+    return [
+        {
+            "node": row.node,
+            "state": row.status,
+            "done": row.done,
+            "total": row.total,
+            "began": _moment(row.began),
+            "ended": _moment(row.ended),
+            "note": row.note,
+            "why": why_node(view, row.node, jobs.get(row.node, [])),
+            "carried": view.state.nodes[row.node].carried,
+            "jobs": [
+                {name: job[name] for name in ("id", "state", "queue", "attempt", "progress", "note")}
+                for job in jobs.get(row.node, [])
+            ],
+        }
+        for row in tree(view.program, view.state)
+    ]
+
+
+def jobs_by_node(view: View) -> dict[str, list[Job]]:
+    """The unfinished jobs of each node."""
+    found: dict[str, list[Job]] = {}
+    for job in view.jobs:
+        name = view.state.works.get(job["work"])
+        if name is not None:
+            found.setdefault(name, []).append(job)
+    return found
+
+
+def why_run(view: View) -> list[str]:
+    """Where the run stands, in a few sentences."""
+    row = view.row
+    if view.tick is not None:
+        return [f"It is shown as it was after tick {view.tick} of {row['seq']}; now it is {row['state']}."]
+    if view.ended or row["state"] == "parked":
+        return [str(row["note"] or f"It has ended: {row['state']}.")]
+    said: list[str] = []
+    if row["note"]:
+        said.append(f"{row['note']}.")
+    if not view.keepers:
+        said.append(
+            "Nobody drives it: no keeper is alive. Start one with `tidemill up app.py` or `tidemill keeper app.py`."
+        )
+    waiting = [name for name, node in view.state.nodes.items() if node.status == "waiting"]
+    if waiting:
+        what = f"an answer to {waiting[0]!r}" if len(waiting) == 1 else f"{len(waiting)} answers"
+        said.append(f"It waits for {what}: tidemill dag submit {view.id} {waiting[0]} '{_example(view, waiting[0])}'")
+    if said or not view.keepers:
+        return said
+    if row["owner"] is not None:
+        return [f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."]
+    if row["awake"]:
+        return ["It waits for a keeper to take it up."]
+    return ["It waits for its jobs, and costs nothing meanwhile."]
+
+
+def why_node(view: View, name: str, jobs: Sequence[Job]) -> str:
+    """Why a node is where it is, in a sentence; for one with a job, what the job is doing."""
+    node = view.state.nodes[name]
+    if node.status == "running" and node.items is None:
+        return f"{name!r}: {_why_job(view, jobs)}"
+    if node.status == "running" and jobs and not any(job["state"] == "running" for job in jobs):
+        return f"{explain(view.program, view.state, name)}; {why_job(jobs[0])}"
+    return explain(view.program, view.state, name)
+
+
+def why_job(job: Job) -> str:
+    """What a node's job waits for or does: `its job 17 waits: no worker serves queue gpu`."""
+    if job["state"] == "running":
+        where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
+        said = [f"its job {job['id']} runs{where}"]
+        if job["note"]:
+            said.insert(0, str(job["note"]))
+        if job["attempt"] > 1:
+            said.append(f"attempt {job['attempt']}")
+        if job["cancel_reason"]:
+            said.append(f"asked to stop: {job['cancel_reason']}")
+        return ", ".join(said)
+    hindered = [*explain_workers(job), *explain_control(job)]
+    if job["state"] == "ready" and job["due_in"] <= 0 and hindered:
+        return f"its job {job['id']} waits: {_joined(hindered)}"
+    return f"its job {job['id']} waits on queue {job['queue']}: {_joined(explain_job(job)[1:])}"
+
+
+# -- inner parts ----------------------------------------------------------------------------------
+
+
+def _line(view: View, row: Row, jobs: Sequence[Job]) -> Line:
+    node = view.state.nodes[row.node]
+    single = jobs[0] if len(jobs) == 1 and node.items is None else None
+    shown = "queued" if row.status == "running" and single is not None and single["state"] != "running" else row.status
+    far = single["progress"] if single is not None else None
+    count = ""
+    if row.total is not None:
+        count = f"{row.done}/{row.total}"
+        far = (row.done or 0) / row.total if row.total else 1.0
+    end = row.ended if row.status in FINAL else view.now
+    took = None if row.began is None or end is None else max(0.0, end - row.began)
+    return Line(row.branch, row.label, shown, far, count, took, _told(view, row, node, jobs))
+
+
+def _told(view: View, row: Row, node: NodeState, jobs: Sequence[Job]) -> str:
+    """What there is to say of a node beside its state."""
+    again = " (carried over)" if node.carried else ""
+    match row.status:
+        case "succeeded":
+            return f"{node.note}{again}".strip()
+        case "failed" | "cancelled" if node.error is not None:
+            return f"{node.error.kind}: {node.error.message}"
+        case "running" if node.items is not None:
+            return _told_items(node, jobs)
+        case "running" if row.total is not None:
+            return ""
+        case "running":
+            return _why_job(view, jobs)
+        case "waiting":
+            due = "" if node.due is None else f" (within {format_duration(max(0, round(node.due - view.now)))})"
+            return f"{node.prompt}{due}"
+        case "skipped" | "cancelled" if node.note:
+            return f"{node.note}{again}"
+    told = explain(view.program, view.state, row.node)
+    return told.removeprefix(f"{row.node!r} ").removeprefix("never runs: ")
+
+
+def _told_items(node: NodeState, jobs: Sequence[Job]) -> str:
+    items = node.items
+    assert items is not None  # noqa: S101 - only maps come here
+    if jobs and not any(job["state"] == "running" for job in jobs):
+        return why_job(jobs[0])
+    parts = [f"{len(items.working)} under way", f"{len(items.todo)} to come"]
+    if items.failed:
+        parts.append(f"{len(items.failed)} failed")
+    return ", ".join(part for part in parts if not part.startswith("0 "))
+
+
+def _items(view: View, row: Row, jobs: Sequence[Job]) -> list[Line]:
+    """Some of the items that run now; those that tell how far they are come first."""
+    running = sorted((job for job in jobs if job["state"] == "running"), key=lambda job: job["progress"] is None)
+    branch = row.branch.replace("├─ ", "│  ").replace("└─ ", "   ")
+    found: list[Line] = []
+    for job in running[:MOST_ITEMS_SHOWN]:
+        index = view.program.item_of(view.state, job["work"])
+        found.append(
+            Line(f"{branch}· ", f"item {index}", "running", job["progress"], "", job["running_for"], job["note"] or "")
+        )
+    return found
+
+
+def _why_job(view: View, jobs: Sequence[Job]) -> str:
+    if jobs:
+        return why_job(jobs[0])
+    if view.tick is not None or not view.all_jobs:
+        return UNSEEN_JOB
+    return "its job has ended, and the run will hear of it"
+
+
+def _example(view: View, name: str) -> str:
+    """What an answer looks like, as far as its schema says."""
+    schema = getattr(view.program.plan.steps[name].spec, "schema", None)
+    fields = schema.get("properties") if isinstance(schema, dict) else None
+    return "{" + ", ".join(f'"{field}": ...' for field in fields) + "}" if fields else "..."
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    text = " ".join(sentences).strip()
+    return f"{text[:1].lower()}{text[1:]}".removesuffix(".")
+
+
+def _moment(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)

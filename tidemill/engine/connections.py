@@ -1,0 +1,85 @@
+"""An application's ways to its database: one per event loop, opened when first needed, and one for plain code."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from tidemill.engine.jobs.enqueuer import Enqueuer
+from tidemill.engine.sync_bridge import Portal
+from tidemill.store.database import Database
+from tidemill.store.migrate import wait_for_schema
+
+T = TypeVar("T")
+
+DATABASE_PATIENCE, SCHEMA_PATIENCE = 30.0, 10.0
+
+
+class Way(NamedTuple):
+    """An open database, and who puts jobs into it."""
+
+    database: Database
+    enqueuer: Enqueuer
+
+
+class Access:
+    """Opens ways to the database and keeps them until they are closed."""
+
+    def __init__(self, make_database: Callable[[], Database]) -> None:
+        self._make_database = make_database
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Way]] = {}
+        self._portal: Portal | None = None
+        self._lock = threading.Lock()
+
+    async def open(self) -> Way:
+        """This event loop's way, opened once however many ask at the same time."""
+        loop = asyncio.get_running_loop()
+        opening = self._opening.get(loop)
+        if opening is None:
+            opening = self._opening[loop] = loop.create_task(self._connect(), name="tidemill-open")
+        try:
+            return await asyncio.shield(opening)
+        except Exception:
+            if self._opening.get(loop) is opening:
+                del self._opening[loop]
+            raise
+
+    def call(self, work: Callable[[Way], Awaitable[T]]) -> T:
+        """Do async work from plain code, on a loop in a thread of its own."""
+        with self._lock:
+            if self._portal is None or not self._portal.is_alive:  # A fork of this process has none of its threads.
+                self._portal = Portal()
+            portal = self._portal
+
+        async def run() -> T:
+            return await work(await self.open())
+
+        return portal.call(run())
+
+    async def close(self) -> None:
+        """Close this event loop's way."""
+        opening = self._opening.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            way = await opening
+            await way.enqueuer.close()
+            await way.database.close()
+
+    def close_sync(self) -> None:
+        """Close the way of plain code."""
+        with self._lock:
+            portal, self._portal = self._portal, None
+        if portal is not None:
+            portal.call(self.close())
+            portal.close()
+
+    async def _connect(self) -> Way:
+        database = self._make_database()
+        await database.open(patience=DATABASE_PATIENCE)
+        try:
+            await wait_for_schema(database, patience=SCHEMA_PATIENCE)
+        except BaseException:
+            await database.close()
+            raise
+        return Way(database, Enqueuer(database))

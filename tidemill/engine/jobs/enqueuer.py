@@ -1,0 +1,165 @@
+"""Enqueueing from one process: calls that come together go to the database together.
+
+A lone call is one statement. While it is under way, further calls wait and then share the next statement, so
+sixteen callers need a few round trips, not sixteen. Every caller still gets its own answer, and an error that
+belongs to one of them is not told to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import asyncpg
+
+from tidemill.core.errors import StoreError
+from tidemill.core.job import JobRef, NewJob
+from tidemill.engine.jobs.bulk import ManyJobs
+from tidemill.store.database import Connection, Database, Executor, is_away, left_nothing
+from tidemill.store.jobs.insert import insert_alike, insert_jobs
+from tidemill.store.notify import Bell
+
+MOST_TOGETHER = 500
+MANY_CHUNK = 10_000
+_TRIES = 3
+
+
+class Enqueuer:
+    """This process's way of putting jobs in."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._bell = Bell(database)
+        self._waiting: list[tuple[NewJob, asyncio.Future[JobRef]]] = []
+        self._sender: asyncio.Task[None] | None = None
+        self._alone = False
+        self._connection: Connection | None = None
+
+    async def put(self, job: NewJob) -> JobRef:
+        """Store one job; returns when it is committed."""
+        if self._sender is None and not self._alone:
+            self._alone = True
+            try:
+                return (await self._store([job]))[0]
+            finally:
+                self._alone = False
+                self._send_waiting()
+        answer: asyncio.Future[JobRef] = asyncio.get_running_loop().create_future()
+        self._waiting.append((job, answer))
+        return await answer
+
+    async def put_many(self, many: ManyJobs) -> list[JobRef]:
+        """Store all jobs or none, in one transaction."""
+        if not many.arguments:
+            return []
+        refs: list[JobRef] = []
+        try:
+            async with self._database.transaction(patience=30.0) as connection:
+                for start in range(0, len(many.arguments), MANY_CHUNK):
+                    refs += await self._insert_chunk(connection, many, slice(start, start + MANY_CHUNK))
+        except asyncpg.PostgresError as error:
+            raise _explained(error) from error
+        return refs
+
+    async def _insert_chunk(self, connection: Executor, many: ManyJobs, chunk: slice) -> list[JobRef]:
+        if many.alike:
+            return await insert_alike(self._database, connection, many.first(), many.arguments[chunk], notify=True)
+        return await insert_jobs(self._database, connection, many.each()[chunk], notify=True)
+
+    async def close(self) -> None:
+        """Finish what is under way."""
+        if self._sender is not None:
+            await self._sender
+        await self._bell.close()
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    @asynccontextmanager
+    async def _line(self) -> AsyncIterator[Connection]:
+        """The connection for single jobs, kept open: only one call at a time goes through here."""
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            connection = self._connection = await self._database.connect(patience=30.0)
+        try:
+            yield connection
+        except BaseException as error:
+            # After anything but a plain refusal its state is uncertain.
+            if not isinstance(error, asyncpg.PostgresError) or is_away(error):
+                connection.terminate()
+                self._connection = None
+            raise
+
+    def _send_waiting(self) -> None:
+        if self._waiting and self._sender is None:
+            self._sender = asyncio.create_task(self._send(), name="tidemill-enqueuer")
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
+                await self._answer(batch)
+        finally:
+            self._sender = None
+
+    async def _answer(self, batch: list[tuple[NewJob, asyncio.Future[JobRef]]]) -> None:
+        try:
+            refs = await self._store([job for job, _ in batch])
+        except StoreError as error:
+            if len(batch) == 1 or error.__cause__ is None or is_away(error.__cause__):
+                for _, answer in batch:
+                    _give(answer, error)
+                return
+            for one in batch:  # One of them is at fault and nothing was stored: each for itself.
+                await self._answer([one])
+            return
+        except BaseException as error:
+            for _, answer in batch:
+                _give(answer, error)
+            raise
+        for (_, answer), ref in zip(batch, refs, strict=True):
+            _give(answer, ref)
+
+    async def _store(self, jobs: Sequence[NewJob]) -> list[JobRef]:
+        inside = self._bell.may_ring_inside()
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                refs = await self._insert(jobs, notify=inside)
+                break
+            except Exception as error:
+                if tries_left and left_nothing(error):
+                    continue  # The kept connection was cut while nobody used it.
+                if isinstance(error, asyncpg.PostgresError) or is_away(error):
+                    raise _explained(error) from error
+                raise
+        if not inside:
+            self._bell.ring_soon({job.queue for job in jobs})
+        return refs
+
+    async def _insert(self, jobs: Sequence[NewJob], *, notify: bool) -> list[JobRef]:
+        async with self._line() as connection:
+            if any(job.keyed for job in jobs):
+                async with connection.transaction():
+                    return await insert_jobs(self._database, connection, jobs, notify=notify)
+            if len(jobs) == 1:
+                return await insert_alike(self._database, connection, jobs[0], [bytes(jobs[0].args)], notify=notify)
+            return await insert_jobs(self._database, connection, jobs, notify=notify)
+
+
+def _give(answer: asyncio.Future[JobRef], what: JobRef | BaseException) -> None:
+    if answer.done():
+        return
+    if isinstance(what, BaseException):
+        answer.set_exception(what)
+    else:
+        answer.set_result(what)
+
+
+def _explained(error: BaseException) -> StoreError:
+    if is_away(error):
+        return StoreError(
+            f"the connection to the database broke while jobs were being stored ({error}): they may or may not be "
+            "there; give a unique_key= to be able to enqueue again safely"
+        )
+    return StoreError(f"the database did not store the job: {error}")

@@ -1,0 +1,153 @@
+"""The orchestrator: migrates the schema, then walks its rounds.
+
+Every round reclaims what lapsed leases left behind, flags silent workers, drops jobs past their deadline, lets
+gated jobs through and routes those that waited for a task to be known; now and then it makes the history's
+next partitions and drops the old ones. Several orchestrators may run: every round is safe to walk twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+import structlog
+
+from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.engine.telemetry.meter import Meter, Reporter
+from tidemill.engine.worker.outcome import after_loss, record
+from tidemill.store.database import Database, is_passing
+from tidemill.store.jobs import history_partitions, sweeps
+from tidemill.store.jobs.log import keep_job_log
+from tidemill.store.migrate import OWN_CHAIN, Chain, migrate
+from tidemill.store.retention_settings import read_retention
+from tidemill.store.runs.log import keep_run_log
+from tidemill.store.runs.runs import forget_runs
+from tidemill.store.runs.turns import cancel_unwanted
+from tidemill.store.streams.event_log import keep_log
+from tidemill.store.telemetry.hosts import forget_telemetry
+
+log = structlog.get_logger("tidemill.orchestrator")
+
+
+class OrchestratorSettings(msgspec.Struct, frozen=True):
+    """How often the rounds are walked and how long things are kept. Times are seconds, `keep_days` days."""
+
+    sweep: float = 1.0
+    lease: float = 15.0
+    silence: float = 9.0
+    keep_days: int = 30
+    housekeeping: float = 60.0
+
+    def validate(self) -> OrchestratorSettings:
+        if self.keep_days < 1:
+            raise ConfigError("finished jobs are kept for at least one day")
+        return self
+
+
+class Orchestrator:
+    """Keeps the tables in order for everybody else."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: OrchestratorSettings | None = None,
+        *,
+        chains: Sequence[Chain] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.settings = (settings or OrchestratorSettings()).validate()
+        self.meter = Meter()
+        self._reporter = Reporter(database, self.meter, "orchestrator")
+        self._database = database
+        self._chains = (OWN_CHAIN, *chains)
+        self._clock = clock
+        self._stop = asyncio.Event()
+        self._ready = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def wait_ready(self) -> None:
+        """Return when the schema is there and the first round is done."""
+        await self._ready.wait()
+
+    async def run(self) -> None:
+        """Migrate, then walk the rounds until told to stop."""
+        await self._database.open()
+        for chain in self._chains:
+            for migration in await migrate(self._database, chain, patience=None):
+                log.info("migrated", ledger=chain.ledger, version=migration.version, name=migration.name)
+        housekeeping_at = 0.0
+        while not self._stop.is_set():
+            try:
+                now = self._clock.monotonic()
+                if now >= housekeeping_at:
+                    await self.keep_house()
+                    housekeeping_at = now + self.settings.housekeeping
+                await self.walk_round()
+                await self._reporter.report_when_due()
+                self._ready.set()
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                log.warning("this round could not be ended: the next one does it", error=str(error))
+            try:
+                async with asyncio.timeout(self.settings.sweep):
+                    await self._stop.wait()
+            except TimeoutError:
+                continue
+        await self._reporter.close()
+
+    async def walk_round(self) -> None:
+        """One round of everything that must happen soon."""
+        for worker, jobs in await sweeps.reclaim_lapsed(self._database, self._lost, lease=self.settings.lease):
+            log.error("LOST WORKER: its lease lapsed and its jobs went back to their queues", worker=worker, jobs=jobs)
+            self.meter.count("lease_reclaims")
+            self.meter.count("jobs_reclaimed", by=jobs)
+        for row in await sweeps.flag_silent(self._database, silence=self.settings.silence):
+            log.error(
+                "DEAD WORKER: no heartbeat while it owns running jobs; look at the process and restart it",
+                worker=f"{row['host']}:{row['pid']}#{row['id']}",
+                queues=row["queues"],
+                silent_for=round(row["silent"], 1),
+            )
+        if late := await sweeps.reclaim_late_claims(self._database, self._lost):
+            log.warning("jobs of workers that have just ended went back to their queues", jobs=late)
+            self.meter.count("jobs_reclaimed", by=late)
+        await sweeps.admit_due(self._database)
+        if expired := await sweeps.expire_jobs(self._database):
+            log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
+        await sweeps.route_jobs(self._database)
+        await cancel_unwanted(self._database)
+        await sweeps.cancel_orphans(self._database)
+        if freed := await sweeps.free_runs(self._database):
+            log.warning("runs of owners that have ended wait for another", runs=freed)
+
+    async def keep_house(self) -> None:
+        """What can wait: partitions, retention, leftovers, orphaned jobs."""
+        today = datetime.fromtimestamp(self._clock.now(), UTC).date()
+        wanted, _ = await read_retention(self._database)
+        jobs, runs = wanted.jobs or self.settings.keep_days, wanted.runs or self.settings.keep_days
+        await history_partitions.make_partitions(self._database, today)
+        if dropped := await history_partitions.drop_partitions(self._database, today, keep_days=jobs):
+            log.info("history dropped", partitions=dropped)
+        await keep_job_log(self._database, today, keep_days=jobs)
+        await keep_run_log(self._database, today, keep_days=runs)
+        await keep_log(self._database, today, keep_days=wanted.events or self.settings.keep_days)
+        await history_partitions.forget_leftovers(self._database)
+        await forget_telemetry(self._database)
+        while await forget_runs(self._database, keep_days=runs):
+            log.info("old runs forgotten", keep_days=runs)
+        await history_partitions.analyze_history(self._database)
+        if orphans := await sweeps.reclaim_orphans(self._database, self._lost):
+            log.error("jobs of ended workers went back to their queues", jobs=orphans)
+            self.meter.count("jobs_reclaimed", by=orphans)
+
+    def _lost(self, job: ClaimedJob, worker: str) -> Finish | Requeue:
+        message = f"worker {worker} stopped renewing its lease"
+        report = record(job, kind="WorkerLost", message=message, at=self._clock.now(), worker=worker)
+        return after_loss(job, report)

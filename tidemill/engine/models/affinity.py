@@ -1,0 +1,95 @@
+"""Which model a worker serves next: the one it has, as long as that keeps nobody waiting for too long. Pure.
+
+Within a queue and priority, jobs whose model is in memory, or would fit without sending another out, go before
+older jobs whose model would have to be loaded in its place. A job that has been passed over in this way for longer
+than the worker's patience goes first: the worker then changes models, and stays with the new one for as long as its
+patience lasts. So a job is overtaken, for its model's sake, for about one patience per other model, however long the
+queue is; and a worker with a long queue changes models once per patience and not with every job.
+
+A higher priority always goes first, whatever its model. A job is taken only if its model fits beside those that the
+jobs in hand need: it could not start, and another worker may have room for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from tidemill.core.clock import Clock
+from tidemill.engine.models.cache import ModelCache
+from tidemill.store.jobs.model_claims import Head
+
+Fits = Callable[[str, Iterable[str]], bool]
+
+
+def choose_heads(
+    heads: Sequence[Head], *, warm: Collection[str], needed: Collection[str], fits: Fits, patience: float, stint: float
+) -> list[Head]:
+    """What to claim, first to last, from what waits.
+
+    `warm` are the models in memory, `needed` those of the jobs in hand; `fits(model, others)` says whether a model
+    fits beside others; `stint` is how long the worker has kept to its models.
+    """
+    in_the_way = {*warm, *needed}
+
+    def is_cold(head: Head) -> bool:
+        return head.model is not None and head.model not in warm and not fits(head.model, in_the_way)
+
+    first = _passed_over(heads, is_cold, patience) if stint >= patience else None
+    if first is not None and first.model is not None:
+        if fits(first.model, needed):
+            return [first]
+        # Its model has to wait for jobs in hand: take nothing meanwhile that keeps other models there.
+        return [head for head in heads if head.model is None and head.priority >= first.priority]
+    chosen: list[Head] = []
+    needed = set(needed)
+    for queue in dict.fromkeys(head.queue for head in heads):
+        for head in _in_order([head for head in heads if head.queue == queue], is_cold):
+            if head.model is None:
+                chosen.append(head)
+            elif fits(head.model, needed):
+                chosen.append(head)
+                needed.add(head.model)
+            else:
+                break  # Nothing of a lower priority goes before it.
+    return chosen
+
+
+def _passed_over(heads: Sequence[Head], is_cold: Callable[[Head], bool], patience: float) -> Head | None:
+    """The job that has waited longest beyond the patience, among the highest priority of each queue."""
+    highest: dict[str, int] = {}
+    for head in heads:
+        highest[head.queue] = max(head.priority, highest.get(head.queue, 0))
+    late = [head for head in heads if head.priority == highest[head.queue] and head.waited >= patience]
+    return max((head for head in late if is_cold(head)), key=lambda head: head.waited, default=None)
+
+
+def _in_order(heads: list[Head], is_cold: Callable[[Head], bool]) -> list[Head]:
+    return sorted(heads, key=lambda head: (-head.priority, is_cold(head), -head.waited))
+
+
+class Affinity:
+    """A worker's preference for the models it has, and its memory of when it last changed them."""
+
+    def __init__(self, models: ModelCache, patience: float, clock: Clock) -> None:
+        self.models = models
+        self.patience = patience
+        self._clock = clock
+        self._changed_at = -math.inf
+
+    def choose(self, heads: Sequence[Head], needed: Collection[str]) -> list[Head]:
+        """What to claim, first to last, from what waits, beside jobs in hand that need these models."""
+        since = self._changed_at if self.models.loaded_at is None else max(self._changed_at, self.models.loaded_at)
+        return choose_heads(
+            heads,
+            warm=self.models.warm(),
+            needed={*needed, *self.models.in_use()},
+            fits=self.models.fits_beside,
+            patience=self.patience,
+            stint=self._clock.monotonic() - since,
+        )
+
+    def claimed(self, model: str | None) -> None:
+        """Jobs of a model have been claimed; if it is not here yet, the worker changes to it."""
+        if model is not None and model not in self.models.warm():
+            self._changed_at = self._clock.monotonic()

@@ -1,0 +1,332 @@
+"""Warm models: loaded once in a worker process, shared by its jobs, kept as long as memory allows.
+
+    minilm = ModelSpec("minilm", load=load_minilm, memory="100 MB")
+    app = App("search", models=[minilm], model_memory="2 GB")
+
+    @app.task(queue="gpu", required_model="minilm")
+    def embed(texts: list[str]) -> list[list[float]]:
+        return current_job().model("minilm").encode(texts)
+
+A job with a required model starts when the model is there, and the model stays until the job has ended. A task
+may ask for further ones by name: `job.model(name)` in a plain function, `await job.load_model(name)` in an async
+one. What is loaded and unloaded when, the `Shelf` decides; here is what does it, and waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import structlog
+
+from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.core.errors import ConfigError
+from tidemill.core.memory_size import format_memory
+from tidemill.engine.models.eviction import Ask, Command, Footprint, Give, Load, Refuse, Shelf, Unload
+from tidemill.engine.models.spec import ModelError, ModelSpec, check_budget, read_specs, require_model
+
+log = structlog.get_logger("tidemill.models")
+
+REST_EVERY = 1.0
+LAST_UNLOADS = 10.0
+_LOOK_UP = 0.2
+
+
+class ModelFigures(msgspec.Struct):
+    """What has happened to one model in this process. A hit is a use that found it loaded."""
+
+    name: str
+    memory: int
+    phase: str = "absent"
+    users: int = 0
+    loads: int = 0
+    hits: int = 0
+    failures: int = 0
+    evictions: int = 0
+    idle_unloads: int = 0
+    load_seconds: float = 0.0
+
+
+class ModelCache:
+    """The models of one worker process. Safe to use from any thread once it has been started on an event loop."""
+
+    def __init__(self, specs: Iterable[ModelSpec], *, budget: int | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.specs = read_specs(specs)
+        check_budget(self.specs.values(), budget)
+        self.loaded_at: float | None = None  # when a load last ended, by the monotonic clock
+        self._clock = clock
+        self._shelf = Shelf(
+            {spec.name: Footprint(spec.memory, spec.pinned, spec.idle) for spec in self.specs.values()}, budget
+        )
+        self._values: dict[str, Any] = {}
+        self._figures = {spec.name: ModelFigures(spec.name, spec.memory) for spec in self.specs.values()}
+        # A future says that a model is there and does not hold it: nothing here keeps alive what is to go.
+        self._waiting: dict[Ask, Future[None]] = {}
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def budget(self) -> int | None:
+        return self._shelf.budget
+
+    @property
+    def taken(self) -> int:
+        """Bytes of all models in memory, by their own account."""
+        with self._lock:
+            return self._shelf.taken
+
+    def start(self) -> None:
+        """Belong to the running event loop, and begin to load what is pinned."""
+        self._loop = asyncio.get_running_loop()
+        for spec in self.specs.values():
+            if spec.pinned:
+                use = self.use()
+                use.ask(spec.name).add_done_callback(lambda _, use=use: use.close())
+
+    async def tend(self) -> None:
+        """Unload what has been idle for too long, until cancelled."""
+        while True:
+            await asyncio.sleep(REST_EVERY)
+            self.rest()
+
+    def rest(self) -> None:
+        """Unload what has been idle for too long."""
+        self._tell(self._shelf.rest)
+
+    async def close(self) -> None:
+        """Unload everything that is not in use, and load no more."""
+        self._tell(self._shelf.close)
+        await asyncio.to_thread(self._wait_for_moves, LAST_UNLOADS)
+
+    def use(self) -> ModelUse:
+        """For one job: what it is given stays in memory until it is closed."""
+        return ModelUse(self)
+
+    def warm(self) -> list[str]:
+        """The models that are loaded, or are being loaded."""
+        with self._lock:
+            return self._shelf.warm()
+
+    def value(self, name: str) -> Any:
+        """A model that is there: only for one who has been given it."""
+        return self._values[name]
+
+    def in_use(self) -> list[str]:
+        """The models that some job has now."""
+        with self._lock:
+            return [name for name, standing in self._shelf.standings.items() if standing.users]
+
+    def fits_beside(self, model: str, others: Iterable[str]) -> bool:
+        """Whether a model can be in memory together with these and all pinned ones."""
+        return self._shelf.fits_beside(model, others)
+
+    def figures(self) -> list[ModelFigures]:
+        """What has happened to each model so far, and where it is now."""
+        with self._lock:
+            for name, figures in self._figures.items():
+                standing = self._shelf.standings.get(name)
+                figures.phase = "absent" if standing is None else standing.phase
+                figures.users = 0 if standing is None else len(standing.users)
+            return [msgspec.structs.replace(figures) for figures in self._figures.values()]
+
+    # -- inner parts: decide under the lock, act outside of it -------------------------------------
+
+    def _tell(self, what: Callable[..., list[Command]], *told: Any) -> None:
+        with self._lock:
+            acts = [self._prepare(command) for command in what(*told, self._clock.monotonic())]
+            self._moved.notify_all()
+        for act in acts:
+            act()
+
+    def _ask(self, name: str, user: ModelUse) -> Future[None]:
+        require_model(name, self.specs)
+        if self._loop is None:
+            raise ConfigError(f"model {name} was asked for before its cache was started")
+        future: Future[None] = Future()
+
+        def ask(now: float) -> list[Command]:
+            wish = Ask(name, user)
+            self._waiting[wish] = future
+            return [Refuse(wish, "its job has ended")] if user.closed else self._shelf.ask(wish, now)
+
+        self._tell(ask)
+        return future
+
+    def _leave(self, user: ModelUse) -> None:
+        left: list[Future[None]] = []
+
+        def leave(now: float) -> list[Command]:
+            user.closed = True
+            left.extend(self._waiting.pop(ask) for ask in list(self._waiting) if ask.user is user)
+            return self._shelf.leave(user, now)
+
+        self._tell(leave)
+        for future in left:
+            future.cancel()
+
+    def _prepare(self, command: Command) -> Callable[[], None]:
+        """Note what a command means, and return what is to be done about it, outside of the lock."""
+        if isinstance(command, Load):
+            spec = self.specs[command.model]
+            return lambda: _in_background(lambda: self._load(spec), f"load-{spec.name}")
+        if isinstance(command, Unload):
+            spec, why, figures = self.specs[command.model], command.why, self._figures[command.model]
+            figures.evictions += why == "evicted"
+            figures.idle_unloads += why == "idle"
+            return lambda: _in_background(lambda: self._unload(spec, why), f"unload-{spec.name}")
+        ask = command.ask
+        future = self._waiting.pop(ask, None)
+        if isinstance(command, Give):
+            self._figures[ask.model].hits += command.hit
+            return lambda: _settle(future)
+        error = ModelError(f"model {ask.model} cannot be had: {command.why}")
+        return lambda: _settle(future, error)
+
+    def _load(self, spec: ModelSpec) -> None:
+        began = self._clock.monotonic()
+        try:
+            value = self._call(spec.load)
+        except BaseException as error:  # noqa: BLE001 - whatever a load raises is told to all who wait for it
+            self._after_failure(spec, error)
+            return
+        ended = self._clock.monotonic()
+        with self._lock:
+            figures = self._figures[spec.name]
+            figures.loads += 1
+            figures.load_seconds += ended - began
+            self._values[spec.name] = value
+            self.loaded_at = ended
+        del value
+        log.info("model loaded", model=spec.name, seconds=round(ended - began, 3), memory=format_memory(spec.memory))
+        self._tell(self._shelf.loaded, spec.name)
+
+    def _after_failure(self, spec: ModelSpec, error: BaseException) -> None:
+        log.error("model could not be loaded", model=spec.name, error=repr(error))
+        told: list[Future[None] | None] = []
+
+        def fail(name: str, now: float) -> list[Command]:
+            self._figures[name].failures += 1
+            asks, commands = self._shelf.failed(name, now)
+            told.extend(self._waiting.pop(ask, None) for ask in asks)
+            return commands
+
+        self._tell(fail, spec.name)
+        for future in told:
+            # One exception each: it gathers the traceback of whoever raises it.
+            each = ModelError(f"model {spec.name} could not be loaded: {type(error).__name__}: {error}")
+            each.__cause__ = error
+            _settle(future, each)
+
+    def _unload(self, spec: ModelSpec, why: str) -> None:
+        value = self._values.pop(spec.name)
+        if spec.unload is not None:
+            try:
+                self._call(spec.unload, value)
+            except BaseException as error:  # noqa: BLE001 - it is gone from here in any case
+                log.error("model could not be unloaded properly", model=spec.name, error=repr(error))
+        del value
+        gc.collect()  # what holds itself in a cycle must be gone before the next is loaded
+        log.info("model unloaded", model=spec.name, why=why)
+        self._tell(self._shelf.unloaded, spec.name)
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a plain function here, in its thread; an async one runs on the worker's event loop."""
+        value = function(*args)
+        if inspect.isawaitable(value) and self._loop is not None:
+            return asyncio.run_coroutine_threadsafe(_outcome_of(value), self._loop).result()
+        return value
+
+    def _wait_for_moves(self, timeout: float) -> None:
+        with self._moved:
+            self._moved.wait_for(
+                lambda: all(standing.phase == "loaded" for standing in self._shelf.standings.values()), timeout
+            )
+
+
+class ModelUse:
+    """What one job has of the models."""
+
+    def __init__(self, cache: ModelCache) -> None:
+        self.closed = False
+        self._cache = cache
+        self._asked: dict[str, Future[None]] = {}
+
+    def get(self, name: str, *, look_up: Callable[[], None] | None = None) -> Any:
+        """The model, once it is loaded; `look_up` is called now and then while this waits, and may raise.
+
+        On an event loop, which must not be kept waiting, only a model that has been waited for before.
+        """
+        future = self._asked.get(name)
+        if future is not None and _is_given(future):
+            return self._cache.value(name)
+        if _on_event_loop():
+            raise ConfigError(
+                f"model {name} has not been loaded for this job: in an async task, write "
+                f"`await current_job().load_model({name!r})`, or declare the task with required_model={name!r}"
+            )
+        future = self.ask(name)
+        while True:
+            try:
+                future.result(_LOOK_UP)
+            except TimeoutError:
+                if look_up is not None:
+                    look_up()
+            else:
+                return self._cache.value(name)
+
+    async def load(self, name: str) -> Any:
+        """The model, once it is loaded."""
+        waiting = asyncio.wrap_future(self.ask(name))
+        waiting.add_done_callback(lambda it: it.cancelled() or it.exception())  # it may fail when nobody waits any more
+        await asyncio.shield(waiting)
+        return self._cache.value(name)
+
+    def ask(self, name: str) -> Future[None]:
+        """Done when the model is there; asked again after a failure, it is tried again."""
+        future = self._asked.get(name)
+        if future is None or (future.done() and not _is_given(future)):
+            future = self._asked[name] = self._cache._ask(name, self)
+        return future
+
+    def close(self) -> None:
+        """The job has ended: it needs no model any more."""
+        self._asked.clear()
+        self._cache._leave(self)
+
+
+def _is_given(future: Future[None]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
+def _in_background(work: Callable[[], None], name: str) -> None:
+    # A daemon: a load that hangs must not keep the process from ending.
+    threading.Thread(target=work, name=f"tidemill-{name}", daemon=True).start()
+
+
+async def _outcome_of(value: Any) -> Any:
+    return await value
+
+
+def _settle(future: Future[None] | None, error: BaseException | None = None) -> None:
+    """Answer whoever still waits; the model of one who does not is given back when its use is closed."""
+    if future is None or not future.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+
+
+def _on_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,244 @@
+"""Which models are in memory, and what must happen so that another one fits. Pure: no threads, no clock.
+
+A `Shelf` is told what happens (somebody asks for a model, a load has ended, a user has gone) and answers with
+commands: load this, unload that, give this model to that one who asked, tell that one that it cannot be.
+
+- All models together, those on their way in or out too, never take more than the budget.
+- A model with a user is never unloaded; a pinned one never at all. The one that was used longest ago goes first.
+- However many ask for a model that is not there, it is loaded once.
+- Who asks first is served first: a model that is in memory is not given to newcomers while somebody before them
+  waits for its room, or a busy model would never leave. Those who already have a model are let past, so that they
+  can finish; when all of them wait for each other, the last one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from tidemill.core.memory_size import format_memory
+
+Phase = Literal["loading", "loaded", "unloading"]
+Reason = Literal["evicted", "idle", "closed"]
+
+
+class Footprint(msgspec.Struct, frozen=True):
+    """What the shelf has to know of a model."""
+
+    memory: int
+    pinned: bool = False
+    idle: float | None = None
+
+
+class Ask(msgspec.Struct, eq=False):
+    """One wish for one model. What a user is given stays its own until it leaves."""
+
+    model: str
+    user: Hashable
+
+
+class Load(msgspec.Struct, frozen=True):
+    """There is room for this model now: load it, then say `loaded` or `failed`."""
+
+    model: str
+
+
+class Unload(msgspec.Struct, frozen=True):
+    """Nobody uses this model: unload it, then say `unloaded`."""
+
+    model: str
+    why: Reason
+
+
+class Give(msgspec.Struct, frozen=True, eq=False):
+    """The model is there, and its user's until it leaves. A `hit` did not have to wait for a load."""
+
+    ask: Ask
+    hit: bool
+
+
+class Refuse(msgspec.Struct, frozen=True, eq=False):
+    """This can never be."""
+
+    ask: Ask
+    why: str
+
+
+Command = Load | Unload | Give | Refuse
+
+
+class Standing:
+    """A model that takes memory now."""
+
+    __slots__ = ("phase", "used_at", "users", "waiting")
+
+    def __init__(self, now: float) -> None:
+        self.phase: Phase = "loading"
+        self.used_at = now
+        self.users: set[Hashable] = set()
+        self.waiting: list[Ask] = []
+
+
+class Shelf:
+    """The models in memory, their users, and those who wait for one. Without a budget there is room for all."""
+
+    def __init__(self, footprints: Mapping[str, Footprint], budget: int | None = None) -> None:
+        self.footprints = footprints
+        self.budget = budget
+        self.standings: dict[str, Standing] = {}
+        self.queue: list[Ask] = []
+        self._closed = False
+
+    @property
+    def taken(self) -> int:
+        """Memory in use, of models on their way in or out too."""
+        return self._memory(self.standings)
+
+    def warm(self) -> list[str]:
+        """The models that are loaded or will be soon."""
+        return [name for name, standing in self.standings.items() if standing.phase != "unloading"]
+
+    def fits_beside(self, model: str, others: Iterable[str]) -> bool:
+        """Whether a model can be in memory together with these and all pinned ones."""
+        pinned = {name for name, footprint in self.footprints.items() if footprint.pinned}
+        return self.budget is None or self._memory({model, *others} | pinned) <= self.budget
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def ask(self, ask: Ask, now: float) -> list[Command]:
+        """Somebody wants a model."""
+        if self._closed:
+            return [Refuse(ask, "the worker is stopping")]
+        if not self.fits_beside(ask.model, own := self._held_by(ask.user)):
+            return [Refuse(ask, self._too_much(ask.model, own))]
+        self.queue.append(ask)
+        return self._advance(now)
+
+    def leave(self, user: Hashable, now: float) -> list[Command]:
+        """A user needs nothing any more: neither what it has nor what it waits for."""
+        self.queue = [ask for ask in self.queue if ask.user is not user]
+        for standing in self.standings.values():
+            standing.waiting = [ask for ask in standing.waiting if ask.user is not user]
+            if user in standing.users:
+                standing.users.discard(user)
+                standing.used_at = now
+        return self._advance(now)
+
+    def loaded(self, model: str, now: float) -> list[Command]:
+        """A load has ended well."""
+        standing = self.standings[model]
+        standing.phase, standing.used_at = "loaded", now
+        asks, standing.waiting = standing.waiting, []
+        standing.users.update(ask.user for ask in asks)
+        given: list[Command] = [Give(ask, hit=False) for ask in asks]
+        return given + self._advance(now)
+
+    def failed(self, model: str, now: float) -> tuple[list[Ask], list[Command]]:
+        """A load has failed: those who waited for it are to be told; whoever asks next tries anew."""
+        asks = self.standings.pop(model).waiting
+        return asks, self._advance(now)
+
+    def unloaded(self, model: str, now: float) -> list[Command]:
+        """A model is out of memory."""
+        del self.standings[model]
+        return self._advance(now)
+
+    def rest(self, now: float) -> list[Command]:
+        """Time has passed: models that nobody has used for their `idle` time go."""
+        resting = [name for name in self.standings if self._may_go(name) and self._is_idle(name, now)]
+        return [self._out(name, "idle") for name in resting]
+
+    def close(self, now: float) -> list[Command]:
+        """No more loads; every model goes as soon as nobody uses it."""
+        self._closed = True
+        refused: list[Command] = [Refuse(ask, "the worker is stopping") for ask in self.queue]
+        self.queue = []
+        return refused + self._advance(now)
+
+    # -- what follows -----------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> list[Command]:
+        """Serve the queue from its front as far as that goes."""
+        commands: list[Command] = []
+        still: list[Ask] = []
+        for ask in self.queue:
+            if (still and not self._may_pass(ask)) or not self._serve(ask, now, commands):
+                still.append(ask)
+        self.queue = still
+        if self._closed:
+            commands += [self._out(name, "closed") for name in list(self.standings) if self._may_go(name, closing=True)]
+        elif still and self._is_stuck():
+            last = [ask for ask in still if self._held_by(ask.user)][-1]
+            self.queue.remove(last)
+            held = ", ".join(self._held_by(last.user))
+            commands.append(Refuse(last, f"it has {held}, and all who have models wait for each other's memory"))
+        return commands
+
+    def _may_pass(self, ask: Ask) -> bool:
+        """Whether somebody may be served while others before it wait: that takes nothing from them."""
+        return self.footprints[ask.model].pinned or bool(self._held_by(ask.user))
+
+    def _serve(self, ask: Ask, now: float, commands: list[Command]) -> bool:
+        standing = self.standings.get(ask.model)
+        if standing is None:
+            if not self._make_room(ask.model, commands):
+                return False
+            standing = self.standings[ask.model] = Standing(now)
+            commands.append(Load(ask.model))
+        if standing.phase == "unloading":
+            return False
+        if standing.phase == "loading":
+            standing.waiting.append(ask)
+        else:
+            standing.users.add(ask.user)
+            standing.used_at = now
+            commands.append(Give(ask, hit=True))
+        return True
+
+    def _make_room(self, model: str, commands: list[Command]) -> bool:
+        """Whether there is room for a model now; if not, and if it can be made, what is in the way is sent out."""
+        if self.budget is None:
+            return True
+        missing = self.taken + self.footprints[model].memory - self.budget
+        if missing <= 0:
+            return True
+        missing -= self._memory(name for name, it in self.standings.items() if it.phase == "unloading")
+        leaving: list[str] = []
+        for name in sorted(self.standings, key=lambda name: self.standings[name].used_at):
+            if missing > 0 and self._may_go(name):
+                leaving.append(name)
+                missing -= self.footprints[name].memory
+        if missing <= 0:
+            commands += [self._out(name, "evicted") for name in leaving]
+        return False
+
+    def _out(self, name: str, why: Reason) -> Unload:
+        self.standings[name].phase = "unloading"
+        return Unload(name, why)
+
+    def _may_go(self, name: str, *, closing: bool = False) -> bool:
+        standing = self.standings[name]
+        return standing.phase == "loaded" and not standing.users and (closing or not self.footprints[name].pinned)
+
+    def _is_idle(self, name: str, now: float) -> bool:
+        idle = self.footprints[name].idle
+        return idle is not None and now - self.standings[name].used_at >= idle
+
+    def _is_stuck(self) -> bool:
+        """Whether all who have a model wait for another one, and nothing is on its way in or out."""
+        users = {user for standing in self.standings.values() for user in standing.users}
+        moving = any(standing.phase != "loaded" for standing in self.standings.values())
+        return bool(users) and not moving and users <= {ask.user for ask in self.queue}
+
+    def _held_by(self, user: Hashable) -> list[str]:
+        return [name for name, standing in self.standings.items() if user in standing.users]
+
+    def _memory(self, names: Iterable[str]) -> int:
+        return sum(self.footprints[name].memory for name in names)
+
+    def _too_much(self, model: str, own: list[str]) -> str:
+        needs = format_memory(self.footprints[model].memory)
+        beside = f" beside {', '.join(own)}, which it has already" if own else ""
+        return f"it needs {needs}, and the budget of {format_memory(self.budget or 0)} does not hold that{beside}"

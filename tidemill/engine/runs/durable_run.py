@@ -1,0 +1,252 @@
+"""A run that survives: the shell around a program whose ticks are journaled in PostgreSQL.
+
+Nothing follows from a tick before it is committed: the commands of a turn wait until the keeper has written the
+turn, for all its runs together. Timers are rows, jobs are rows, what is published is rows, and a run that only waits
+for the outside is written down and leaves memory. What the ticks mean is the shape's: it fills in the hooks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+import structlog
+
+from tidemill.core.codec import storable
+from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick
+from tidemill.engine.runs.control_loop import RunLoop
+from tidemill.store.runs.turns import JobRow, NewRun, RunTurn
+
+if TYPE_CHECKING:
+    from tidemill.engine.runs.run_worker import RunKeeper
+
+log = structlog.get_logger("tidemill.runs")
+
+SNAPSHOT_EVERY = 500
+IDLE_BEFORE_RELEASE = 0.3
+
+#: Pieces of work, and the name of each.
+Begun = list[tuple[int, str]]
+NOTHING_BEGUN: Begun = []
+
+
+class WorkEnd(msgspec.Struct, omit_defaults=True):
+    """How a piece of work ended that ran elsewhere: a job, or a run of its own."""
+
+    state: str
+    job: int | None = None
+    run: int | None = None
+    key: str | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    note: str | None = None
+    error: dict[str, Any] | None = None
+
+
+class RunKind(Protocol):
+    """What a keeper needs to know of a kind of runs in order to drive them.
+
+    A kind of one `version` folds ticks in one way; None if runs carry their own definition.
+    """
+
+    @property
+    def version(self) -> str | None: ...
+
+    def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[StoredRun, Tick]:
+        """A run from what is stored of it, and the tick with which it goes on. Raises if it does not fit."""
+        ...
+
+
+class StoredRun:
+    """One run, owned by this process for as long as its keeper's lease is good."""
+
+    loop: RunLoop
+    result: asyncio.Future[Any]
+    queues_work: bool
+    """Whether work of this run may be jobs."""
+    works_in_place: bool = True
+    """Whether work without a queue runs in this process; else everything is a job."""
+
+    def own(self, keeper: RunKeeper, number: int, *, stored: int, new: NewRun | None = None) -> None:
+        """Begin to belong to a keeper, with so many ticks in the journal."""
+        self.number = number
+        self.stored = stored
+        self.snapshot_at = stored
+        self.let_go = False
+        self._keeper = keeper
+        self._new = new
+        self._turn: RunTurn | None = None
+        self._after: list[Command] = []
+
+    @property
+    def is_running(self) -> bool:
+        return not self.result.done()
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing goes on in this process for the run: it only waits for something to come."""
+        return self.loop.state.idle
+
+    @property
+    def patience(self) -> float:
+        """How long it rests before it leaves memory."""
+        return IDLE_BEFORE_RELEASE
+
+    # -- what a shape fills in --------------------------------------------------------------------
+
+    def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
+        """A tick as it is journaled."""
+        raise NotImplementedError
+
+    def decode_tick(self, data: bytes) -> Tick:
+        """A tick that came through the inbox."""
+        raise NotImplementedError
+
+    def encode_shown(self, event: Any) -> bytes | None:
+        """Something published; None for what is not worth a row."""
+        raise NotImplementedError
+
+    def write_end(self, turn: RunTurn, end: EndRun) -> None:
+        """Put the run's result or error into the turn."""
+        raise NotImplementedError
+
+    def job_for(self, command: RunWork) -> JobRow | None:
+        """The job that does a piece of work; None if there can be none, which the run has then been told."""
+        raise NotImplementedError
+
+    def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
+        """What has happened to the run when work that ran elsewhere has ended."""
+        raise NotImplementedError
+
+    def stop_all(self) -> None:
+        """End what runs in this process for the run."""
+
+    def transaction_over(self) -> None:
+        """A step's own transaction has been committed with a turn, or has not and is gone."""
+
+    # -- journaling -------------------------------------------------------------------------------
+
+    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+        if self.let_go:  # A step that would not end: what it says now is said to nobody.
+            return
+        begun: Begun = [command.placed for command in commands if type(command) is RunWork]
+        encoded = [self.encode_tick(tick, NOTHING_BEGUN) for tick in ticks[:-1]]
+        encoded.append(self.encode_tick(ticks[-1], begun))
+        turn = self.turn()
+        turn.ticks += encoded
+        turn.last += len(encoded)
+        stops = len(turn.stops)
+        for command in commands:
+            self._follow(turn, command)
+        if len(turn.stops) > stops and turn.jobs:  # What has not been stored needs no stopping.
+            stopped = set(turn.stops)
+            turn.jobs = [job for job in turn.jobs if job[0] not in stopped]
+
+    def _follow(self, turn: RunTurn, command: Any) -> None:
+        """Put what follows from a tick into the turn, or keep it until the turn is written."""
+        kind = type(command)
+        if kind is RunWork and (command.queue is not None or not self.works_in_place):
+            job = self.job_for(command)
+            if job is not None:
+                turn.jobs.append((command.work, job))
+        elif kind is Publish:
+            data = self.encode_shown(command.event)
+            if data is not None:
+                turn.shown.append(data)
+        elif kind is SetTimer:
+            turn.timers[command.timer] = command.due
+            self._keeper.expect(command.due)
+        elif kind is DropTimer:
+            turn.timers[command.timer] = None
+        else:
+            self._after.append(command)
+            if kind is StopWork and self.queues_work:
+                turn.stops.append(command.work)
+            elif kind is EndRun:
+                turn.state = command.state
+                turn.timers.clear()  # All of its inbox goes with its end.
+                turn.jobs.clear()
+                self.write_end(turn, command)
+
+    def turn(self) -> RunTurn:
+        """What is to be written down next."""
+        if self._turn is None:
+            stored = self.stored
+            self._turn = RunTurn(self.number, stored, stored, new=self._new, reaches_out=self.queues_work)
+            self._new = None
+            self._keeper.has_news(self)
+        return self._turn
+
+    def take_turn(self) -> tuple[RunTurn, list[Command]]:
+        """Hand over what is to be written, and what follows once it is."""
+        turn, self._turn = self.turn(), None
+        after, self._after = self._after, []
+        if turn.state is not None and turn.state != "parked":
+            turn.asks.clear()  # Who has ended asks nothing any more, though it may have begun to in this very turn.
+        if turn.release:
+            turn.awake = not self.at_rest
+            if turn.awake and not self._keeper.is_stopping:
+                turn.release = False  # Something has come for it since it was to be let go.
+        if turn.state is None and (turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
+            self._take_snapshot(turn)
+        self.stored = turn.last
+        return turn, after
+
+    def give_up(self, error: BaseException) -> None:
+        """The run cannot go on through a defect: it waits, loudly, for somebody to decide."""
+        if self.let_go:
+            return
+        log.error("run parked: it cannot go on", run=self.number, error=repr(error), exc_info=error)
+        turn = self.turn()
+        turn.state = turn.state or "parked"
+        turn.note = turn.note or storable(
+            f"{type(error).__name__}: {error}; the run cannot go on: cancel it, or deploy what can"
+        )
+
+    def take_in(self, inbox: Sequence[int], ticks: Sequence[Tick]) -> None:
+        """What came through the inbox; its rows are used up in the turn that journals it."""
+        self.turn().used += inbox
+        self.loop.post(*ticks)
+
+    def pass_over(self, inbox_id: int, why: str) -> None:
+        """Something from the inbox that cannot be read: the run remembers that, and goes on."""
+        turn = self.turn()
+        turn.used.append(inbox_id)
+        turn.note = storable(why)
+
+    def unwritten_inbox(self) -> list[int]:
+        """What it has taken from the inbox and will not write down any more: it is there for the next owner."""
+        return [] if self._turn is None else self._turn.used
+
+    def drop(self) -> None:
+        """The run leaves memory: over, written down and released, or lost to another owner."""
+        self.let_go = True
+        if not self.result.done():
+            self.result.cancel()
+        self.stop_all()
+        self.loop.close()
+
+    def _take_snapshot(self, turn: RunTurn) -> None:
+        self.snapshot_at = turn.last
+        try:
+            turn.snapshot = self.loop.program.snapshot(self.loop.state)
+        except Exception as error:  # noqa: BLE001 - a step may have put anything into a list that it had stored before
+            log.warning("no snapshot: something in the run's state has no JSON form", run=self.number, error=str(error))
+
+
+class Unopened(StoredRun):
+    """A run that cannot be opened: all that can be done is to write down why."""
+
+    queues_work = False
+
+    def __init__(self, keeper: RunKeeper, number: int, stored: int) -> None:
+        self.own(keeper, number, stored=stored)
+        self.result = asyncio.get_running_loop().create_future()
+
+    def take_turn(self) -> tuple[RunTurn, list[Command]]:
+        turn, self._turn = self.turn(), None
+        return turn, []
+
+    def drop(self) -> None:
+        self.let_go = True

@@ -1,0 +1,86 @@
+"""Writing turns down: however often it takes, once each, and without the one that the database refuses.
+
+    mine = await writer.write(turns)            # the runs that were still this owner's
+    mine = await writer.write_within(turn)      # the same, of one run, with a step's own transaction
+
+A turn has a number, by which an owner whose answer was lost can tell whether it was written. Several may be under way
+at the same time, as long as no run is in two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from tidemill.core.codec import storable
+from tidemill.engine.runs.run_store import RunStore
+from tidemill.store.database import CLASHES, is_away, is_full
+from tidemill.store.runs.turns import RunTurn
+
+log = structlog.get_logger("tidemill.runs")
+
+FULL_PAUSE = 1.0
+
+
+class TurnWriter:
+    """Writes the turns of one owner."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.owner = 0
+        self._store = store
+        self._number = 0
+
+    async def write(self, turns: list[RunTurn]) -> set[int]:
+        """Write turns of different runs, all together; returns the runs that were still the owner's."""
+        if not turns:
+            return set()
+        self._number += 1
+        return await self._write_as(self._number, turns)
+
+    async def write_within(self, turn: RunTurn) -> set[int]:
+        """Write one run's turn together with what its step has written in a transaction of its own.
+
+        If it cannot be written, neither has been; the journal tells what holds.
+        """
+        connection, self._number = turn.within, self._number + 1
+        number = self._number
+        try:
+            return await self._store.commit_within(connection, self.owner, number, turn)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the journal tells what holds
+            log.warning("a step's own transaction was not committed", run=turn.run_id, error=str(error))
+            return await self._store.written(self.owner, number, [turn])
+        finally:
+            connection.terminate()
+
+    async def _write_as(self, number: int, turns: list[RunTurn]) -> set[int]:
+        uncertain = False
+        while True:
+            try:
+                mine = await self._store.commit(self.owner, number, turns)
+                if uncertain and len(mine) < len(turns):
+                    mine |= await self._store.written(self.owner, number, turns)
+                return mine
+            except CLASHES:
+                continue
+            except Exception as error:  # noqa: BLE001 - what is not passing is found and parked
+                if is_away(error) or is_full(error):
+                    log.warning("the database is away", error=str(error), runs=len(turns))
+                    uncertain = True
+                    if is_full(error):
+                        await asyncio.sleep(FULL_PAUSE)
+                    continue
+                return await self._write_without_the_bad(number, turns, error)
+
+    async def _write_without_the_bad(self, number: int, turns: list[RunTurn], error: Exception) -> set[int]:
+        """The database refuses something in these turns: find the run that it is in, and park that one alone."""
+        if len(turns) > 1:
+            half = len(turns) // 2
+            return await self._write_as(number, turns[:half]) | await self._write_as(number, turns[half:])
+        (turn,) = turns
+        if turn.state == "parked":
+            raise error
+        log.error("run parked: the database refuses what it has to write", run=turn.run_id, error=str(error))
+        note = storable(f"{type(error).__name__}: {error}; what the run had to write could not be written: cancel it")
+        await self._write_as(number, [RunTurn(turn.run_id, turn.before, turn.before, state="parked", note=note)])
+        return set()

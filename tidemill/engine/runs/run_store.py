@@ -1,0 +1,280 @@
+"""Where a keeper's runs are kept: what it asks of that place, and PostgreSQL as that place.
+
+The keeper decides; a `RunStore` stores. Everything that another owner may see or prevent goes through here, one
+operation at a time, so that the simulation can put a crash, a delay or a second owner between any two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.engine.lease import Lifeline
+from tidemill.engine.worker.isolation import Children
+from tidemill.engine.worker.job_runner import Hands
+from tidemill.store.database import Connection, Database, is_away
+from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
+from tidemill.store.migrate import wait_for_schema
+from tidemill.store.notify import Listener
+from tidemill.store.runs.log import write_step_logs
+from tidemill.store.runs.runs import (
+    CLAIM_RUNS,
+    DUE_INBOX,
+    FREE_RUNS,
+    LOAD_SNAPSHOTS,
+    LOAD_TICKS,
+    NOTED_FOR_WORK,
+    OWN_RUNS,
+    RUNS_CHANNEL,
+    TELL_OWNERS,
+    WAKE_RUNS,
+    publish,
+    send_to_run,
+    unpark_runs,
+)
+from tidemill.store.runs.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers
+
+log = structlog.get_logger("tidemill.runs")
+
+Row = Mapping[str, Any]
+
+#: What is stored of runs: the newest snapshot of each, and the ticks after it.
+Loaded = tuple[dict[int, bytes], dict[int, list[bytes]]]
+
+
+class RunStore(Protocol):
+    """What a keeper asks. Of all that is asked, only `commit` and `commit_within` may not safely be asked twice."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    # -- being an owner ---------------------------------------------------------------------------
+
+    async def join(self, card: WorkerCard, *, lease: float, heartbeat: float, on_fenced: Callable[[str], None]) -> int:
+        """Become an owner whose lease is renewed from now on; returns its number."""
+        ...
+
+    async def stop_renewing(self) -> None: ...
+
+    async def leave(self, owner: int) -> None:
+        """Be an owner no longer; what is still in its name goes to others."""
+        ...
+
+    async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:
+        """Call back with news until cancelled. `ready` is set once nothing is missed any more."""
+        ...
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    async def reserve(self, count: int) -> list[int]:
+        """Numbers for runs that an owner will begin itself."""
+        ...
+
+    async def commit(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
+        """Write a turn by its number; returns the runs that were still the owner's."""
+        ...
+
+    async def commit_within(self, connection: Any, owner: int, number: int, turn: RunTurn) -> set[int]:
+        """Write one run's turn together with an open transaction."""
+        ...
+
+    async def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
+        """The runs of a turn that an earlier try at it has written, though its answer was lost."""
+        ...
+
+    async def lend(self) -> Any:
+        """A connection for a transaction of a step's own."""
+        ...
+
+    async def close(self) -> None: ...
+
+    # -- taking up --------------------------------------------------------------------------------
+
+    async def unpark(self, kinds: Sequence[str]) -> None: ...
+
+    async def claim(
+        self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int
+    ) -> Sequence[Row]: ...
+
+    async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
+        """Runs that are this owner's without being in its hands."""
+        ...
+
+    async def load(self, numbers: Sequence[int]) -> Loaded: ...
+
+    async def due(self, owner: int, taken: Sequence[int], room: int) -> Sequence[Row]:
+        """What is due for this owner's runs, beside what it has in hand."""
+        ...
+
+    async def wake(self) -> float | None:
+        """Wake runs for which something is due; returns in how many seconds the next timer is."""
+        ...
+
+    async def clear_away(self) -> None:
+        """Cancel jobs that runs want no longer, as far as nobody has begun them."""
+        ...
+
+
+class RunPost(Protocol):
+    """What a step that runs elsewhere asks of the place where its run is kept."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    async def send(self, run: int, tick: bytes) -> None: ...
+
+    async def publish(self, run: int, shown: Sequence[bytes]) -> None: ...
+
+    async def noted(self, run: int, work: int) -> Sequence[bytes]:
+        """What was noted by a piece of work, in the journal or on its way there."""
+        ...
+
+
+class PostgresRuns:
+    """Runs in PostgreSQL, over any number of lost connections."""
+
+    clock: Clock = SYSTEM_CLOCK
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lifeline: Lifeline | None = None
+        self._free: list[Connection] = []  # connections for turns; one for each that is under way at the same time
+        self._reader: Connection | None = None
+
+    # -- being an owner ---------------------------------------------------------------------------
+
+    async def join(self, card: WorkerCard, *, lease: float, heartbeat: float, on_fenced: Callable[[str], None]) -> int:
+        await self._database.open()
+        await wait_for_schema(self._database)
+        owner = await register_worker(self._database, card, lease=lease)
+        # A keeper runs no jobs: its hands are empty, and the lifeline only renews.
+        hands = Hands({}, 1, Children(None), SYSTEM_CLOCK, lambda: None)
+        hands.worker = f"{socket.gethostname()}:{os.getpid()}#{owner}"
+        self._lifeline = Lifeline(
+            self._database,
+            owner,
+            hands,
+            lease=lease,
+            heartbeat=heartbeat,
+            status=lambda: "running",
+            on_fenced=on_fenced,
+        )
+        self._lifeline.start()
+        return owner
+
+    async def stop_renewing(self) -> None:
+        if self._lifeline is not None:
+            await asyncio.to_thread(self._lifeline.stop)
+
+    async def leave(self, owner: int) -> None:
+        await self._database.fetch(END_WORKER, owner, "stopped", patience=5.0)
+        await self._database.fetch(FREE_RUNS, patience=5.0)  # What was started in its name as it stopped.
+        await self._database.fetch(TELL_OWNERS, patience=5.0)
+
+    async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:
+        listener = Listener(self._database)
+        listener.on(RUNS_CHANNEL, hear)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listener.run())
+            await listener.wait_ready()
+            ready.set()
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    async def reserve(self, count: int) -> list[int]:
+        return await reserve_numbers(self._database, count)
+
+    async def commit(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
+        connection = self._free.pop() if self._free else None
+        if connection is None or connection.is_closed():
+            connection = await self._database.connect_to_look_up()
+        try:
+            mine = await commit_turn(self._database, connection, owner, number, turns)
+            await self._write_logs(connection, turns)
+            return mine
+        finally:
+            self._free.append(connection)
+
+    async def commit_within(self, connection: Any, owner: int, number: int, turn: RunTurn) -> set[int]:
+        mine = await commit_turn(self._database, connection, owner, number, [turn])
+        await connection.execute("COMMIT" if mine else "ROLLBACK")
+        await self._write_logs(connection, [turn])
+        return mine
+
+    async def _write_logs(self, connection: Any, turns: Sequence[RunTurn]) -> None:
+        """Keep what steps logged. No turn fails for that: it is written by now."""
+        logs = [each for turn in turns for each in turn.logs]
+        if not logs:
+            return
+        try:
+            await write_step_logs(self._database, connection, logs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, only lines are lost
+            log.warning("what steps logged cannot be kept", attempts=len(logs), error=str(error))
+
+    async def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
+        numbers, lasts = [turn.run_id for turn in turns], [turn.last for turn in turns]
+        return {row[0] for row in await self._fetch(WRITTEN_RUNS, owner, number, numbers, lasts)}
+
+    async def lend(self) -> Connection:
+        return await self._database.connect(patience=30.0)
+
+    async def close(self) -> None:
+        for connection in self._free:
+            connection.terminate()
+        if self._reader is not None:
+            self._reader.terminate()
+
+    # -- taking up --------------------------------------------------------------------------------
+
+    async def unpark(self, kinds: Sequence[str]) -> None:
+        await unpark_runs(self._database, kinds)
+
+    async def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> Sequence[Row]:
+        return await self._fetch(CLAIM_RUNS, owner, list(kinds), room, list(versions))
+
+    async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
+        return await self._fetch(OWN_RUNS, owner, list(held), room)
+
+    async def load(self, numbers: Sequence[int]) -> Loaded:
+        snapshots = {row["run_id"]: row["data"] for row in await self._fetch(LOAD_SNAPSHOTS, list(numbers))}
+        ticks: dict[int, list[bytes]] = {}
+        for row in await self._fetch(LOAD_TICKS, list(numbers)):
+            ticks.setdefault(row["run_id"], []).append(row["data"])
+        return snapshots, ticks
+
+    async def due(self, owner: int, taken: Sequence[int], room: int) -> Sequence[Row]:
+        while True:
+            try:
+                if self._reader is None or self._reader.is_closed():
+                    self._reader = await self._database.connect_to_look_up()
+                return await self._reader.fetch(self._database.sql(DUE_INBOX), owner, list(taken), room)
+            except Exception as error:
+                if not is_away(error):
+                    raise
+
+    async def wake(self) -> float | None:
+        rows = await self._fetch(WAKE_RUNS)
+        return rows[0]["next"] if rows else None
+
+    async def clear_away(self) -> None:
+        await cancel_unwanted(self._database)
+
+    # -- for steps that run elsewhere -------------------------------------------------------------
+
+    async def send(self, run: int, tick: bytes) -> None:
+        await send_to_run(self._database, run, tick)
+
+    async def publish(self, run: int, shown: Sequence[bytes]) -> None:
+        await publish(self._database, run, shown)
+
+    async def noted(self, run: int, work: int) -> Sequence[bytes]:
+        return [row["data"] for row in await self._database.fetch(NOTED_FOR_WORK, run, work)]
+
+    async def _fetch(self, statement: str, *args: Any) -> list[Any]:
+        return await self._database.fetch(statement, *args, patience=None)

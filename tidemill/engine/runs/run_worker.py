@@ -1,0 +1,472 @@
+"""The keeper of runs: a process that owns runs, drives them, and writes down what happens to all of them together.
+
+    keeper = RunKeeper(PostgresRuns(database), {"Article": FlowKind(Article())})
+    await keeper.run()                      # until stop()
+
+Ownership hangs on one lease, as a worker's jobs do. What the runs have to write is committed many runs at a time, in
+one statement; whatever happens meanwhile goes into the next turn. Two such turns may be under way, of different runs:
+the database writes while this process computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from tidemill.core.codec import decode, storable
+from tidemill.core.errors import LeaseLostError, StoreError
+from tidemill.core.ticks import Elapsed, Tick
+from tidemill.engine.runs.durable_run import RunKind, StoredRun, Unopened, WorkEnd
+from tidemill.engine.runs.journal_writer import TurnWriter
+from tidemill.engine.runs.run_ids import RunNumbers
+from tidemill.engine.runs.run_store import RunStore
+from tidemill.store.database import CLASHES, Connection, is_away, is_full, is_passing
+from tidemill.store.jobs.workers import WorkerCard
+from tidemill.store.runs.turns import RunTurn
+from tidemill.version import VERSION
+
+log = structlog.get_logger("tidemill.runs")
+
+CLAIM_AT_ONCE = 200
+SAFETY_POLL = 1.0
+MOST_RUNS = 20_000
+MOST_AT_REST = 500
+MOST_INBOX = 5000
+WAKE_AT_MOST_EVERY = 0.05
+LOOK_FOR_OWN = 5.0
+LETTING_GO = 10.0
+WRITERS = 2
+WORTH_SHARING = 16
+
+
+class RunKeeper:
+    """Owns and drives the runs of these kinds."""
+
+    def __init__(
+        self, store: RunStore, kinds: Mapping[str, RunKind], *, lease: float = 15.0, heartbeat: float = 3.0
+    ) -> None:
+        self.worker_id = 0
+        self.runs: dict[int, StoredRun] = {}
+        self.clock = store.clock
+        self._store = store
+        self._kinds = kinds
+        self._lease = lease
+        self._heartbeat = heartbeat
+        self._writer = TurnWriter(store)
+        self._dirty: dict[StoredRun, None] = {}
+        self._writing: set[StoredRun] = set()  # those whose last turn is on its way to the database
+        self._idle_since: dict[int, float] = {}
+        self._taken: set[int] = set()  # inbox rows that a run has, as long as a reading may still show them
+        self._settled: set[int] = set()  # those of them whose turn has been written
+        self._numbers = RunNumbers(store)
+        self._born: dict[int, asyncio.Future[None]] = {}
+        self._wake_at = 0.0
+        self._woken_at = 0.0
+        self._claims_due = True
+        self._mail = False
+        self._look_for_own_at = 0.0
+        self._writes = asyncio.Event()
+        self._news = asyncio.Event()
+        self._unwanted = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._fenced: str | None = None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it takes up nothing more."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Write down what there is and let go of everything."""
+        self._stop.set()
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    async def lend_connection(self) -> Connection:
+        """A connection for one step's own transaction."""
+        return await self._store.lend()
+
+    def has_news(self, run: StoredRun) -> None:
+        """A run has something to write down."""
+        self._dirty[run] = None
+        self._writes.set()
+
+    def may_rest(self, run: StoredRun) -> None:
+        """Look whether a run rests, and since when."""
+        if not run.at_rest:
+            self._idle_since.pop(run.number, None)
+        elif self.runs.get(run.number) is run:
+            self._idle_since.setdefault(run.number, asyncio.get_running_loop().time())
+            if len(self._idle_since) == MOST_AT_REST + 1:
+                self._news.set()
+
+    def expect(self, due: float) -> None:
+        """Look into the inbox at this time."""
+        delay = max(0.0, due - self.clock.now())
+        if delay < SAFETY_POLL:
+            asyncio.get_running_loop().call_later(delay + 0.002, self._news.set)
+
+    async def begin(self, open: Callable[[int], StoredRun]) -> StoredRun | None:
+        """Begin a run here. `open` makes it from its number; it is stored together with its first ticks.
+
+        None when this keeper stops: others will have to drive it.
+        """
+        number = await self._numbers.next()
+        if self.is_stopping:
+            return None
+        run = self.runs[number] = open(number)
+        stored = self._born[number] = asyncio.get_running_loop().create_future()
+        try:
+            await stored
+        finally:
+            self._born.pop(number, None)
+        return run
+
+    async def run(self) -> None:
+        """Own and drive runs until told to stop. Raises `LeaseLostError` when taken for dead."""
+        self.worker_id = self._writer.owner = await self._store.join(
+            self._card(), lease=self._lease, heartbeat=self._heartbeat, on_fenced=self._fence
+        )
+        await self._store.unpark(list(self._kinds))
+        hears = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [
+                    group.create_task(self._store.listen(self._hear, hears)),
+                    group.create_task(self._take_up()),
+                    group.create_task(self._clear_away()),
+                ]
+                writing = [group.create_task(self._write()) for _ in range(WRITERS)]
+                await hears.wait()
+                self._ready.set()
+                await self._stop.wait()
+                for helper in helpers:
+                    helper.cancel()
+                if self._fenced is None:
+                    await self._let_go_of_all()
+                for each in writing:
+                    each.cancel()
+        finally:
+            self._ready.set()
+            await self._store.stop_renewing()
+            for run in self.runs.values():
+                run.drop()
+            for stored in self._born.values():
+                if not stored.done():
+                    stored.set_exception(StoreError("the keeper of runs has stopped: the run may or may not be stored"))
+            await self._store.close()
+        if self._fenced is not None:
+            raise LeaseLostError(f"the keeper of runs {self._fenced}; its runs have gone to others")
+        await self._store.leave(self.worker_id)
+
+    def _hear(self, what: str) -> None:
+        if what == "wake":  # Something has come for a run that sleeps.
+            self._wake_at = 0.0
+        if what == "inbox":
+            self._mail = True
+        else:
+            self._claims_due = True
+        self._news.set()
+
+    def _wake_soon(self) -> None:
+        """There is mail, and not for the runs in hand: it may be for one that sleeps."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._woken_at + WAKE_AT_MOST_EVERY:
+            self._wake_at, self._claims_due = now, True
+        else:
+            self._wake_at = min(self._wake_at, self._woken_at + WAKE_AT_MOST_EVERY)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    async def _write(self) -> None:
+        """Commit what the runs have to write, many of them together, as fast as the database takes it.
+
+        There are several of these: while the database writes the turns of some runs, other runs make theirs.
+        """
+        while True:
+            await self._writes.wait()
+            await asyncio.sleep(0)  # What the runs do at once goes into the same turn.
+            self._writes.clear()
+            await self._write_turn(self._take_dirty())
+
+    def _take_dirty(self) -> list[StoredRun]:
+        """The runs whose turns are to be written now: never one whose last turn is not written yet."""
+        runs = [run for run in self._dirty if run not in self._writing]
+        if len(runs) >= WORTH_SHARING and not self._writing:
+            del runs[len(runs) // 2 :]
+            self._writes.set()  # The rest is for the next who writes.
+        for run in runs:
+            del self._dirty[run]
+        return runs
+
+    async def _write_turn(self, runs: list[StoredRun]) -> None:
+        if not runs:
+            return
+        self._writing.update(runs)
+        taken = [(run, *run.take_turn()) for run in runs if not run.let_go]
+        together = [turn for _, turn, _ in taken if turn.within is None]
+        apart = [(run, turn) for run, turn, _ in taken if turn.within is not None]
+        if apart:
+            parts = await asyncio.gather(self._writer.write(together), *(self._write_within(*each) for each in apart))
+            mine = set[int]().union(*parts)
+        else:
+            mine = await self._writer.write(together)
+        self._writing.difference_update(runs)
+        for run, turn, after in taken:
+            self._written(run, turn, after, run.number in mine)
+        if self._dirty:
+            self._writes.set()
+
+    async def _write_within(self, run: StoredRun, turn: RunTurn) -> set[int]:
+        """If it cannot be written, the run is taken up again from what is stored, and the step is run again."""
+        try:
+            mine = await self._writer.write_within(turn)
+        finally:
+            run.transaction_over()
+        if not mine:
+            self._look_for_own_at = 0.0
+        return mine
+
+    def _written(self, run: StoredRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
+        self._settled.update(turn.used)
+        born = self._born.get(run.number) if turn.new is not None else None
+        if not still_mine:
+            log.warning("a run is not this owner's any more", run=run.number)
+            self._forget(run)
+            if born is not None and not born.done():
+                why = "the database refused the run, or another owner has it by now: it may or may not be stored"
+                born.set_exception(StoreError(why))
+            return
+        if born is not None and not born.done():
+            born.set_result(None)
+        if turn.stops or (turn.state is not None and run.queues_work):
+            self._unwanted.set()
+        try:
+            if after:
+                run.loop.execute(after)
+        except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
+            run.give_up(error)
+            return
+        if turn.state is not None or turn.release:
+            self._forget(run)
+            if turn.release and not turn.awake:
+                self._hear("wake")  # Something may have come for it while it was being let go.
+        else:
+            self.may_rest(run)
+
+    def _forget(self, run: StoredRun) -> None:
+        if self.runs.get(run.number) is run:
+            del self.runs[run.number]
+            self._idle_since.pop(run.number, None)
+        self._dirty.pop(run, None)
+        self._taken.difference_update(run.unwritten_inbox())
+        run.drop()
+
+    # -- taking up and letting go -----------------------------------------------------------------
+
+    async def _take_up(self) -> None:
+        """Claim runs that need an owner, bring them what is due, let the idle ones go."""
+        while True:
+            pause = SAFETY_POLL
+            try:
+                if await self._bring_inbox() == 0 and self._mail:
+                    self._wake_soon()
+                self._mail = False
+                if self._claims_due or self._next_wake() <= 0.0:  # Whatever mail comes, sleepers have their time.
+                    self._claims_due = False
+                    await self._wake_sleepers()
+                    await self._claim_all()
+                pause = min(self._next_wake(), self._release_idle())
+            except CLASHES:
+                self._claims_due = True
+                self._news.set()
+            except Exception as error:
+                if not (is_away(error) or is_full(error)):
+                    raise
+                log.warning("the database is away", error=str(error))
+                self._look_for_own_at = 0.0
+            try:
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+            except TimeoutError:
+                self._claims_due = True
+            self._news.clear()
+
+    async def _claim_all(self) -> None:
+        while (count := await self._claim()) > 0:
+            await self._bring_inbox()
+            if count < CLAIM_AT_ONCE:
+                return
+
+    async def _clear_away(self) -> None:
+        """Cancel jobs that runs want no longer; the orchestrator does so too, from time to time."""
+        while True:
+            await self._unwanted.wait()
+            self._unwanted.clear()
+            try:
+                await self._store.clear_away()
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+
+    async def _wake_sleepers(self) -> None:
+        """Every now and then: wake runs for which something is due."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._wake_at:
+            self._woken_at, self._wake_at = now, now + SAFETY_POLL
+            due_in = await self._store.wake()
+            if due_in is not None:
+                # Not later than what a release may have said meanwhile.
+                self._wake_at = min(self._wake_at, now + due_in + 0.002)
+
+    def _next_wake(self) -> float:
+        """How long until it is time to wake sleepers again."""
+        return max(0.0, self._wake_at - asyncio.get_running_loop().time())
+
+    async def _claim(self) -> int:
+        now = asyncio.get_running_loop().time()
+        room = min(CLAIM_AT_ONCE, MOST_RUNS - len(self.runs))
+        if now >= self._look_for_own_at:
+            self._look_for_own_at = now + LOOK_FOR_OWN
+            rows = await self._store.find_own(self.worker_id, list(self.runs), CLAIM_AT_ONCE)
+            await self._load([row for row in rows if row["kind"] in self._kinds])
+        if room <= 0:
+            return 0
+        versions = [kind.version for kind in self._kinds.values()]
+        rows = await self._store.claim(self.worker_id, list(self._kinds), versions, room)
+        await self._load(rows)
+        return len(rows)
+
+    async def _load(self, rows: Sequence[Any]) -> None:
+        """Take up runs that are ours from what is stored of them."""
+        numbers = [row["id"] for row in rows]
+        if not numbers:
+            return
+        snapshots, ticks = await self._store.load(numbers)
+        for row in rows:
+            number = row["id"]
+            if number not in self.runs:
+                self._resume(row, snapshots.get(number), ticks.get(number, []))
+
+    def _resume(self, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> None:
+        number = row["id"]
+        try:
+            run, first = self._kinds[row["kind"]].open(self, row, snapshot, ticks)
+            run.loop.post(first)
+        except Exception as error:  # noqa: BLE001 - one run that does not fit must not end the others
+            self._park(row, str(error) or repr(error))
+            return
+        self.runs[number] = run
+
+    def _park(self, row: Any, why: str) -> None:
+        """A run that does not fit the code any more waits, loudly, for somebody to decide."""
+        log.error("run parked: it does not fit the workflow any more", run=row["id"], why=why)
+        for run in [run for run in self._dirty if run.number == row["id"]]:
+            self._forget(run)
+        turn = Unopened(self, row["id"], row["seq"]).turn()
+        turn.state = "parked"
+        turn.note = storable(f"{why}; the workflow has changed since: cancel the run, or deploy what fits")
+
+    async def _bring_inbox(self) -> int:
+        """Give the runs what has come for them; returns how much that was."""
+        if not self.runs:
+            return 0
+        settled, self._settled = self._settled, set()
+        rows = await self._store.due(self.worker_id, list(self._taken), MOST_INBOX)
+        self._taken -= settled  # Their turn was written before this reading: it shows only what is new.
+        brought: dict[StoredRun, list[Any]] = {}
+        for row in rows:
+            run = self.runs.get(row["run_id"])
+            if run is None or not run.is_running or row["id"] in self._taken:
+                continue
+            self._taken.add(row["id"])
+            brought.setdefault(run, []).append(row)
+        for run, mail in brought.items():
+            self._hand_over(run, mail)
+        if len(rows) == MOST_INBOX:
+            self._news.set()
+        return len(rows)
+
+    def _hand_over(self, run: StoredRun, mail: list[Any]) -> None:
+        """Give a run all that has come for it: what is ready together is taken together."""
+        taken: list[int] = []
+        ticks: list[Tick] = []
+        now = self.clock.now()
+        for row in mail:
+            try:
+                ticks += _ticks_of(run, row, now)
+                taken.append(row["id"])
+            except Exception as error:  # noqa: BLE001 - whatever was sent, the run and its keeper go on
+                log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
+                run.pass_over(row["id"], f"something that was sent to it could not be read: {error}")
+        try:
+            run.take_in(taken, ticks)
+        except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
+            run.give_up(error)
+
+    def _release_idle(self) -> float:
+        """Let runs go that have rested long enough; returns how long until the next has.
+
+        Of very many, those that would leave soon anyway leave at once: what they take is not given back to the system.
+        """
+        now, soonest = asyncio.get_running_loop().time(), SAFETY_POLL
+        too_many = len(self._idle_since) - MOST_AT_REST
+        for number, since in list(self._idle_since.items()):
+            run = self.runs.get(number)
+            if run is None or run in self._dirty:
+                continue
+            left = since + run.patience - now
+            if left <= 0 or (too_many > 0 and left < SAFETY_POLL):
+                too_many -= 1
+                run.turn().release = True
+                del self._idle_since[number]
+            else:
+                soonest = min(soonest, left)
+        return soonest
+
+    async def _let_go_of_all(self) -> None:
+        """Give every run back for others to take up, with what has happened to it so far."""
+        try:
+            async with asyncio.timeout(LETTING_GO):
+                while runs := list(self.runs.values()):
+                    for run in runs:
+                        run.turn().release = True
+                    await asyncio.wait([run.result for run in runs])
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            log.warning("runs could not be given back: they wait for the lease to lapse", runs=len(self.runs))
+
+    def _fence(self, why: str) -> None:
+        self._fenced = why
+        self._stop.set()
+
+    def _card(self) -> WorkerCard:
+        return WorkerCard(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=(),
+            tasks=tuple(self._kinds),
+            concurrency=0,
+            versions={
+                "tidemill": VERSION,
+                "python": platform.python_version(),
+                **{f"run {name}": kind.version for name, kind in self._kinds.items() if kind.version is not None},
+            },
+        )
+
+
+def _ticks_of(run: StoredRun, row: Any, now: float) -> Sequence[Tick]:
+    """What a row of the inbox says to a run."""
+    if row["timer"] is not None:
+        return [Elapsed(now, row["timer"])]
+    if row["work"] is not None:
+        return run.work_ended(row["work"], decode(row["data"], WorkEnd))
+    return [run.decode_tick(row["data"])]

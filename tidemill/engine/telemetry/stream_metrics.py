@@ -1,0 +1,86 @@
+"""What `/metrics` says of streams. Every number tells which stream and which source it comes from.
+
+What was done is counted in the totals, which outlive dispatchers; what is now (lag, in flight) is what each dispatcher
+last told of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from tidemill.core.codec import decode
+from tidemill.store.telemetry.hosts import Key
+
+#: Plans take from microseconds to minutes: the ends of the buckets are powers of two, in microseconds.
+PLAN_POWERS = tuple(range(7, 27, 2))
+PLAN_BOUNDS = tuple(f"{2**power / 1e6:g}" for power in PLAN_POWERS)
+BEYOND = "+Inf"
+
+_COUNTERS = (
+    (
+        "stream_messages",
+        "tidemill_stream_messages",
+        "Messages by what happened to them: arrived, done, failed, retried, dead, expired, duplicate, lost.",
+        ("stream", "source", "outcome"),
+    ),
+    (
+        "stream_plan_runs",
+        "tidemill_stream_plan_runs",
+        "Runs of plans that were done, filtered or failed, by the source of the message.",
+        ("stream", "plan", "source", "outcome"),
+    ),
+    ("stream_live", "tidemill_stream_live_requests", "Live requests, done or turned away.", ("stream", "outcome")),
+    ("stream_restarts", "tidemill_stream_engine_restarts", "Engines started again.", ("stream",)),
+)
+_OF_SOURCES = (
+    ("lag", "tidemill_stream_lag", "Messages that wait at the source, where it can tell."),
+    ("waiting", "tidemill_stream_waiting", "Messages that the dispatcher has taken and not yet sent."),
+    ("in_flight", "tidemill_stream_in_flight", "Messages under way."),
+    ("rate", "tidemill_stream_rate", "Messages done per second, just now."),
+    ("weight", "tidemill_stream_weight", "The share of a source against the others."),
+    ("max_qps", "tidemill_stream_limit", "The most messages a second that a source may send; without, no limit."),
+    ("enabled", "tidemill_stream_enabled", "Whether messages of a source are taken."),
+)
+
+
+def stream_metrics(statuses: Sequence[Any], counts: Mapping[Key, float]) -> Iterator[Metric]:
+    """What dispatchers tell of themselves, and what was counted."""
+    for name, shown, about, labels in _COUNTERS:
+        counter = CounterMetricFamily(shown, about, labels=labels)
+        for (each, key), value in counts.items():
+            if each == name and len(key) == len(labels):
+                counter.add_metric(key, value)
+        yield counter
+    yield _latencies(counts)
+    told = [((row["stream"], row["host"], str(row["pid"])), decode(row["status"], dict[str, Any])) for row in statuses]
+    for field, shown, about in _OF_SOURCES:
+        gauge = GaugeMetricFamily(shown, about, labels=("stream", "source", "host", "pid"))
+        for (stream, *who), status in told:
+            for source in status["sources"]:
+                if source[field] is not None:
+                    gauge.add_metric((stream, source["name"], *who), source[field])
+        yield gauge
+    engines = GaugeMetricFamily("tidemill_stream_engines", "Engines ready.", labels=("stream", "host", "pid"))
+    for who, status in told:
+        engines.add_metric(who, status["engines"])
+    yield engines
+
+
+def _latencies(counts: Mapping[Key, float]) -> Metric:
+    made = HistogramMetricFamily(
+        "tidemill_stream_plan_seconds",
+        "How long runs of plans took, by the source of the message.",
+        labels=("stream", "plan", "source"),
+    )
+    for (name, key), total in counts.items():
+        if name != "stream_plan_sum":
+            continue
+        upto, buckets = 0.0, []
+        for bound in (*PLAN_BOUNDS, BEYOND):
+            upto += counts.get(("stream_plan", (*key, bound)), 0.0)
+            buckets.append((bound, upto))
+        made.add_metric(key, buckets, total)
+    return made

@@ -1,0 +1,243 @@
+"""The pump: a worker's only conversation with the database while it works.
+
+A turn writes down what has ended and claims what there is room for, in one round trip. While a turn is under
+way the jobs already in hand run, so a busy worker and the database work at the same time, and whatever ends
+meanwhile goes into the next turn together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+import structlog
+
+from tidemill.core.clock import Clock
+from tidemill.core.job import Finish, Requeue
+from tidemill.engine.models.affinity import Affinity
+from tidemill.engine.worker.job_runner import Hands
+from tidemill.engine.worker.queue_sharing import Appetite, share_room
+from tidemill.store.database import CLASHES, Database, is_away, is_full
+from tidemill.store.jobs.claims import Claims
+from tidemill.store.jobs.log import write_logs
+from tidemill.store.jobs.model_claims import ModelClaims
+
+log = structlog.get_logger("tidemill.worker")
+
+SAFETY_POLL = 5.0
+BACKLOG_CHECK = 0.5
+FULL_PAUSE = 1.0
+SHORTEST_WAIT = 0.002
+CONTESTED = 0.05
+
+#: Seconds after a lost connection. The server may have gone on with the last claim for a while, and be done only then.
+LOOK_FOR_STRAYS = (2.0, 10.0, 60.0)
+
+
+class Pump:
+    """Moves jobs between the database and a worker's hands."""
+
+    def __init__(
+        self,
+        database: Database,
+        hands: Hands,
+        queues: tuple[str, ...],
+        concurrency: int,
+        clock: Clock,
+        news: asyncio.Event,
+        open_queues: Callable[[], list[str]],
+        affinity: Affinity | None = None,
+    ) -> None:
+        self.limited: dict[str, float] = {}
+        self._affinity = affinity
+        self._model_claims: ModelClaims | None = None
+        self._database = database
+        self._hands = hands
+        self._queues = queues
+        self._concurrency = concurrency
+        self._clock = clock
+        self._news = news
+        self._open_queues = open_queues
+        self._appetite = Appetite()
+        self._turn = 0
+        # Whether a claim may find something now, and when it is worth trying though nobody has said so.
+        self._look = True
+        self._look_again_at = 0.0
+        self._dry: set[str] = set()  # queues that gave less than was asked of them, until there is news
+        self._strays_at: list[float] = []
+        self._closing = False
+
+    def look(self, queue: str | None = None) -> None:
+        """There may be jobs: look at the next turn."""
+        if queue is None:
+            self._dry.clear()
+        else:
+            self._dry.discard(queue)
+        self._look = True
+        self._news.set()
+
+    def close(self) -> None:
+        """Claim no more, and end when everything in hand is written down."""
+        self._closing = True
+        self._news.set()
+
+    async def run(self, worker_id: int) -> None:
+        """Turn until closed, over any number of lost connections."""
+        claims: Claims | None = None
+        unwritten: tuple[list[Finish], list[Requeue]] = ([], [])
+        try:
+            while True:
+                self._news.clear()
+                unwritten = _joined(unwritten, self._hands.take_ended())
+                if self._closing and not any(unwritten):
+                    return
+                try:
+                    if claims is None:
+                        claims = await self._connect(worker_id, unwritten)
+                    elif self._strays_at and self._clock.monotonic() >= self._strays_at[0]:
+                        self._strays_at.pop(0)
+                        await self._release_strays(claims, unwritten)
+                    unwritten = await self._take_turn(claims, unwritten)
+                except CLASHES as error:
+                    log.info("met another statement head-on: saying it again", error=str(error))
+                    self._strays_at = [self._clock.monotonic()]  # The turn may have claimed some before it.
+                    self.look()
+                except Exception as error:
+                    if not (is_away(error) or is_full(error)):
+                        raise
+                    log.warning("the database is away", error=str(error), in_hand=self._hands.count)
+                    if claims is not None:
+                        claims.connection.terminate()
+                        claims = None
+                        now = self._clock.monotonic()
+                        self._strays_at = [now + later for later in LOOK_FOR_STRAYS]
+                    if is_full(error):
+                        await asyncio.sleep(FULL_PAUSE)
+                    self.look()
+        finally:
+            if claims is not None:
+                claims.connection.terminate()
+
+    async def _connect(self, worker_id: int, unwritten: tuple[list[Finish], list[Requeue]]) -> Claims:
+        """A fresh connection; what was claimed in an answer that never arrived goes back."""
+        connection = await self._database.connect_to_look_up()
+        claims = Claims(self._database, connection, worker_id, self._queues)
+        if self._affinity is not None:
+            self._model_claims = ModelClaims(claims, list(self._affinity.models.specs))
+        await self._release_strays(claims, unwritten)
+        return claims
+
+    async def _release_strays(self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]) -> None:
+        """Give back what is this worker's by the table and not by itself: its claim was lost with a connection."""
+        held = self._hands.held_ids() + [job.id for group in unwritten for job in group]
+        strays = await claims.release_strays(held)
+        if strays:
+            log.warning("gave back jobs whose claim was lost with the connection", jobs=len(strays))
+
+    async def _take_turn(
+        self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]
+    ) -> tuple[list[Finish], list[Requeue]]:
+        finished, requeues = unwritten
+        if logs := list(self._hands.logs):  # Before the end of their jobs, so that whoever sees that sees them.
+            await write_logs(self._database, claims.connection, logs)
+            del self._hands.logs[: len(logs)]
+        if requeues:
+            await claims.requeue(requeues)
+        wanted = self._wanted()
+        if not finished and not requeues and not (wanted and self._look):
+            await self._wait(claims, wanted)
+            return [], []
+        self._look = False
+        now = self._clock.monotonic()
+        plain = {queue: room for queue, room in wanted.items() if queue not in self.limited}
+        by_model: dict[str, int] = {}
+        if self._affinity is not None:
+            plain, by_model = {}, plain
+        if finished or plain:
+            turn = await claims.turn(finished, plain, list(self._hands.unknown), now)
+            if turn.refused:
+                log.warning("late results changed nothing", refused=turn.refused, worker=self._hands.worker)
+            self._appetite.finished(len(finished), self._clock.monotonic())
+            self._learn(plain, [job.queue for job in turn.jobs])
+            self._look = len(turn.jobs) >= sum(plain.values()) > 0
+            self._look_again_at = turn.look_again_at
+            self._hands.take_in(turn.jobs)
+        if by_model and self._affinity is not None and self._model_claims is not None:
+            await self._claim_by_model(self._affinity, self._model_claims, by_model)
+        for queue in wanted.keys() & self.limited.keys():
+            jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._hands.unknown))
+            self.limited[queue] = self._clock.monotonic() + wait
+            self._look = self._look or (bool(jobs) and wait == 0)
+            self._hands.take_in(jobs)
+        return [], []
+
+    async def _claim_by_model(self, affinity: Affinity, claims: ModelClaims, wanted: dict[str, int]) -> None:
+        """Take jobs whose models are here, or of the model whose turn it is."""
+        unknown = list(self._hands.unknown)
+        heads = await claims.look_for_models(list(wanted), unknown)
+        left, got = dict(wanted), 0
+        chosen = affinity.choose(heads, self._hands.needed_models())
+        for head in chosen:
+            if left[head.queue] > 0:
+                # Without patience nothing is overtaken: one job, then look whose turn it is.
+                jobs = await claims.claim(head, left[head.queue] if affinity.patience else 1, unknown)
+                if jobs:
+                    affinity.claimed(head.model)
+                    self._hands.take_in(jobs)
+                left[head.queue] -= len(jobs)
+                got += len(jobs)
+        self._learn(wanted, [queue for queue, room in wanted.items() for _ in range(room - left[queue])])
+        self._look = got > 0
+        # Somebody else took what was chosen: that is no reason to wait for the safety poll.
+        self._look_again_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
+
+    def _wanted(self) -> dict[str, int]:
+        """How many jobs to ask of each queue now."""
+        if self._closing or self._hands.closed is not None:
+            return {}
+        now = self._clock.monotonic()
+        queues = [queue for queue in self._open_queues() if self.limited.get(queue, 0.0) <= now]
+        room = self._concurrency + self._appetite.extra - self._hands.count
+        self._turn += 1
+        return share_room(room, queues, self._dry, self._turn) if queues else {}
+
+    def _learn(self, asked: dict[str, int], got: list[str]) -> None:
+        if len(asked) > 1:
+            for queue, room in asked.items():
+                if got.count(queue) < room:
+                    self._dry.add(queue)
+                else:
+                    self._dry.discard(queue)
+
+    async def _wait(self, claims: Claims, wanted: dict[str, int]) -> None:
+        """Sleep until there is news, the next delayed job is due, or the safety poll."""
+        if self._hands.held_too_long():
+            self._appetite.slow_down()
+            self._hands.give_back_unstarted("its worker was busy with other jobs")
+            return
+        timeout = SAFETY_POLL
+        if self._hands.backlog:
+            timeout = BACKLOG_CHECK
+        elif wanted:
+            due = await (self._model_claims or claims).next_due(list(wanted), list(self._hands.unknown))
+            if due is not None:
+                timeout = min(timeout, max(due, SHORTEST_WAIT))
+        now = self._clock.monotonic()
+        if wanted:
+            timeout = min(timeout, max(self._look_again_at - now, SHORTEST_WAIT))
+        for queue in self._open_queues():
+            if self.limited.get(queue, 0.0) > now:
+                timeout = min(timeout, self.limited[queue] - now)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._news.wait()
+        except TimeoutError:
+            self._dry.clear()
+            self._look = True
+
+
+def _joined(
+    first: tuple[list[Finish], list[Requeue]], second: tuple[list[Finish], list[Requeue]]
+) -> tuple[list[Finish], list[Requeue]]:
+    return (first[0] + second[0], first[1] + second[1]) if any(first) else second

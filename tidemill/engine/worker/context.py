@@ -1,0 +1,137 @@
+"""What a task can ask and tell while it runs.
+
+from tidemill import current_job
+
+def export(table: str) -> dict:
+    job = current_job()
+    for done, chunk in enumerate(chunks):
+        job.report(done / len(chunks), f"chunk {done}")   # shown live; arms the stall watchdog
+            job.check_cancelled()                             # for plain functions: raises when cancelled
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from tidemill.core.codec import storable
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.engine.worker.log_capture import Lines, listen
+
+if TYPE_CHECKING:
+    from tidemill.engine.models.cache import ModelUse
+
+_current: ContextVar[RunningJob] = ContextVar("tidemill_job")
+
+
+class JobCancelled(TidemillError):
+    """Raised by `check_cancelled` inside a task whose job somebody has cancelled."""
+
+
+class RunningJob:
+    """One attempt at a job, as its task sees it. Safe to use from any thread."""
+
+    __slots__ = (
+        "attempt",
+        "beat_at",
+        "budget",
+        "cancel_reason",
+        "id",
+        "kill_at",
+        "lines",
+        "models",
+        "note",
+        "overrun",
+        "progress",
+        "queue",
+        "reported",
+        "stall",
+        "started",
+        "task",
+    )
+
+    def __init__(self, id: int, attempt: int, queue: str, task: str) -> None:
+        self.id = id
+        self.attempt = attempt
+        self.queue = queue
+        self.task = task
+        self.started = time.monotonic()
+        self.beat_at: float | None = None
+        self.budget: float | None = None
+        self.stall: float | None = None
+        self.progress: float | None = None
+        self.note: str | None = None
+        self.reported = False
+        self.cancel_reason: str | None = None
+        self.kill_at: float | None = None
+        self.overrun: str | None = None
+        self.models: ModelUse | None = None
+        self.lines: Lines | None = None
+
+    def report(self, progress: float | None = None, message: str | None = None) -> None:
+        """Say how far the job has come: a fraction from 0 to 1, a message, or both. Counts as a sign of life."""
+        if progress is not None:
+            self.progress = min(1.0, max(0.0, float(progress)))
+        if message is not None:
+            self.note = storable(str(message))
+        self.beat_at = time.monotonic()
+        self.reported = True
+
+    def beat(self) -> None:
+        """A sign of life without anything to show; the first one arms the stall watchdog."""
+        self.beat_at = time.monotonic()
+
+    def keep_line(self, line: bytes) -> None:
+        """Keep a logged line for people who look at this job."""
+        if self.lines is None:
+            self.lines = Lines()
+        self.lines.add(line)
+
+    def model(self, name: str) -> Any:
+        """A model of the application, in memory until this job has ended.
+
+        The job's `required_model` is there at once; a plain function may ask for others and waits while they load.
+        """
+        return self._models(name).get(name, look_up=self.check_cancelled)
+
+    async def load_model(self, name: str) -> Any:
+        """The same for async tasks, where waiting must not stop the event loop."""
+        return await self._models(name).load(name)
+
+    def _models(self, name: str) -> ModelUse:
+        if self.models is None:
+            raise ConfigError(
+                f"there is no model {name!r} here: declare models with App(models=[...]); "
+                "a task with isolation='process' has none, for models live in the worker's own process"
+            )
+        return self.models
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody wants this job cancelled."""
+        return self.cancel_reason is not None
+
+    def check_cancelled(self) -> None:
+        """Raise `JobCancelled` if somebody wants this job cancelled."""
+        if self.cancel_reason is not None:
+            raise JobCancelled(self.cancel_reason)
+
+
+def current_job() -> RunningJob:
+    """The job that this code runs in; an error outside of one."""
+    job = _current.get(None)
+    if job is None:
+        raise ConfigError("current_job() was called outside of a job: it works only inside a running task")
+    return job
+
+
+def find_current_job() -> RunningJob | None:
+    """The job that this code runs in, if any."""
+    return _current.get(None)
+
+
+def enter_job(job: RunningJob) -> None:
+    """Make this the current job for the rest of the calling context."""
+    _current.set(job)
+    listen(job)

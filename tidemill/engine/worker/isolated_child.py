@@ -1,0 +1,106 @@
+"""The child process of an isolated task: runs the orders that its parent sends, one at a time.
+
+Started by `isolation.Children` as `python -m tidemill.engine.worker.isolated_child APP`; not for use by hand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode, storable
+from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.jobs.task import encode_result
+from tidemill.engine.load_app import load_app
+from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.tracing import continuing
+from tidemill.engine.worker.context import RunningJob, enter_job
+from tidemill.engine.worker.isolation import Order, Word
+from tidemill.engine.worker.outcome import message_of, trace_of
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ReportingJob(RunningJob):
+    """The job as the child's task sees it: what it reports goes up the pipe at once."""
+
+    __slots__ = ("_say",)
+
+    def __init__(self, order: Order, say: Callable[[Word], None]) -> None:
+        super().__init__(order.id, order.attempt, order.queue, order.task)
+        self._say = say
+
+    def report(self, progress: float | None = None, message: str | None = None) -> None:
+        super().report(progress, message)
+        self._say(Word(beat=True, progress=self.progress, note=message))
+
+    def beat(self) -> None:
+        super().beat()
+        self._say(Word(beat=True))
+
+    def keep_line(self, line: bytes) -> None:
+        self._say(Word(line=msgspec.Raw(line)))
+
+
+def serve(app_path: str) -> None:
+    """Run orders from stdin until the parent is gone."""
+    _die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    mouth = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+
+    speaking = threading.Lock()  # A task may log from several threads, and a long line is written in pieces.
+
+    def say(word: Word) -> None:
+        with speaking:
+            mouth.write(encode(word) + b"\n")
+
+    app = load_app(app_path)
+    configure_logs(app.settings.log_level, app.settings.log_format)
+    tasks = app.tasks
+    for line in sys.stdin.buffer:
+        order: Order = decode(line, Order)
+        try:
+            task = tasks.require(order.task)
+            kwargs = task.signature.load(bytes(order.args))
+            result = copy_context().run(_call, task.function, kwargs, ReportingJob(order, say), order.trace)
+            data = encode_result(task.name, result)
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises is told to the parent
+            say(_word_of(error))
+        else:
+            say(Word(ok=True, result=msgspec.Raw(data or b"")))
+
+
+def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob, trace: str | None) -> Any:
+    enter_job(job)
+    with continuing(trace):
+        return function(**kwargs)
+
+
+def _word_of(error: BaseException) -> Word:
+    """An error as the parent is told of it."""
+    ours = isinstance(error, Snooze | RetryAfter | Discard)
+    return Word(
+        lineage=error_lineage(type(error)),
+        message=storable(error.reason) if ours else message_of(error),
+        trace=storable(trace_of(error)),
+        seconds=error.seconds if isinstance(error, Snooze | RetryAfter) else 0.0,
+    )
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,156 @@
+"""Tasks in processes of their own: `isolation="process"`.
+
+A child process loads the application once and then runs one job at a time; it is used again for the next.
+When a job is cancelled, stalls or runs over its budget, its child is killed, and nothing else is.
+
+Parent and child speak lines of JSON over the child's stdin and a pipe; what a task prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.telemetry.tracing import current_trace
+from tidemill.engine.worker.context import RunningJob
+
+
+class Order(msgspec.Struct, omit_defaults=True):
+    """Parent to child: run this."""
+
+    task: str
+    args: msgspec.Raw
+    id: int
+    attempt: int
+    queue: str
+    trace: str | None = None
+
+
+class Word(msgspec.Struct, omit_defaults=True):
+    """Child to parent: a sign of life, a result, or an error."""
+
+    beat: bool = False
+    progress: float | None = None
+    note: str | None = None
+    ok: bool = False
+    result: msgspec.Raw = msgspec.Raw()
+    lineage: tuple[str, ...] = ()
+    message: str = ""
+    trace: str = ""
+    seconds: float = 0.0
+    line: msgspec.Raw = msgspec.Raw()
+    """Something that the task logged."""
+
+
+class TaskError(Exception):
+    """What a task raised in a child process: its class path and bases, message and traceback."""
+
+    def __init__(self, lineage: tuple[str, ...], message: str, trace: str) -> None:
+        super().__init__(message)
+        self.lineage = lineage
+        self.trace = trace
+
+
+class ChildDied(Exception):
+    """The process of an isolated task ended without a word."""
+
+
+class Children:
+    """The child processes of a worker: started when needed, kept for the next job."""
+
+    def __init__(self, app_path: str | None) -> None:
+        self._app_path = app_path
+        self._idle: list[asyncio.subprocess.Process] = []
+        self._busy: set[asyncio.subprocess.Process] = set()
+
+    async def run(self, task: str, args: bytes, job: RunningJob) -> bytes | None:
+        """Run one job in a child and return its result; kill the child when cancelled."""
+        child = await self._take()
+        self._busy.add(child)
+        try:
+            order = Order(task, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace())
+            word = await self._converse(child, order, job)
+        except BaseException:
+            await _kill(child)
+            raise
+        finally:
+            self._busy.discard(child)
+        self._idle.append(child)
+        return _result_of(word)
+
+    async def close(self) -> None:
+        """End all children."""
+        children, self._idle = [*self._idle, *self._busy], []
+        for child in children:
+            await _kill(child)
+
+    async def _take(self) -> asyncio.subprocess.Process:
+        while self._idle:
+            child = self._idle.pop()
+            if child.returncode is None:
+                return child
+        if self._app_path is None:
+            raise ConfigError("isolation='process' needs an application that lives in a file, not in a session")
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tidemill.engine.worker.isolated_child",
+            self._app_path,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=64 * 1024 * 1024,
+        )
+
+    async def _converse(self, child: asyncio.subprocess.Process, order: Order, job: RunningJob) -> Word:
+        stdin, stdout = child.stdin, child.stdout
+        if stdin is None or stdout is None:
+            raise ChildDied("its process has no pipes")
+        with contextlib.suppress(ConnectionError):
+            stdin.write(encode(order) + b"\n")
+            await stdin.drain()
+        while line := await stdout.readline():
+            word: Word = decode(line, Word)
+            if word.beat:
+                if word.progress is not None or word.note is not None:
+                    job.report(word.progress, word.note)
+                else:
+                    job.beat()
+                continue
+            if line := bytes(word.line):
+                job.keep_line(line)
+                continue
+            return word
+        status = await child.wait()
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        raise ChildDied(f"the process of the isolated task {how}")
+
+
+def _result_of(word: Word) -> bytes | None:
+    if word.ok:
+        return bytes(word.result) or None
+    if _is_a(word, Snooze):
+        raise Snooze(word.seconds, word.message)
+    if _is_a(word, RetryAfter):
+        raise RetryAfter(word.seconds, word.message)
+    if _is_a(word, Discard):
+        raise Discard(word.message)
+    if _is_a(word, PayloadError):
+        raise PayloadError(word.message)
+    raise TaskError(word.lineage, word.message, word.trace)
+
+
+def _is_a(word: Word, kind: type[BaseException]) -> bool:
+    return error_lineage(kind)[0] in word.lineage
+
+
+async def _kill(child: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.kill()
+    await child.wait()

@@ -1,0 +1,389 @@
+"""The jobs in a worker's hands: waiting to start, running, and ended but not yet written down.
+
+Everything here happens on the worker's event loop and touches no database: the pump brings claimed jobs in
+and takes finished ones out. Async tasks run on the loop, plain ones in threads, isolated ones in children.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import structlog
+
+from tidemill.core.clock import Clock
+from tidemill.core.codec import decode
+from tidemill.core.errors import PayloadError, TidemillError
+from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
+from tidemill.engine.hooks import InvokeContext, NodeCall, within
+from tidemill.engine.jobs.task import Task, encode_result
+from tidemill.engine.models.cache import ModelCache
+from tidemill.engine.telemetry.meter import Meter
+from tidemill.engine.telemetry.tracing import is_tracing, run_traced
+from tidemill.engine.worker.context import JobCancelled, RunningJob, enter_job
+from tidemill.engine.worker.isolation import Children
+from tidemill.engine.worker.log_capture import Lines
+from tidemill.engine.worker.outcome import (
+    OVERRUNS,
+    after_cancel,
+    after_error,
+    after_overrun,
+    after_self_cancel,
+    describe_error,
+    model_of,
+    read_options,
+)
+from tidemill.engine.worker.threads import caught
+from tidemill.store.jobs.log import AttemptLog
+from tidemill.store.runs.turns import UNWANTED
+
+log = structlog.get_logger("tidemill.worker")
+
+HELD_TOO_LONG = 1.0
+MODEL_ELSEWHERE = 5.0
+CANCEL_GRACE = 5.0
+
+
+class Slot:
+    """A job that runs: its claim, what its task sees of it, and the asyncio task that runs it."""
+
+    __slots__ = ("abandoned", "claim", "interruptible", "job", "runner")
+
+    def __init__(self, claim: ClaimedJob, job: RunningJob, interruptible: bool) -> None:
+        self.claim = claim
+        self.job = job
+        self.interruptible = interruptible
+        self.abandoned = False
+        self.runner: asyncio.Task[Any] | None = None
+
+
+class Hands:
+    """What a worker holds. `on_news` is called whenever there is something to write down or room for more."""
+
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[Any, Any]],
+        concurrency: int,
+        children: Children,
+        clock: Clock,
+        on_news: Callable[[], None],
+        models: ModelCache | None = None,
+    ) -> None:
+        self.worker = ""
+        self.models = models
+        self.invoke_context: InvokeContext | None = None
+        self.grace = CANCEL_GRACE
+        self.closed: str | None = None
+        self.slots: dict[int, Slot] = {}
+        self.watched: dict[int, Slot] = {}
+        self.backlog: deque[tuple[float, ClaimedJob]] = deque()
+        self.finished: list[Finish] = []
+        self.requeues: list[Requeue] = []
+        self.logs: list[AttemptLog] = []
+        self.unknown: set[str] = set()
+        self.meter = Meter()
+        self._tracing = False
+        self._tasks = tasks
+        self._concurrency = concurrency
+        self._children = children
+        self._clock = clock
+        self._on_news = on_news
+        self._context = contextvars.copy_context()
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tidemill-task")
+
+    @property
+    def count(self) -> int:
+        """How many claimed jobs have not ended."""
+        return len(self.slots) + len(self.backlog)
+
+    def held_ids(self) -> list[int]:
+        """Every job that is this worker's according to itself."""
+        finished, requeues, claimed = self.last_will()
+        return [job.id for group in (finished, requeues, claimed) for job in group]
+
+    def needed_models(self) -> set[str]:
+        """The models that the jobs in hand require."""
+        held = [slot.claim for slot in self.slots.values()] + [job for _, job in self.backlog]
+        return {model for job in held if (model := model_of(job)) is not None}
+
+    def last_will(self) -> tuple[list[Finish], list[Requeue], list[ClaimedJob]]:
+        """What would be lost if the process ended now: ended, going back, and still in hand."""
+        claimed = [slot.claim for slot in list(self.slots.values())] + [job for _, job in list(self.backlog)]
+        return list(self.finished), list(self.requeues), claimed
+
+    def take_ended(self) -> tuple[list[Finish], list[Requeue]]:
+        """What is to be written down now."""
+        finished, self.finished = self.finished, []
+        requeues, self.requeues = self.requeues, []
+        return finished, requeues
+
+    def take_in(self, jobs: list[ClaimedJob]) -> None:
+        """Accept claimed jobs, and start as many as may run."""
+        if self.closed is not None:  # They were claimed while the worker was being told to stop.
+            self.requeues += [Requeue(job.id, job.attempt, 0.0, self.closed) for job in jobs]
+            self._on_news()
+            return
+        now = self._clock.monotonic()
+        self.meter.claimed(jobs)
+        self._tracing = is_tracing()
+        for job in jobs:
+            self.backlog.append((now, job))
+        self._start_more()
+
+    def stop_taking(self, why: str) -> None:
+        """Accept nothing more; what has not started goes back."""
+        self.closed = why
+        self.give_back_unstarted(why)
+
+    # -- giving up --------------------------------------------------------------------------------
+
+    def give_back_unstarted(self, why: str, queues: set[str] | None = None) -> None:
+        """Let others have the jobs that have not started, of these queues or of all."""
+        kept: deque[tuple[float, ClaimedJob]] = deque()
+        for since, job in self.backlog:
+            if queues is None or job.queue in queues:
+                self.requeues.append(Requeue(job.id, job.attempt, 0.0, why))
+            else:
+                kept.append((since, job))
+        self.backlog = kept
+        self._on_news()
+
+    def held_too_long(self) -> bool:
+        """Whether jobs were taken ahead that do not get to start."""
+        return bool(self.backlog) and self._clock.monotonic() - self.backlog[0][0] > HELD_TOO_LONG
+
+    async def interrupt(self, slots: list[Slot], why: str) -> None:
+        """Take running jobs back from their tasks: cancelled where that can be done, abandoned where not."""
+        runners = []
+        for slot in slots:
+            if self.slots.pop(slot.claim.id, None) is None:
+                continue
+            self.watched.pop(slot.claim.id, None)
+            self.requeues.append(Requeue(slot.claim.id, slot.claim.attempt, 0.0, why))
+            if slot.runner is not None:
+                slot.job.cancel_reason = why
+                slot.runner.cancel()
+                runners.append(slot.runner)
+        self._on_news()
+        if runners:
+            await asyncio.wait(runners, timeout=CANCEL_GRACE)
+
+    def cancel(self, job_id: int, attempt: int, reason: str) -> None:
+        """Somebody wants a job cancelled. A task in a thread is only told, for it cannot be stopped.
+
+        What a run wants no longer is not waited for beyond the grace: the lifeline sees to that.
+        """
+        slot = self.slots.get(job_id)
+        if slot is not None and slot.claim.attempt == attempt and slot.job.cancel_reason is None:
+            slot.job.cancel_reason = reason
+            if slot.interruptible and slot.runner is not None:
+                slot.runner.cancel()
+            if reason == UNWANTED:
+                slot.job.kill_at = self._clock.monotonic() + self.grace
+                self.watched[job_id] = slot
+
+    def overrun(self, job_id: int, attempt: int, kind: str) -> None:
+        """A job is over its budget or has stalled: cancel it, if it can be cancelled."""
+        slot = self.slots.get(job_id)
+        if slot is not None and slot.claim.attempt == attempt and slot.job.overrun is None:
+            slot.job.overrun = kind
+            self.meter.count("watchdog_trips", kind)
+            if slot.runner is not None:
+                slot.runner.cancel()
+
+    def close(self) -> bool:
+        """Let go of the threads; returns whether any of them is still busy with an abandoned job."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        return any(thread.is_alive() for thread in self._threads._threads)
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def _start_more(self) -> None:
+        while self.backlog and len(self.slots) < self._concurrency:
+            self._start(*self.backlog.popleft())
+
+    def _start(self, since: float, claim: ClaimedJob) -> None:
+        try:
+            task = self._tasks.get(claim.task)
+        except TidemillError as error:  # The host was to find it, and failed.
+            self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
+            self._on_news()
+            return
+        if task is None:
+            self.unknown.add(claim.task)
+            note = f"worker {self.worker} does not know task {claim.task}: waiting for one that does"
+            self.requeues.append(Requeue(claim.id, claim.attempt, 0.0, note, state="unrouted"))
+            log.warning("unknown task", job=claim.id, task=claim.task, queue=claim.queue, worker=self.worker)
+            self._on_news()
+        elif claim.expired:
+            note = "its deadline had passed before it could start"
+            self.finished.append(Finish(claim.id, claim.attempt, "expired", note=note, keyed=claim.keyed))
+            self.meter.count("ended", claim.queue, claim.task, "expired")
+            self._on_news()
+        elif claim.cancel_reason is not None:
+            self.finished.append(after_cancel(claim, claim.cancel_reason))
+            self.meter.count("ended", claim.queue, claim.task, "cancelled")
+            self._on_news()
+        else:
+            try:
+                options = read_options(claim.options)
+                if options.required_model is None or self._knows_model(claim, options.required_model):
+                    self._launch(claim, task, options, since)
+            except PayloadError as error:  # what was stored with the job cannot be read
+                self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
+                self._on_news()
+
+    def _knows_model(self, claim: ClaimedJob, model: str) -> bool:
+        if self.models is not None and model in self.models.specs:
+            return True
+        note = f"worker {self.worker} does not know model {model}: waiting for one that does"
+        self.requeues.append(Requeue(claim.id, claim.attempt, MODEL_ELSEWHERE, note))
+        log.warning("unknown model", job=claim.id, task=claim.task, model=model, worker=self.worker)
+        self._on_news()
+        return False
+
+    def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
+        job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task)
+        isolated = options.isolation == "process"
+        slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated)
+        if options.budget is not None or options.stall is not None:
+            job.budget, job.stall = options.budget, options.stall
+            self.watched[claim.id] = slot
+        if self._tracing or options.trace is not None:
+            held = self._clock.monotonic() - since
+            run = run_traced(claim, options.trace, held, self.worker, lambda: self._run(slot, task, options))
+        else:
+            run = self._run(slot, task, options)
+        # A fresh context: whatever a task sets in its own stays there.
+        slot.runner = asyncio.create_task(run, context=self._context.copy())
+
+    async def _run(self, slot: Slot, task: Task[Any, Any], options: JobOptions) -> Finish | Requeue:
+        """One attempt, from arguments to outcome. Never raises."""
+        claim, job = slot.claim, slot.job
+        enter_job(job)
+        ended: Finish | Requeue
+        try:
+            kwargs = task.signature.load(claim.args)
+            if self.models is not None:
+                await self._open_models(slot, self.models, options.required_model)
+            if options.node is not None and self.invoke_context is not None:
+                result = await self._in_context(self.invoke_context, slot, task, options, kwargs)
+            elif options.isolation == "process":
+                result = await self._children.run(task.name, claim.args, job)
+            elif task.is_async:
+                result = encode_result(task.name, await task.function(**kwargs))
+            else:
+                result = encode_result(task.name, await self._in_thread(slot, task, kwargs))
+            ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed)
+        except (asyncio.CancelledError, JobCancelled) as error:
+            ended = self._after_cancel(claim, job, error)
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
+            # SystemExit and its kin included: a task may end itself, not its worker.
+            ended = self._after_error(claim, job, error)
+        if job.models is not None and not slot.abandoned:
+            job.models.close()
+        if job.lines is not None:
+            self.logs.append(log_of(job))
+            job.lines = None
+        if type(ended) is not Finish or ended.state != "succeeded":
+            self._tell(claim, ended)
+        if self.slots.get(claim.id) is not slot:
+            return ended  # Given back while it ran: its end counts no longer.
+        del self.slots[claim.id]
+        if self.watched:
+            self.watched.pop(claim.id, None)
+        self.meter.ended(claim, ended, job.started)
+        self._note_end(ended)
+        if self.backlog:
+            self._start_more()
+        self._on_news()
+        return ended
+
+    def _note_end(self, ended: Finish | Requeue) -> None:
+        if isinstance(ended, Finish):
+            self.finished.append(ended)
+        else:
+            self.requeues.append(ended)
+
+    async def _open_models(self, slot: Slot, models: ModelCache, required: str | None) -> None:
+        """Let a job use models; the one that it requires is there when this returns."""
+        job = slot.job
+        job.models = models.use()
+        if required is None:
+            return
+        # Waiting for a load can be interrupted whatever the task is, and takes nothing from the task's budget.
+        interruptible, slot.interruptible = slot.interruptible, True
+        budget, job.budget = job.budget, None
+        try:
+            await job.models.load(required)
+        finally:
+            slot.interruptible = interruptible
+        job.started = time.monotonic()
+        job.budget = budget
+
+    async def _in_context(
+        self, context: InvokeContext, slot: Slot, task: Task[Any, Any], options: JobOptions, kwargs: dict[str, Any]
+    ) -> bytes | None:
+        """Run a node inside of what its host has put around nodes."""
+        claim = slot.claim
+
+        async def invoke() -> Any:
+            if options.isolation == "process":
+                result = await self._children.run(task.name, claim.args, slot.job)
+                return None if result is None else decode(result)
+            if task.is_async:
+                return await task.function(**kwargs)
+            return await self._in_thread(slot, task, kwargs)
+
+        node, run = options.node or "", options.run or 0
+        call = NodeCall(claim.id, claim.attempt, claim.task, claim.queue, run, node, kwargs)
+        return await within(context, call, invoke)
+
+    async def _in_thread(self, slot: Slot, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
+        context = contextvars.copy_context()
+        future = self._threads.submit(context.run, caught, partial(task.function, **kwargs))
+        try:
+            result, error = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if (models := slot.job.models) is not None:
+                # The thread goes on after its job has been taken from it, and still uses them.
+                slot.abandoned = True
+                future.add_done_callback(lambda _: models.close())
+            raise
+        if error is not None:
+            raise error
+        return result
+
+    def _after_cancel(self, claim: ClaimedJob, job: RunningJob, error: BaseException) -> Finish | Requeue:
+        at = self._clock.now()
+        if job.overrun is not None:
+            return after_overrun(claim, OVERRUNS[job.overrun], job, at=at, worker=self.worker)
+        if job.cancel_reason is not None:
+            return after_cancel(claim, job.cancel_reason)
+        return after_self_cancel(claim, error, at=at, worker=self.worker)
+
+    def _after_error(self, claim: ClaimedJob, job: RunningJob, error: BaseException) -> Finish | Requeue:
+        at = self._clock.now()
+        if job.cancel_reason is not None:  # It was to be cancelled and failed on the way out.
+            report = describe_error(claim, error, at=at, worker=self.worker)
+            return after_cancel(claim, job.cancel_reason, report)
+        return after_error(claim, error, at=at, worker=self.worker)
+
+    def _tell(self, claim: ClaimedJob, ended: Finish | Requeue) -> None:
+        if isinstance(ended, Finish):
+            level, event = (log.info, "job cancelled") if ended.state == "cancelled" else (log.error, "job failed")
+        else:
+            level, event = (log.warning, "job will be retried") if ended.failed else (log.info, "job snoozed")
+        level(event, job=claim.id, task=claim.task, attempt=claim.attempt, worker=self.worker, why=ended.note)
+
+
+def log_of(job: RunningJob) -> AttemptLog:
+    """What an attempt has logged so far."""
+    began_at, dropped, lines = (job.lines or Lines()).take()
+    return AttemptLog(job.id, job.attempt, began_at, dropped, lines)

@@ -1,0 +1,209 @@
+"""What follows from how an attempt ended: pure decisions from an exception or result to a row's next state."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread
+import os
+import traceback
+from functools import lru_cache
+from types import TracebackType
+
+import msgspec
+
+from tidemill.core.codec import decode, encode, storable
+from tidemill.core.duration import format_duration
+from tidemill.core.errors import PayloadError, words_of
+from tidemill.core.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
+from tidemill.core.retry import (
+    Discard,
+    GiveUp,
+    RetryAfter,
+    RetryPolicy,
+    Snooze,
+    decide,
+    decide_lost,
+    error_lineage,
+)
+from tidemill.engine.worker.context import RunningJob
+from tidemill.engine.worker.isolation import TaskError
+
+MOST_TRACEBACK = 20_000
+MOST_MESSAGE = 4_000
+_ENGINE = os.path.dirname(os.path.dirname(__file__))
+NO_OPTIONS = JobOptions()
+ONE_ATTEMPT = RetryPolicy()
+
+
+@lru_cache(maxsize=1024)
+def read_options(data: bytes | None) -> JobOptions:
+    """A job's options; jobs of one task share theirs, so they are read once."""
+    return NO_OPTIONS if data is None else decode(data, JobOptions)
+
+
+def policy_of(job: ClaimedJob) -> RetryPolicy:
+    """The policy that was stored with the job; one attempt if there is none, or none that can be read."""
+    try:
+        return read_options(job.options).retry or ONE_ATTEMPT
+    except PayloadError:
+        return ONE_ATTEMPT
+
+
+def model_of(job: ClaimedJob) -> str | None:
+    """The model that the job requires, if any that can be read."""
+    try:
+        return read_options(job.options).required_model
+    except PayloadError:
+        return None
+
+
+def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
+    """A failed attempt: tried again or given up, as the policy that was stored with the job says."""
+    if isinstance(error, Snooze):
+        return Requeue(job.id, job.attempt, error.seconds, message_of(error))
+    report = describe_error(job, error, at=at, worker=worker)
+    if isinstance(error, Discard):
+        return Finish(
+            job.id, job.attempt, "failed", note=f"discarded: {message_of(error)}", error=report, keyed=job.keyed
+        )
+    if isinstance(error, PayloadError):
+        note = f"{message_of(error)}; bad payloads are not retried"
+        return Finish(job.id, job.attempt, "failed", note=note, error=report, keyed=job.keyed)
+    return after_failure(
+        job,
+        _lineage(error),
+        report,
+        what=_headline(error),
+        retry_after=error.seconds if isinstance(error, RetryAfter) else None,
+    )
+
+
+def after_cancel(job: ClaimedJob, reason: str, report: bytes | None = None) -> Finish:
+    """Somebody wanted the job cancelled, and it is."""
+    return Finish(job.id, job.attempt, "cancelled", note=reason, error=report, keyed=job.keyed)
+
+
+def after_failure(
+    job: ClaimedJob, lineage: tuple[str, ...], report: bytes, *, what: str, retry_after: float | None = None
+) -> Finish | Requeue:
+    """Ask the stored policy what a failure of the code leads to."""
+    decision = decide(
+        policy_of(job),
+        failures=job.failures + 1,
+        losses=job.losses,
+        error=lineage,
+        retry_after=retry_after,
+        seed=job.id,
+    )
+    note = f"{what}: {decision.reason}"
+    if isinstance(decision, GiveUp):
+        return Finish(job.id, job.attempt, "failed", note=note, error=report, keyed=job.keyed)
+    return Requeue(job.id, job.attempt, decision.delay, note, failed=True, error=report)
+
+
+def after_loss(job: ClaimedJob, report: bytes) -> Finish | Requeue:
+    """The worker died under the job: the environment's fault, counted apart."""
+    if job.cancel_reason is not None:
+        return after_cancel(job, job.cancel_reason)
+    decision = decide_lost(policy_of(job), losses=job.losses + 1)
+    if isinstance(decision, GiveUp):
+        return Finish(job.id, job.attempt, "failed", note=decision.reason, error=report, lost=True)
+    return Requeue(job.id, job.attempt, decision.delay, decision.reason, lost=True, error=report)
+
+
+class Overrun(msgspec.Struct, frozen=True):
+    """A way to take too long: what it is called, and the exit status of a worker that had to be ended for it."""
+
+    kind: str
+    exit_status: int
+
+
+OVERRUNS = {
+    "budget": Overrun("BudgetExceeded", 75),
+    "stall": Overrun("Stalled", 76),
+    "cancel": Overrun("Cancelled", 77),
+}
+
+
+def after_overrun(job: ClaimedJob, overrun: Overrun, seen: RunningJob, *, at: float, worker: str) -> Finish | Requeue:
+    """The job ran over its budget or stopped showing signs of life: a failure like any other. Or it would not be
+    cancelled."""
+    if seen.cancel_reason is not None:
+        return after_cancel(job, seen.cancel_reason)
+    if overrun.kind == "Stalled":
+        message = f"no sign of life for {format_duration(seen.stall or 0)}"
+    else:
+        message = f"ran longer than its budget of {format_duration(seen.budget or 0)}"
+    report = record(job, kind=overrun.kind, message=message, at=at, worker=worker)
+    return after_failure(job, (overrun.kind,), report, what=message)
+
+
+def after_self_cancel(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
+    """The task raised CancelledError though nobody asked for it: a failure of its code."""
+    return after_failure(
+        job,
+        error_lineage(type(error)),
+        describe_error(job, error, at=at, worker=worker),
+        what="the task cancelled itself",
+    )
+
+
+def describe_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> bytes:
+    """The record of a failed attempt, with the full traceback of the task's own frames."""
+    # An error from another process brings its lineage and its traceback along.
+    text = error.trace if isinstance(error, TaskError) else trace_of(error)
+    return record(job, kind=_lineage(error)[0], message=message_of(error), at=at, worker=worker, trace=text)
+
+
+def record(job: ClaimedJob, *, kind: str, message: str, at: float, worker: str, trace: str = "") -> bytes:
+    """One entry of a job's error list, as JSON."""
+    entry = AttemptError(
+        attempt=job.attempt,
+        at=at,
+        kind=kind,
+        message=storable(_shortened(message, MOST_MESSAGE)),
+        traceback=storable(_shortened(trace, MOST_TRACEBACK)),
+        worker=worker,
+    )
+    return encode(entry)
+
+
+def _lineage(error: BaseException) -> tuple[str, ...]:
+    return error.lineage if isinstance(error, TaskError) else error_lineage(type(error))
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says, in a form that can be kept."""
+    return storable(_shortened(words_of(error), MOST_MESSAGE))
+
+
+def trace_of(error: BaseException) -> str:
+    """An exception's traceback as text, from the task's own frames on."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, _own_frames(error.__traceback__)))
+    except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
+        return f"(its traceback cannot be read: {type(broken).__name__})"
+
+
+def _own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the task's first frame on, without those of the engine that called it."""
+    inner = trace
+    while inner is not None and _is_ours(inner.tb_frame.f_code.co_filename):
+        inner = inner.tb_next
+    return inner or trace
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_ENGINE) or file == concurrent.futures.thread.__file__
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n... {len(text) - most} characters left out ...\n{text[-half:]}"
+
+
+def _headline(error: BaseException) -> str:
+    text = message_of(error).strip().split("\n", 1)[0][:300]
+    name = _lineage(error)[0].rpartition(".")[2]
+    return f"{name}: {text}" if text else name

@@ -1,0 +1,158 @@
+"""What a workflow object knows about itself, in one private place.
+
+A user's class may call its own attributes and steps whatever it likes (`steps`, `timeout`, `events`): nothing of ours
+is an attribute of it but this one, and `declared(workflow)` is how the rest of Tidemill gets at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
+
+from tidemill.engine.runs.control_loop import Adapter
+from tidemill.flows.definition.decorators import additions, steps_of
+from tidemill.flows.definition.events import Event, StartEvent, StopEvent
+from tidemill.flows.definition.resource import ResourceManager
+from tidemill.flows.definition.signature import StepSpec
+from tidemill.flows.definition.topology import Topology
+from tidemill.flows.definition.validate import (
+    check_handlers,
+    check_names,
+    check_resource_cycles,
+    find_start_class,
+    find_stop_class,
+    validate_resource_configs,
+    validate_steps,
+)
+from tidemill.flows.errors import WorkflowConfigurationError, WorkflowRuntimeError, WorkflowValidationError
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.runner.runtime import basic_runtime, get_current_runtime
+
+PLACE = "_Workflow__declared"
+
+
+class Declared:
+    """The steps and the options of one workflow object."""
+
+    def __init__(
+        self,
+        cls: type,
+        *,
+        timeout: float | None,
+        disable_validation: bool,
+        verbose: bool,
+        resource_manager: ResourceManager | None,
+        num_concurrent_runs: int | None,
+        runtime: Any,
+        workflow_name: str | None,
+        skip_graph_checks: Collection[str],
+        serializer: Any,
+    ) -> None:
+        if num_concurrent_runs is not None and (not isinstance(num_concurrent_runs, int) or num_concurrent_runs < 1):
+            raise WorkflowValidationError(
+                f"num_concurrent_runs={num_concurrent_runs!r} must be a whole number above 0, or None for no limit"
+            )
+        check_names(skip_graph_checks)
+        self.timeout = timeout
+        self.verbose = verbose
+        self.resource_manager = resource_manager or ResourceManager()
+        if runtime is not None and not callable(getattr(runtime, "around", None)):
+            raise WorkflowConfigurationError(
+                f"runtime={runtime!r} cannot surround a run: give a BasicRuntime, with the decorators that you want"
+            )
+        self.runtime = runtime or get_current_runtime()
+        self.serializer = serializer
+        self.workflow_name = workflow_name or f"{cls.__module__}.{cls.__qualname__}"
+        self._class = cls
+        self._additions = additions()
+        self.steps: dict[str, StepSpec] = steps_of(cls)
+        self.start_event_class: type[StartEvent] = find_start_class(self.steps, cls.__name__)
+        self.stop_event_class: type[StopEvent] = find_stop_class(self.steps, cls.__name__)
+        self.room = None if num_concurrent_runs is None else asyncio.Semaphore(num_concurrent_runs)
+        self._disable_validation = disable_validation
+        self._skip_graph_checks = tuple(skip_graph_checks)
+        self._checked = False
+        self._topology: Topology | None = None
+        self._programs: dict[bool, FlowProgram] = {}
+
+    @property
+    def topology(self) -> Topology:
+        if self._topology is None:
+            self._topology = Topology(self.steps, timeout=self.timeout)
+        return self._topology
+
+    def program(self, *, narrates: bool) -> FlowProgram:
+        """The program of its runs: what it knows is the same for all of them."""
+        known = self._programs.get(narrates)
+        if known is None or known.topology is not self.topology:
+            known = self._programs[narrates] = FlowProgram(self.topology, narrates=narrates)
+        return known
+
+    @property
+    def events(self) -> list[type[Event]]:
+        """All event classes that the steps take or return."""
+        found = (cls for spec in self.steps.values() for cls in (*spec.accepted_events, *spec.return_types))
+        return list(dict.fromkeys(found))
+
+    def validate(self, *, resource_configs: bool = True, resources: bool = False) -> bool:
+        """Check the graph of steps and events; True if the workflow asks a person for input."""
+        check_handlers(self.steps)
+        asks = validate_steps(self.steps, self._skip_graph_checks)
+        if resource_configs:
+            validate_resource_configs(self.steps)
+        if resources:
+            check_resource_cycles(self.steps)
+        return asks
+
+    def around(self, run: Adapter) -> Adapter:
+        """What the loop of a run talks to: the run, and what its runtime puts around it."""
+        return run if self.runtime is basic_runtime else self.runtime.around(run, self.workflow_name)
+
+    def check_once(self, validate: Callable[[], Any]) -> None:
+        """Validate before the first run, as far as that is wanted; and again when steps have been added."""
+        if self._additions != additions():
+            self._additions, self.steps = additions(), steps_of(self._class)
+            self._topology, self._checked = None, False
+        if self._checked:
+            return
+        if self._disable_validation:
+            check_handlers(self.steps)
+        else:
+            validate()
+        self._checked = True
+
+    def start_event(self, given: StartEvent | None, fields: dict[str, Any]) -> StartEvent:
+        """The event that begins a run: the one that is given, or one made of these fields."""
+        if given is not None:
+            if not isinstance(given, StartEvent):
+                raise ValueError(f"start_event must be a StartEvent, not a {type(given).__name__}")
+            return given
+        try:
+            return self.start_event_class(**fields)
+        except Exception as error:
+            raise WorkflowRuntimeError(
+                f"a {self.start_event_class.__name__} cannot be made from the fields {sorted(fields)}: {error}"
+            ) from error
+
+
+def declared(workflow: object) -> Declared:
+    """What a workflow object knows about itself."""
+    found = vars(workflow).get(PLACE)
+    if found is None:
+        name = type(workflow).__name__
+        raise WorkflowConfigurationError(
+            f"{name} has an __init__ of its own that does not call super().__init__(): call it there, "
+            "with the options of the workflow (timeout=, verbose=, ...) if it takes any"
+        )
+    return found
+
+
+class Shown:
+    """A name under which a workflow shows something of its own, unless its class or object has that name itself."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, workflow: object | None, owner: type | None = None) -> Any:
+        return self if workflow is None else getattr(declared(workflow), self._name)

@@ -1,0 +1,289 @@
+"""`@step` and `@catch_error`: turn functions into the steps of a workflow.
+
+    class Article(Workflow):
+        @step
+        async def write(self, ev: StartEvent) -> Draft: ...
+
+        @step(num_workers=8, retry_policy=retry_policy(), timeout="30s", queue="gpu")
+        async def review(self, ev: Draft) -> StopEvent: ...
+
+        @catch_error(for_steps=["review"], max_recoveries=2)
+        async def on_failure(self, ev: StepFailedEvent) -> Draft: ...
+
+    @step(workflow=Article)
+    async def check(ctx: Context, ev: Draft) -> StopEvent: ...
+
+The function itself stays as it is; what was read of it is kept in its `_step_config`. Steps that are plain functions
+run in a thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar, overload
+
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.flows.definition.events import StepFailedEvent
+from tidemill.flows.definition.retry_policy import RetryPolicy
+from tidemill.flows.definition.signature import StepRole, StepSpec, read_signature
+from tidemill.flows.errors import WorkflowValidationError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SPEC_ATTRIBUTE = "_step_config"
+FREE_STEPS_ATTRIBUTE = "_free_steps"
+
+
+@overload
+def step(func: F, /) -> F: ...
+
+
+@overload
+def step(
+    func: None = None,
+    *,
+    workflow: Any = None,
+    num_workers: int = 4,
+    retry_policy: RetryPolicy | None = None,
+    skip_graph_checks: list[str] | None = None,
+    accept_event_subclasses: bool = False,
+    timeout: Duration | None = None,
+    queue: str | None = None,
+) -> Callable[[F], F]: ...
+
+
+def step(
+    func: Any = None,
+    *,
+    workflow: Any = None,
+    num_workers: int = 4,
+    retry_policy: RetryPolicy | None = None,
+    skip_graph_checks: list[str] | None = None,
+    accept_event_subclasses: bool = False,
+    timeout: Duration | None = None,
+    queue: str | None = None,
+) -> Any:
+    """Make a function a step; one that is no method needs the `workflow` class that it belongs to."""
+    options = {
+        "num_workers": num_workers,
+        "retry_policy": retry_policy,
+        "skip_graph_checks": tuple(skip_graph_checks or ()),
+        "accept_event_subclasses": accept_event_subclasses,
+        "timeout": timeout,
+        "queue": queue,
+    }
+
+    def declare(function: Any) -> Any:
+        is_free = _is_free(function)
+        if is_free and workflow is None:
+            raise WorkflowValidationError(
+                f"step {function.__qualname__} is no method; say whose step it is with @step(workflow=YourWorkflow)"
+            )
+        _declare(function, _names_around(sys._getframe(1), function), is_free=is_free, **options)
+        if workflow is not None:
+            workflow.add_step(function)
+        return function
+
+    if func is None:
+        return declare
+    if _is_free(func):
+        return declare(func)  # refused: it names no workflow
+    _declare(func, _names_around(sys._getframe(1), func), is_free=False, **options)
+    return func
+
+
+@overload
+def catch_error(func: F, /) -> F: ...
+
+
+@overload
+def catch_error(
+    func: None = None, *, for_steps: list[str] | None = None, max_recoveries: int = 1
+) -> Callable[[F], F]: ...
+
+
+def catch_error(func: Any = None, *, for_steps: list[str] | None = None, max_recoveries: int = 1) -> Any:
+    """Make a method the handler of steps that have failed for the last time.
+
+    Without `for_steps` it is for all steps that no other handler names. What came of a recovery may fail and be
+    recovered again, up to `max_recoveries` times in one line of events.
+    """
+    if for_steps is not None and not (isinstance(for_steps, list) and all(isinstance(one, str) for one in for_steps)):
+        raise WorkflowValidationError(f"catch_error for_steps: {for_steps!r} is not a list of step names")
+    if not _is_count(max_recoveries):
+        raise WorkflowValidationError(f"catch_error max_recoveries: {max_recoveries!r} is not a number of 1 or more")
+    options = {
+        "role": "catch_error",
+        "for_steps": None if for_steps is None else tuple(for_steps),
+        "max_recoveries": max_recoveries,
+    }
+
+    def declare(function: Any) -> Any:
+        _declare(function, _names_around(sys._getframe(1), function), **options)
+        return function
+
+    if func is None:
+        return declare
+    _declare(func, _names_around(sys._getframe(1), func), **options)
+    return func
+
+
+def make_step_function(
+    func: Any,
+    num_workers: int = 4,
+    retry_policy: RetryPolicy | None = None,
+    localns: dict[str, Any] | None = None,
+    skip_graph_checks: list[str] | None = None,
+    accept_event_subclasses: bool = False,
+) -> Any:
+    """Make any function a step without saying whose; `Workflow.add_step` takes it."""
+    _declare(
+        func,
+        localns,
+        is_free=_is_free(func),
+        num_workers=num_workers,
+        retry_policy=retry_policy,
+        skip_graph_checks=tuple(skip_graph_checks or ()),
+        accept_event_subclasses=accept_event_subclasses,
+    )
+    return func
+
+
+def step_spec(function: Any) -> StepSpec | None:
+    """What a function was declared as, if it is a step."""
+    spec = getattr(function, SPEC_ATTRIBUTE, None)
+    return spec if isinstance(spec, StepSpec) else None
+
+
+_added: list[str] = []
+
+
+def additions() -> int:
+    """How many steps have been added so far to classes that were there already."""
+    return len(_added)
+
+
+def attach_step(workflow_class: type, function: Any) -> None:
+    """Add a free function to the steps of a workflow class and of its subclasses."""
+    spec = step_spec(function)
+    if spec is None:
+        name = getattr(function, "__qualname__", repr(function))
+        raise WorkflowValidationError(f"{name} is not a step; decorate it with @step")
+    if spec.name in steps_of(workflow_class):
+        raise WorkflowValidationError(f"{workflow_class.__name__} has a step {spec.name} already; choose another name")
+    own = workflow_class.__dict__.get(FREE_STEPS_ATTRIBUTE)
+    if own is None:
+        own = {}
+        setattr(workflow_class, FREE_STEPS_ATTRIBUTE, own)
+    own[spec.name] = spec
+    _added.append(spec.name)
+
+
+def steps_of(workflow_class: type) -> dict[str, StepSpec]:
+    """The steps of a workflow class in the order of their declaration, those of its bases first.
+
+    A method that is declared again without `@step` is a step no longer.
+    """
+    found: dict[str, StepSpec] = {}
+    for cls in reversed(workflow_class.__mro__):
+        for name, member in vars(cls).items():
+            spec = None if isinstance(member, staticmethod | classmethod) else step_spec(member)
+            if spec is not None:
+                found[name] = spec
+            else:
+                found.pop(name, None)
+        found.update(cls.__dict__.get(FREE_STEPS_ATTRIBUTE, {}))
+    return found
+
+
+def _declare(
+    function: Any,
+    namespace: dict[str, Any] | None,
+    *,
+    is_free: bool = False,
+    num_workers: int = 4,
+    retry_policy: RetryPolicy | None = None,
+    skip_graph_checks: tuple[str, ...] = (),
+    accept_event_subclasses: bool = False,
+    timeout: Duration | None = None,
+    queue: str | None = None,
+    role: StepRole = "step",
+    for_steps: tuple[str, ...] | None = None,
+    max_recoveries: int = 1,
+) -> None:
+    where = f"step {function.__qualname__}"
+    if not _is_count(num_workers):
+        raise WorkflowValidationError(f"{where}: num_workers: {num_workers!r} is not a number of 1 or more")
+    if retry_policy is not None and not callable(getattr(retry_policy, "next", None)):
+        raise WorkflowValidationError(f"{where}: retry_policy: {retry_policy!r} has no method `next`")
+    signature = read_signature(function, namespace)
+    if role == "catch_error" and signature.accepted_events != (StepFailedEvent,):
+        raise WorkflowValidationError(f"{where}: an error handler takes a StepFailedEvent and no other event")
+    spec = StepSpec(
+        name=function.__name__,
+        function=function,
+        is_free=is_free,
+        is_async=inspect.iscoroutinefunction(function),
+        accepted_events=signature.accepted_events,
+        event_name=signature.event_name,
+        collect_params=signature.collect_params,
+        collection_param=signature.collection_param,
+        collection_policy=signature.collection_policy,
+        return_types=signature.return_types,
+        bare_return_types=signature.bare_return_types,
+        listed_return_types=signature.listed_return_types,
+        context_parameter=signature.context_parameter,
+        context_state_type=signature.context_state_type,
+        resources=signature.resources,
+        num_workers=num_workers,
+        retry_policy=retry_policy,
+        timeout=_seconds(timeout, where),
+        queue=_queue_name(queue, where),
+        accept_event_subclasses=accept_event_subclasses,
+        skip_graph_checks=skip_graph_checks,
+        role=role,
+        catch_error_for_steps=for_steps,
+        catch_error_max_recoveries=max_recoveries,
+    )
+    setattr(function, SPEC_ATTRIBUTE, spec)
+
+
+def _names_around(frame: FrameType | None, function: Any) -> dict[str, Any] | None:
+    """The local names that string annotations may use: of the class body and the functions around the declaration."""
+    annotations = getattr(function, "__annotations__", {}).values()
+    if not any(isinstance(annotation, str) for annotation in annotations):
+        return None
+    scopes: list[dict[str, Any]] = []
+    while frame is not None and frame.f_locals is not frame.f_globals and frame.f_globals is function.__globals__:
+        scopes.append(dict(frame.f_locals))
+        frame = frame.f_back
+    names: dict[str, Any] = {}
+    for scope in reversed(scopes):
+        names.update(scope)
+    return names
+
+
+def _is_free(function: Any) -> bool:
+    """Whether a function is declared outside of any class."""
+    return "." not in function.__qualname__.rpartition("<locals>.")[2]
+
+
+def _seconds(timeout: Duration | None, where: str) -> float | None:
+    try:
+        return None if timeout is None else parse_duration(timeout, what=f"{where}: timeout")
+    except ConfigError as error:
+        raise WorkflowValidationError(str(error)) from error
+
+
+def _queue_name(queue: Any, where: str) -> str | None:
+    if queue is None or (isinstance(queue, str) and queue):
+        return queue
+    raise WorkflowValidationError(f"{where}: queue: {queue!r} is not the name of a queue")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

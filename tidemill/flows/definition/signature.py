@@ -1,0 +1,218 @@
+"""Reads what a step says of itself, its name and annotations, into a `StepSpec`.
+
+    async def review(self, ctx: Context[Review], ev: Draft | Redraft, llm: Annotated[LLM, Resource(get_llm)]) -> Verdict
+
+Parameters may come in any order and are told apart by their annotations: events, one `list[E]` of events, the context,
+resources. All else is left to Python: a parameter with a default keeps it, one without fails the call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tidemill.flows.definition.collect import Collect
+from tidemill.flows.definition.events import Event
+from tidemill.flows.definition.resource import ResourceDefinition, resource_definition
+from tidemill.flows.definition.retry_policy import RetryPolicy
+from tidemill.flows.errors import WorkflowValidationError
+
+EventClass = type[Event]
+StepRole = Literal["step", "catch_error"]
+
+
+class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A step as it was declared. Names follow the options of `@step` and the words of LlamaIndex Workflows."""
+
+    name: str
+    function: Callable[..., Any]
+    is_free: bool = False
+    """A function of its own, called without a workflow instance."""
+    is_async: bool = True
+
+    accepted_events: tuple[EventClass, ...]
+    """All event classes that bring work to the step, in the order in which its parameters name them."""
+    event_name: str
+    """The (first) parameter that takes an event."""
+    collect_params: tuple[tuple[str, EventClass], ...] = ()
+    """For a step with several event parameters: each with its class. The step runs with one of each."""
+    collection_param: tuple[str, tuple[EventClass, ...]] | None = None
+    """For a step that takes a `list[E]`: the parameter and the classes of its members."""
+    collection_policy: Collect | None = None
+    """How much of a batch a `list[E]` parameter takes."""
+
+    return_types: tuple[EventClass, ...] = ()
+    """All event classes that the step may return, alone or in a list."""
+    bare_return_types: tuple[EventClass, ...] = ()
+    """Those that it may return alone."""
+    listed_return_types: tuple[EventClass, ...] = ()
+    """Those that it may return in a list."""
+
+    context_parameter: str | None = None
+    context_state_type: Any = None
+    """The state type that the context is annotated with, as in `Context[State]`."""
+    resources: tuple[ResourceDefinition, ...] = ()
+
+    num_workers: int = 4
+    retry_policy: RetryPolicy | None = None
+    timeout: float | None = None
+    """Seconds that one attempt may take."""
+    queue: str | None = None
+    """The job queue whose workers run the step; None runs it where the run is."""
+    accept_event_subclasses: bool = False
+    skip_graph_checks: tuple[str, ...] = ()
+
+    role: StepRole = "step"
+    catch_error_for_steps: tuple[str, ...] | None = None
+    """For an error handler: the steps that it is for; None means all that no other handler is for."""
+    catch_error_max_recoveries: int = 1
+
+    @property
+    def is_fan_out(self) -> bool:
+        """Whether the step may return a list, which makes a batch."""
+        return bool(self.listed_return_types)
+
+    @property
+    def is_handler(self) -> bool:
+        return self.role == "catch_error"
+
+    def accepts(self, event_class: type) -> bool:
+        """Whether an event of this class is work for the step."""
+        if self.accept_event_subclasses:
+            return issubclass(event_class, self.accepted_events)
+        return event_class in self.accepted_events
+
+
+class StepSignature(msgspec.Struct, frozen=True, kw_only=True):
+    """What the annotations of a step say."""
+
+    accepted_events: tuple[EventClass, ...]
+    event_name: str
+    collect_params: tuple[tuple[str, EventClass], ...]
+    collection_param: tuple[str, tuple[EventClass, ...]] | None
+    collection_policy: Collect | None
+    return_types: tuple[EventClass, ...]
+    bare_return_types: tuple[EventClass, ...]
+    listed_return_types: tuple[EventClass, ...]
+    context_parameter: str | None
+    context_state_type: Any
+    resources: tuple[ResourceDefinition, ...]
+
+
+def read_signature(function: Callable[..., Any], namespace: dict[str, Any] | None = None) -> StepSignature:
+    """What a step's annotations say; a `WorkflowValidationError` if they make no step."""
+    where = f"step {function.__qualname__}"
+    hints = _resolve_hints(function, namespace, where)
+    if "return" not in hints:
+        raise WorkflowValidationError(f"{where}: annotate what it returns, such as `-> StopEvent` or `-> None`")
+    context_parameter, state_type = None, None
+    resources: list[ResourceDefinition] = []
+    single: list[tuple[str, tuple[EventClass, ...]]] = []
+    lists: list[tuple[str, tuple[EventClass, ...], Collect]] = []
+    for name in inspect.signature(function).parameters:
+        if name not in hints:
+            continue
+        annotation = hints[name]
+        if found := resource_definition(name, annotation, namespace):
+            resources.append(found)
+        elif _is_context(annotation):
+            context_parameter, state_type = name, next(iter(get_args(annotation)), None)
+        elif collection := _read_collection(annotation):
+            lists.append((name, *collection))
+        elif events := tuple(_event_classes(annotation)):
+            single.append((name, events))
+    _check_event_parameters(where, single, lists)
+    bare, listed = _read_returns(hints["return"])
+    members = lists[0] if lists else None
+    return StepSignature(
+        accepted_events=members[1] if members else _unique(cls for _, events in single for cls in events),
+        event_name=members[0] if members else single[0][0],
+        collect_params=tuple((name, events[0]) for name, events in single) if len(single) > 1 else (),
+        collection_param=members[:2] if members else None,
+        collection_policy=members[2] if members else None,
+        return_types=_unique((*listed, *bare)),
+        bare_return_types=bare,
+        listed_return_types=listed,
+        context_parameter=context_parameter,
+        context_state_type=state_type,
+        resources=tuple(resources),
+    )
+
+
+def _check_event_parameters(where: str, single: list[Any], lists: list[Any]) -> None:
+    if not single and not lists:
+        raise WorkflowValidationError(
+            f"{where}: no parameter is annotated with an event class, so nothing would ever start it; "
+            "write for example `ev: StartEvent`"
+        )
+    if len(lists) > 1 or (lists and single):
+        names = ", ".join(repr(name) for name, *_ in (*lists, *single))
+        raise WorkflowValidationError(
+            f"{where}: a list of events must be the only event parameter, but there are {names}; "
+            "take one list, or several single events"
+        )
+    if len(single) > 1:
+        for name, events in single:
+            if len(events) > 1:
+                classes = " | ".join(cls.__name__ for cls in events)
+                raise WorkflowValidationError(
+                    f"{where}: with several event parameters each takes one class, but {name!r} takes {classes}"
+                )
+
+
+def _resolve_hints(function: Callable[..., Any], namespace: dict[str, Any] | None, where: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, localns=namespace, include_extras=True)
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:
+        raise WorkflowValidationError(
+            f"{where}: its annotations cannot be read: {error}; define or import every name before the step"
+        ) from error
+
+
+def _is_context(annotation: Any) -> bool:
+    return getattr(get_origin(annotation) or annotation, "is_flow_context", False) is True
+
+
+def _read_collection(annotation: Any) -> tuple[tuple[EventClass, ...], Collect] | None:
+    """The member classes and the policy of a `list[E]` parameter, if it is one."""
+    policy = Collect()
+    if get_origin(annotation) is Annotated:
+        annotation, *marks = get_args(annotation)
+        policies = [mark for mark in marks if isinstance(mark, Collect)]
+        if not policies:
+            return None
+        policy = policies[0]
+    if get_origin(annotation) is not list:
+        return None
+    members = tuple(_event_classes(get_args(annotation)[0]))
+    return (members, policy) if members else None
+
+
+def _read_returns(annotation: Any) -> tuple[tuple[EventClass, ...], tuple[EventClass, ...]]:
+    """The event classes that may be returned alone, and those that may be returned in a list."""
+    bare: list[EventClass] = []
+    listed: list[EventClass] = []
+    for member in _union_members(annotation):
+        if get_origin(member) is list:
+            listed.extend(_event_classes(get_args(member)[0]))
+        else:
+            bare.extend(_event_classes(member))
+    return _unique(bare), _unique(listed)
+
+
+def _event_classes(annotation: Any) -> Iterator[EventClass]:
+    for member in _union_members(annotation):
+        if isinstance(member, type) and get_origin(member) is None and issubclass(member, Event):
+            yield member
+
+
+def _union_members(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _unique(classes: Iterable[EventClass]) -> tuple[EventClass, ...]:
+    return tuple(dict.fromkeys(classes))

@@ -1,0 +1,98 @@
+"""The declared steps of a workflow as decisions need them: who takes what, who joins what, who rescues whom."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from tidemill.flows.definition.batch_depth import covered_steps, event_levels, levels_of
+from tidemill.flows.definition.collect import Take
+from tidemill.flows.definition.events import HumanResponseEvent
+from tidemill.flows.definition.signature import EventClass, StepSpec
+from tidemill.flows.definition.validate import find_state_type
+
+
+class Topology:
+    """What follows from the declarations alone; worked out once per workflow class."""
+
+    def __init__(self, steps: Mapping[str, StepSpec], *, timeout: float | None = None) -> None:
+        self.steps = dict(steps)
+        self.timeout = timeout
+        self.joins_of_batch = _joins_of_batch(steps)
+        self.handler_of = _handlers(steps)
+        self.version = _version(steps)
+        self.queues_work = any(spec.queue is not None for spec in steps.values())
+        self.answers = _answers(steps)
+        self._accepting: dict[type, tuple[StepSpec, ...]] = {}
+
+    @cached_property
+    def state_type(self) -> Any:
+        """What the state of a run is, if its steps declare that."""
+        return find_state_type(self.steps)
+
+    def accepting(self, kind: type) -> tuple[StepSpec, ...]:
+        """The steps that take events of this class, in order of declaration."""
+        known = self._accepting.get(kind)
+        if known is None:
+            known = tuple(spec for spec in self.steps.values() if spec.role == "step" and accepts(spec, kind))
+            self._accepting[kind] = known
+        return known
+
+
+def accepts(spec: StepSpec, kind: type) -> bool:
+    """Whether a step takes events of this class: exactly, or of a subclass where it says so."""
+    if spec.accept_event_subclasses:
+        return issubclass(kind, spec.accepted_events)
+    return kind in spec.accepted_events
+
+
+def taken_of_batch(spec: StepSpec) -> int | None:
+    """How many events of a batch a joining step takes; None for all that come."""
+    policy = spec.collection_policy
+    return policy.cardinality.n if policy is not None and isinstance(policy.cardinality, Take) else None
+
+
+def _joins_of_batch(steps: Mapping[str, StepSpec]) -> dict[str, tuple[str, ...]]:
+    """For each step that opens batches: the joining steps that take from them."""
+    levels = event_levels(steps)
+    joins: dict[str, list[str]] = {}
+    for spec in steps.values():
+        if spec.collection_param is not None:
+            for level in levels_of(spec, spec.collection_param[1], levels):
+                if level and spec.name not in joins.setdefault(level[-1], []):
+                    joins[level[-1]].append(spec.name)
+    return {name: tuple(found) for name, found in joins.items()}
+
+
+def _handlers(steps: Mapping[str, StepSpec]) -> dict[str, StepSpec]:
+    """The error handler of each step; one that names its steps goes before one that is for all."""
+    found: dict[str, StepSpec] = {}
+    handlers = [spec for spec in steps.values() if spec.role != "step"]
+    for handler in sorted(handlers, key=lambda spec: spec.catch_error_for_steps is None):
+        for name in covered_steps(handler, steps):
+            found.setdefault(name, handler)
+    return found
+
+
+def _answers(steps: Mapping[str, StepSpec]) -> tuple[tuple[str, EventClass], ...]:
+    """The steps that take somebody's answer, each with its class."""
+    return tuple(
+        (spec.name, kind)
+        for spec in steps.values()
+        if spec.role == "step" and spec.collection_param is None and not spec.collect_params
+        for kind in [next((each for each in spec.accepted_events if issubclass(each, HumanResponseEvent)), None)]
+        if kind is not None
+    )
+
+
+def _version(steps: Mapping[str, StepSpec]) -> str:
+    """A hash of everything about the steps that decides how ticks fold."""
+    told: list[Any] = []
+    for spec in sorted(steps.values(), key=lambda spec: spec.name):
+        kinds = sorted(cls.__qualname__ for cls in spec.accepted_events)
+        joins = [name for name, _ in spec.collect_params], spec.collection_param and spec.collection_param[0]
+        place = () if spec.queue is None else (spec.queue,)
+        told.append((spec.name, kinds, joins, taken_of_batch(spec), spec.num_workers, spec.role, *place))
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]

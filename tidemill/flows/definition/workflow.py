@@ -1,0 +1,111 @@
+"""A workflow: a class whose steps are methods that take events and return events.
+
+class Article(Workflow):
+    @step
+    async def write(self, ev: StartEvent) -> Draft: ...
+    @step(num_workers=4)
+    async def review(self, ctx: Context, ev: Draft) -> StopEvent: ...
+
+result = await Article(timeout=60).run(topic="tides")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidemill.flows.definition.declared import PLACE, Declared, Shown, declared
+from tidemill.flows.definition.decorators import attach_step
+from tidemill.flows.definition.events import Event, StartEvent, StopEvent
+from tidemill.flows.definition.resource import ResourceManager
+from tidemill.flows.runner.context import Context
+from tidemill.flows.runner.in_memory import FlowRun
+from tidemill.flows.runner.workflow_handler import WorkflowHandler
+
+DEFAULT_TIMEOUT = 45.0
+
+StopEventT = TypeVar("StopEventT", bound=StopEvent)
+
+
+class Workflow:
+    """Subclass it, declare steps, run it."""
+
+    def __init__(
+        self,
+        timeout: float | None = DEFAULT_TIMEOUT,
+        disable_validation: bool = False,
+        verbose: bool = False,
+        resource_manager: ResourceManager | None = None,
+        num_concurrent_runs: int | None = None,
+        runtime: Any = None,
+        workflow_name: str | None = None,
+        skip_graph_checks: Collection[str] | None = None,
+        serializer: Any = None,
+    ) -> None:
+        vars(self)[PLACE] = Declared(
+            type(self),
+            timeout=timeout,
+            disable_validation=disable_validation,
+            verbose=verbose,
+            resource_manager=resource_manager,
+            num_concurrent_runs=num_concurrent_runs,
+            runtime=runtime,
+            workflow_name=workflow_name,
+            skip_graph_checks=skip_graph_checks or (),
+            serializer=serializer,
+        )
+
+    if TYPE_CHECKING:
+        runtime: Any
+        serializer: Any
+        workflow_name: str
+        start_event_class: type[StartEvent]
+        stop_event_class: type[StopEvent]
+        events: list[type[Event]]
+    else:
+        runtime = Shown()
+        serializer = Shown()
+        workflow_name = Shown()
+        start_event_class = Shown()
+        stop_event_class = Shown()
+        events = Shown()
+
+    @classmethod
+    def add_step(cls, func: Any) -> None:
+        """Add a free function, decorated with `@step`, to this workflow's steps."""
+        attach_step(cls, func)
+
+    def validate(self, *, validate_resource_configs: bool = True, validate_resources: bool = False) -> bool:
+        """Check the graph of steps and events; True if the workflow asks a person for input."""
+        return declared(self).validate(resource_configs=validate_resource_configs, resources=validate_resources)
+
+    def run(
+        self,
+        ctx: Context[Any] | None = None,
+        start_event: StartEvent | None = None,
+        run_id: str | None = None,
+        **kwargs: Any,
+    ) -> WorkflowHandler:
+        """Start a run in memory. The fields of the start event are given by name, or as the event itself."""
+        known = declared(self)
+        known.check_once(known.validate if "validate" in known.steps else self.validate)
+        context = ctx or Context(self)
+        saved = context._saved
+        event = known.start_event(start_event, kwargs) if saved is None else None
+        run = context._begin_run(run_id or secrets.token_urlsafe(8)[:10], self)
+        begin = run.resume if event is None else partial(run.start, event)
+        if known.room is None:
+            begin()
+        else:
+            run.opener = asyncio.create_task(_begin_in_turn(known.room, run, begin))
+        return WorkflowHandler(run, context)
+
+
+async def _begin_in_turn(room: asyncio.Semaphore, run: FlowRun, begin: Callable[[], None]) -> None:
+    """Begin a run when there is room for it, and hold its place until it has ended."""
+    async with room:
+        begin()
+        await asyncio.wait([run.result])

@@ -1,0 +1,95 @@
+"""A context as a dict of JSON values, and back: how a run in memory is put away and taken up again.
+
+The state is written with a serializer, value by value. What is under way (queues, steps at work, open questions,
+batches) is the snapshot of the run, under `run`; a run that has ended has none.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import PayloadError
+from tidemill.flows.definition.topology import Topology
+from tidemill.flows.encoding.dict_like import DictState
+from tidemill.flows.encoding.serializers import JsonSerializer
+from tidemill.flows.encoding.snapshot import decode_state, encode_state
+from tidemill.flows.errors import ContextSerdeError
+from tidemill.flows.reducer.state import FlowState
+
+VERSION = 2
+SKIPPED_KEYS = frozenset({"memory"})
+"""Names of values that are left out, with a warning, where they cannot be written."""
+
+
+class UnserializableKeyWarning(Warning):
+    """A value of the state has been left out of a saved context."""
+
+
+def save_store(store: Any, serializer: Any) -> dict[str, Any]:
+    """The state that steps share, as JSON values; a ValueError names a value that cannot be written."""
+    kind = type(store)
+    data = _save_values(store, serializer) if isinstance(store, DictState) else serializer.serialize(store)
+    return {
+        "store_type": "in_memory",
+        "state_type": kind.__name__,
+        "state_module": kind.__module__,
+        "state_data": data,
+    }
+
+
+def load_store(data: Any, kind: Any, serializer: Any) -> Any:
+    """The state that was saved, or a fresh one where none was."""
+    saved = data.get("state_data") if isinstance(data, dict) else None
+    if saved is None:
+        return kind()
+    if isinstance(saved, dict):
+        values = {name: serializer.deserialize(text) for name, text in saved.get("_data", {}).items()}
+        return kind(**values)
+    return serializer.deserialize(saved)
+
+
+def save_run(state: FlowState) -> dict[str, Any]:
+    """What is under way in a run, as JSON values, without the state that steps share."""
+    under_way = msgspec.structs.replace(state, store=None, status="running", result=None, error=None)
+    try:
+        return decode(encode_state(under_way))
+    except PayloadError as error:
+        raise ContextSerdeError(f"the run cannot be saved as it stands: {error}") from error
+
+
+def load_run(data: Any, topology: Topology) -> FlowState:
+    """What was under way in a run."""
+    try:
+        return decode_state(encode(data), topology)
+    except (PayloadError, KeyError, TypeError) as error:
+        raise ContextSerdeError(f"the saved run cannot be taken up again: {error}") from error
+
+
+def check_version(data: dict[str, Any]) -> None:
+    """Raise for a context that a newer version has written."""
+    version = data.get("version", VERSION)
+    if not isinstance(version, int) or version > VERSION:
+        raise ContextSerdeError(
+            f"this context was saved in version {version} of the format, and this code knows those up to {VERSION}; "
+            "update Tidemill to read it"
+        )
+
+
+def default_serializer() -> JsonSerializer:
+    return JsonSerializer()
+
+
+def _save_values(store: DictState, serializer: Any) -> dict[str, Any]:
+    saved: dict[str, str] = {}
+    for name, value in store.items():
+        try:
+            saved[name] = serializer.serialize(value)
+        except Exception as error:
+            if name not in SKIPPED_KEYS:
+                raise ValueError(f"the value of {name!r} in the state cannot be written: {error}") from error
+            warnings.warn(f"{name!r} is left out of the saved context: {error}", UnserializableKeyWarning, stacklevel=5)
+    return {"_data": saved}

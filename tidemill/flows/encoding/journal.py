@@ -1,0 +1,185 @@
+"""A flow's ticks as JSON and back: what the journal, the inbox and time travel read and write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import PayloadError
+from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
+from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
+from tidemill.flows.encoding.events import decode_event, encode_event, qualified_name
+from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.values import loaded_class, pack, unpack
+from tidemill.flows.reducer.state_paths import MISSING
+from tidemill.flows.reducer.step_ticks import Asked, Did, Edited, Ended, Failure, Gathered, Note, Sent, Withdrew, Wrote
+
+_encoder = msgspec.json.Encoder()
+
+
+class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
+    """A tick as it is stored. Which fields are there depends on its kind."""
+
+    kind: str
+    at: float
+    work: int = 0
+    event: msgspec.Raw = msgspec.Raw()
+    target: str | None = None
+    token: str = ""
+    events: list[msgspec.Raw] = []
+    listed: bool = False
+    sent: list[tuple[msgspec.Raw, str | None]] = []
+    error: tuple[str, str, str] | None = None
+    retry_in: float | None = None
+    note: msgspec.Raw = msgspec.Raw()
+    timer: str = ""
+    reason: str = ""
+    queued: bool = False
+    begun: Begun = []
+    """The work that began with it, which tells whether the workflow is still the one that the run was begun with."""
+
+
+def encode_tick(tick: Tick, begun: Begun = NOTHING_BEGUN) -> bytes:
+    """A tick's JSON; a `PayloadError` if something in it has none."""
+    return encode_record(record_of(tick), begun, at=tick.at)
+
+
+def record_of(tick: Tick) -> TickRecord:
+    """A tick as it will be stored; a `PayloadError` if something in it has no JSON form."""
+    if isinstance(tick, Completed):
+        ended: Ended = tick.outcome
+        failure = ended.error
+        return TickRecord(
+            "completed",
+            tick.at,
+            tick.work,
+            events=[_raw(event) for event in ended.events],
+            listed=ended.listed,
+            sent=[(_raw(event), target) for event, target in ended.sent],
+            error=None if failure is None else (failure.kind, failure.message, failure.traceback),
+            retry_in=ended.retry_in,
+        )
+    if isinstance(tick, Noted):
+        return TickRecord("noted", tick.at, tick.work, note=msgspec.Raw(encode(_pack_note(tick.note))))
+    if isinstance(tick, Started):
+        return TickRecord("started", tick.at, event=_raw(tick.input))
+    if isinstance(tick, Received):
+        return TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target, token=tick.token)
+    if isinstance(tick, Elapsed):
+        return TickRecord("elapsed", tick.at, timer=tick.timer)
+    if isinstance(tick, CancelAsked):
+        return TickRecord("cancel_asked", tick.at, reason=tick.reason)
+    return TickRecord("resumed", tick.at, queued=tick.queued)
+
+
+def encode_record(record: TickRecord, begun: Begun, *, at: float) -> bytes:
+    """The JSON of a record, with the time of its tick and the work that began with it."""
+    record.at, record.begun = at, begun
+    try:
+        return _encoder.encode(record)
+    except (TypeError, ValueError) as error:
+        raise PayloadError(f"this tick cannot be stored as JSON: {error}") from error
+
+
+def decode_tick(data: bytes) -> Tick:
+    """The tick that was encoded."""
+    return tick_of(read_record(data))
+
+
+def read_record(data: bytes) -> TickRecord:
+    """A tick as it is stored."""
+    return decode(data, TickRecord)
+
+
+def tick_of(record: TickRecord) -> Tick:
+    """The tick that a record stands for."""
+    match record.kind:
+        case "completed":
+            return Completed(record.at, record.work, _ended(record))
+        case "noted":
+            return Noted(record.at, record.work, _unpack_note(decode(bytes(record.note), dict[str, Any])))
+        case "started":
+            return Started(record.at, decode_event(bytes(record.event)))
+        case "received":
+            return Received(record.at, decode_event(bytes(record.event)), record.target, record.token)
+        case "elapsed":
+            return Elapsed(record.at, record.timer)
+        case "cancel_asked":
+            return CancelAsked(record.at, record.reason)
+        case "resumed":
+            return Resumed(record.at, record.queued)
+    raise PayloadError(f"there is no kind of tick called {record.kind!r}: was it written by a newer version?")
+
+
+def _raw(event: Any) -> msgspec.Raw:
+    return msgspec.Raw(encode_event(event))
+
+
+def _ended(record: TickRecord) -> Ended:
+    failure = None
+    if record.error is not None:
+        kind, message, trace = record.error
+        exception = exception_from({"exception_type": kind, "exception_message": message})
+        failure = Failure(kind, message, trace, exception)
+    return Ended(
+        tuple(decode_event(bytes(event)) for event in record.events),
+        record.listed,
+        tuple((decode_event(bytes(event)), target) for event, target in record.sent),
+        failure,
+        record.retry_in,
+    )
+
+
+def _pack_note(note: Note) -> dict[str, Any]:
+    if isinstance(note, Sent):
+        return {"kind": "sent", "events": [[pack(event), target] for event, target in note.events]}
+    if isinstance(note, Gathered):
+        expected = [qualified_name(kind) for kind in note.expected]
+        return {"kind": "gathered", "buffer": note.buffer, "event": pack(note.event), "expected": expected}
+    if isinstance(note, Asked):
+        return {
+            "kind": "asked",
+            "question": note.question,
+            "of": qualified_name(note.kind),
+            "requirements": pack(note.requirements),
+            "show": pack(note.show),
+            "timeout": note.timeout,
+            "shown": note.shown,
+            "lapses": note.lapses,
+        }
+    if isinstance(note, Withdrew):
+        return {"kind": "withdrew", "question": note.question}
+    if isinstance(note, Edited):
+        gone = [path for path, value in note.changes if value is MISSING]
+        values = [[path, pack(value)] for path, value in note.changes if value is not MISSING]
+        return {"kind": "edited", "values": values, "gone": gone}
+    if isinstance(note, Wrote):
+        if note.value is MISSING:
+            return {"kind": "wrote", "path": note.path, "missing": True}
+        return {"kind": "wrote", "path": note.path, "value": pack(note.value)}
+    return {"kind": "did", "name": note.name, "result": pack(note.result)}
+
+
+def _unpack_note(data: dict[str, Any]) -> Note:
+    match data["kind"]:
+        case "sent":
+            return Sent(tuple((unpack(event), target) for event, target in data["events"]))
+        case "gathered":
+            expected = tuple(loaded_class(name) for name in data["expected"])
+            return Gathered(data["buffer"], unpack(data["event"]), expected)
+        case "asked":
+            kind = loaded_class(data["of"])
+            needed, show = unpack(data["requirements"]), unpack(data["show"])
+            return Asked(data["question"], kind, needed, show, data["timeout"], data["shown"], data.get("lapses", 0))
+        case "withdrew":
+            return Withdrew(data["question"])
+        case "edited":
+            values = [(path, unpack(value)) for path, value in data["values"]]
+            return Edited((*values, *((path, MISSING) for path in data["gone"])))
+        case "wrote":
+            return Wrote(data["path"], MISSING if data.get("missing") else unpack(data["value"]))
+        case "did":
+            return Did(data["name"], unpack(data["result"]))
+    raise PayloadError(f"there is no kind of note called {data['kind']!r}: was it written by a newer version?")

@@ -1,0 +1,269 @@
+"""The state of a run as bytes, and back: what a run is resumed from.
+
+    data = encode_state(state)
+    state = decode_state(data, topology)       a `PayloadError` if it was written by a newer version
+
+Everything that the reducer knows is in it, so that folding further ticks onto a restored state gives what folding
+them onto the original would have given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import PayloadError
+from tidemill.flows.definition.topology import Topology
+from tidemill.flows.encoding.events import qualified_name
+from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.values import loaded_class, pack, unpack
+from tidemill.flows.reducer.state import Batch, Draft, FlowState, StepState, Wait, Work
+from tidemill.flows.reducer.state_paths import MISSING
+from tidemill.flows.reducer.state_undo import add_draft, settled_drafts
+from tidemill.flows.reducer.step_ticks import Failure
+
+FORMAT = 1
+
+
+class Snapshot(msgspec.Struct, omit_defaults=True):
+    """A run's state in plain JSON values."""
+
+    format: int
+    status: str
+    sequence: int
+    started: float
+    idle: bool
+    running: int
+    pending: int
+    store: Any = None
+    result: Any = None
+    error: Any = None
+    works: list[Any] = []
+    queues: dict[str, list[int]] = {}
+    batches: list[Any] = []
+    pairs: list[Any] = []
+    buffers: list[Any] = []
+    prompts: list[Any] = []
+    drafted: int = 0
+    settled: list[tuple[int, str]] = []
+
+
+def encode_state(state: FlowState) -> bytes:
+    """Everything there is to know about a run, as JSON bytes."""
+    return encode(
+        Snapshot(
+            format=FORMAT,
+            status=state.status,
+            sequence=state.sequence,
+            started=state.started,
+            idle=state.idle,
+            running=state.running,
+            pending=state.pending,
+            store=pack(state.store),
+            result=pack(state.result),
+            error=_pack_failure(state.error),
+            works=[pack_work(work) for work in state.works.values()],
+            queues={name: [work.id for work in step.queue] for name, step in state.steps.items() if step.queue},
+            batches=[_pack_batch(batch) for batch in state.batches.values()],
+            pairs=[
+                [name, list(lineage), {param: pack(list(queue)) for param, queue in waiting.items()}]
+                for (name, lineage), waiting in state.pairs.items()
+            ],
+            buffers=[
+                [step, buffer, [[qualified_name(kind), pack(list(queue))] for kind, queue in kinds.items()]]
+                for (step, buffer), kinds in state.buffers.items()
+            ],
+            prompts=[pack(event) for event in state.prompts],
+            drafted=state.drafted,
+            settled=[(each.number, each.path) for each in settled_drafts(state.drafts)],
+        )
+    )
+
+
+def decode_state(data: bytes, topology: Topology) -> FlowState:
+    """The state that these bytes stand for, for a workflow of this topology."""
+    header = decode(data)
+    if not isinstance(header, dict) or not isinstance(header.get("format"), int):
+        raise PayloadError("this is not the snapshot of a run")
+    if header["format"] > FORMAT:
+        raise PayloadError(f"this snapshot has format {header['format']}, and this code knows only {FORMAT}")
+    snap: Snapshot = decode(data, Snapshot)
+    state = FlowState(
+        status=snap.status,
+        sequence=snap.sequence,
+        started=snap.started,
+        idle=snap.idle,
+        running=snap.running,
+        pending=snap.pending,
+        store=unpack(snap.store),
+        result=unpack(snap.result),
+        error=_unpack_failure(snap.error),
+        steps={name: StepState() for name in topology.steps},
+        batches={batch["id"]: _unpack_batch(batch) for batch in snap.batches},
+        prompts=deque(unpack(event) for event in snap.prompts),
+        drafted=snap.drafted,
+    )
+    for packed in snap.works:
+        _restore_work(state, unpack_work(packed))
+    for name, ids in snap.queues.items():
+        _step(state, name).queue.extend(state.works[number] for number in ids)
+    for batch in state.batches.values():
+        for name in (batch.step, *batch.arrived):
+            _step(state, name)
+    for name, lineage, waiting in snap.pairs:
+        _step(state, name)
+        state.pairs[name, tuple(lineage)] = {param: deque(unpack(events)) for param, events in waiting.items()}
+    for step, buffer, kinds in snap.buffers:
+        _step(state, step)
+        state.buffers[step, buffer] = {loaded_class(name): deque(unpack(events)) for name, events in kinds}
+    for work in state.works.values():
+        _find_gathered(state, work)
+    _line_up_drafts(state, snap)
+    return state
+
+
+def _restore_work(state: FlowState, work: Work) -> None:
+    state.works[work.id] = work
+    step = _step(state, work.step)
+    if work.slot >= 0:
+        step.slots.add(work.slot)
+        state.away += work.queue is not None
+    for question, wait in work.waiting.items():
+        state.waits.setdefault(wait.kind, {})[work.id, question] = work
+
+
+def _line_up_drafts(state: FlowState, snap: Snapshot) -> None:
+    drafts = [draft for work in state.works.values() for act in work.undo for draft in act if not draft.void]
+    drafts += [Draft(number, path, MISSING, settled=True) for number, path in snap.settled]
+    for draft in sorted(drafts, key=lambda each: each.number):
+        add_draft(state.drafts, draft)
+
+
+def _find_gathered(state: FlowState, work: Work) -> None:
+    """What a step has collected is in a buffer or was taken from it: one object in both places, as it was before."""
+    used: set[int] = set()
+    for index, (buffer, event) in enumerate(work.gathered):
+        queue = state.buffers.get((work.step, buffer), {}).get(type(event), ())
+        taken = (each for name, events in work.taken if name == buffer for each in events)
+        for same in (*queue, *taken):
+            if id(same) not in used and same == event:
+                used.add(id(same))
+                work.gathered[index] = (buffer, same)
+                break
+
+
+def _step(state: FlowState, name: str) -> StepState:
+    step = state.steps.get(name)
+    if step is None:
+        raise PayloadError(f"the run is at step {name!r}, which the workflow does not have any more")
+    return step
+
+
+def pack_work(work: Work) -> dict[str, Any]:
+    """A piece of work as plain JSON values."""
+    return {
+        "id": work.id,
+        "step": work.step,
+        "input": pack(work.input),
+        "lineage": list(work.lineage),
+        "recovered": [list(each) for each in work.recovered],
+        "cause": qualified_name(work.cause),
+        "began": work.began,
+        "slot": work.slot,
+        "attempt": work.attempt,
+        "queue": work.queue,
+        "failed_at": work.failed_at,
+        "error": _pack_failure(work.error),
+        "waiting": [[w.question, qualified_name(w.kind), pack(w.requirements), w.due] for w in work.waiting.values()],
+        "answers": pack(work.answers),
+        "did": pack(work.did),
+        "collected": pack(work.collected),
+        "gathered": [[buffer, pack(event)] for buffer, event in work.gathered],
+        "taken": [[buffer, pack(events)] for buffer, events in work.taken],
+        "undo": [[_pack_draft(draft) for draft in act] for act in work.undo],
+        "lapsed": work.lapsed,
+        "sent": work.sent,
+        "wrote": work.wrote,
+        "shown": work.shown,
+    }
+
+
+def unpack_work(data: dict[str, Any]) -> Work:
+    """The piece of work that `pack_work` made this from."""
+    return Work(
+        id=data["id"],
+        step=data["step"],
+        input=unpack(data["input"]),
+        lineage=tuple(data["lineage"]),
+        recovered=tuple((name, count) for name, count in data["recovered"]),
+        cause=loaded_class(data["cause"]),
+        began=data["began"],
+        slot=data["slot"],
+        attempt=data["attempt"],
+        queue=data["queue"],
+        failed_at=data["failed_at"],
+        error=_unpack_failure(data["error"]),
+        waiting={q: Wait(q, loaded_class(kind), unpack(needed), due) for q, kind, needed, due in data["waiting"]},
+        answers=unpack(data["answers"]),
+        did=unpack(data["did"]),
+        collected=unpack(data["collected"]),
+        gathered=[(buffer, unpack(event)) for buffer, event in data["gathered"]],
+        taken=[(buffer, unpack(events)) for buffer, events in data["taken"]],
+        undo=[[_unpack_draft(draft) for draft in act] for act in data["undo"]],
+        lapsed=data["lapsed"],
+        sent=data["sent"],
+        wrote=data["wrote"],
+        shown=data["shown"],
+    )
+
+
+def _pack_draft(draft: Draft) -> list[Any]:
+    if draft.void:
+        return [draft.number]
+    head = [draft.number, draft.path, draft.made]
+    return head if draft.before is MISSING else [*head, pack(draft.before)]
+
+
+def _unpack_draft(data: list[Any]) -> Draft:
+    if len(data) == 1:
+        return Draft(data[0], "", MISSING, void=True)
+    number, path, made, *before = data
+    return Draft(number, path, unpack(before[0]) if before else MISSING, made)
+
+
+def _pack_batch(batch: Batch) -> dict[str, Any]:
+    return {
+        "id": batch.id,
+        "step": batch.step,
+        "lineage": list(batch.lineage),
+        "recovered": [list(each) for each in batch.recovered],
+        "tokens": batch.tokens,
+        "arrived": {name: pack(events) for name, events in batch.arrived.items()},
+        "released": sorted(batch.released),
+    }
+
+
+def _unpack_batch(data: dict[str, Any]) -> Batch:
+    return Batch(
+        id=data["id"],
+        step=data["step"],
+        lineage=tuple(data["lineage"]),
+        recovered=tuple((name, count) for name, count in data["recovered"]),
+        tokens=data["tokens"],
+        arrived={name: unpack(events) for name, events in data["arrived"].items()},
+        released=set(data["released"]),
+    )
+
+
+def _pack_failure(failure: Failure | None) -> Any:
+    return None if failure is None else [failure.kind, failure.message, failure.traceback]
+
+
+def _unpack_failure(data: Any) -> Failure | None:
+    if data is None:
+        return None
+    kind, message, trace = data
+    return Failure(kind, message, trace, exception_from({"exception_type": kind, "exception_message": message}))

@@ -1,0 +1,84 @@
+"""How events come together again: batches that a step has opened, and events that a step takes in pairs. Pure.
+
+A batch counts what is still under way in it. When nothing is left, the steps that join it get what has arrived.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tidemill.core.ticks import Command
+from tidemill.flows.definition.events import CollectionReleaseEvent
+from tidemill.flows.definition.signature import StepSpec
+from tidemill.flows.definition.topology import taken_of_batch
+from tidemill.flows.reducer.state import Batch, FlowState, Parcel, Work
+
+if TYPE_CHECKING:
+    from tidemill.flows.reducer.reducer import FlowProgram
+
+
+class Joins:
+    """The part of a program that brings events together."""
+
+    def __init__(self, program: FlowProgram) -> None:
+        self._program = program
+
+    def open_batch(self, state: FlowState, work: Work, events: tuple[Any, ...], at: float, out: list[Command]) -> None:
+        """A step has returned a list: its events travel together until a joining step takes them."""
+        state.sequence += 1
+        batch = Batch(state.sequence, work.step, work.lineage, work.recovered, tokens=1)
+        state.batches[batch.id] = batch
+        for outer in work.lineage:
+            state.batches[outer].tokens += 1
+        for event in events:
+            self._program.route(state, Parcel(event, (*work.lineage, batch.id), work.recovered), at, out, returned=True)
+            if state.status != "running":
+                return
+        self.release_token(state, (batch.id,), at, out)
+
+    def arrive(self, state: FlowState, spec: StepSpec, parcel: Parcel, at: float, out: list[Command]) -> None:
+        """An event of a batch has come to a step that joins it."""
+        if not parcel.lineage:
+            return
+        batch = state.batches[parcel.lineage[-1]]
+        arrived = batch.arrived.setdefault(spec.name, [])
+        arrived.append(parcel.event)
+        if len(arrived) == taken_of_batch(spec):
+            self._release_join(state, batch, spec, at, out)
+
+    def _release_join(self, state: FlowState, batch: Batch, spec: StepSpec, at: float, out: list[Command]) -> None:
+        if spec.name not in batch.released:
+            batch.released.add(spec.name)
+            events = list(batch.arrived.get(spec.name, ()))
+            self._program.enqueue(state, spec, events, batch.lineage, batch.recovered, CollectionReleaseEvent, at, out)
+
+    def release_token(self, state: FlowState, lineage: tuple[int, ...], at: float, out: list[Command]) -> None:
+        """Something in these batches has ended; a batch in which nothing is left goes to its joins."""
+        for number in reversed(lineage):
+            batch = state.batches.get(number)
+            if batch is None:
+                continue
+            batch.tokens -= 1
+            if batch.tokens == 0:
+                del state.batches[number]
+                for name in self._program.topology.joins_of_batch.get(batch.step, ()):
+                    self._release_join(state, batch, self._program.topology.steps[name], at, out)
+                self.release_token(state, batch.lineage, at, out)
+
+    def pair(self, state: FlowState, spec: StepSpec, parcel: Parcel, at: float, out: list[Command]) -> None:
+        """One of the several events that a step takes together has come."""
+        waiting = state.pairs.setdefault(
+            (spec.name, parcel.lineage), {name: deque() for name, _ in spec.collect_params}
+        )
+        fitting = [name for name, kind in spec.collect_params if _fits(spec, parcel.event, kind)]
+        place = min(fitting, key=lambda name: len(waiting[name]))
+        waiting[place].append(parcel.event)
+        if all(waiting.values()):
+            events = {name: queue.popleft() for name, queue in waiting.items()}
+            kind = type(parcel.event)
+            self._program.enqueue(state, spec, events, parcel.lineage, parcel.recovered, kind, at, out)
+
+
+def _fits(spec: StepSpec, event: Any, kind: type) -> bool:
+    return isinstance(event, kind) if spec.accept_event_subclasses else type(event) is kind

@@ -1,0 +1,57 @@
+"""What has changed between two states of one kind, as values at their names: what an edit of a run's state writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from tidemill.flows.encoding.dict_like import DictLikeModel
+from tidemill.flows.reducer.state_paths import MISSING
+
+_PLAIN = (str, int, float, bool, bytes, type(None))
+
+
+def changes(before: Any, after: Any) -> tuple[tuple[str, Any], ...]:
+    """The names whose values differ, with the new ones (`MISSING` for what is gone); else all of it, as one value."""
+    whole = (("", after),)
+    if type(before) is not type(after) or not isinstance(after, BaseModel):
+        return whole
+    config = type(after).model_config
+    if config.get("frozen") or config.get("validate_assignment"):
+        return whole
+    if not same(before.__pydantic_private__, after.__pydantic_private__):
+        return whole
+    dynamic_before, dynamic = before.__pydantic_extra__ or {}, after.__pydantic_extra__ or {}
+    if dynamic and not isinstance(after, DictLikeModel):
+        return whole
+    found = [(name, value) for name, value in after.__dict__.items() if _differ(before.__dict__, name, value)]
+    found += [(name, value) for name, value in dynamic.items() if _differ(dynamic_before, name, value)]
+    found += [(name, MISSING) for name in dynamic_before if name not in dynamic]
+    if any(not name or "." in name for name, _ in found):
+        return whole
+    return tuple(found)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are certainly alike, down to their types. What cannot be told is not."""
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind in _PLAIN:
+        return one == other
+    if kind in (list, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if kind is dict:
+        return list(one) == list(other) and all(map(same, one.values(), other.values()))
+    if isinstance(one, BaseModel):
+        return (
+            same(one.__dict__, other.__dict__)
+            and same(one.__pydantic_extra__, other.__pydantic_extra__)
+            and same(one.__pydantic_private__, other.__pydantic_private__)
+        )
+    return False
+
+
+def _differ(before: dict[str, Any], name: str, value: Any) -> bool:
+    return name not in before or not same(before[name], value)

@@ -1,0 +1,251 @@
+"""What attempts write into the state of a run, so that a failed one takes back its own writes and nobody else's. Pure.
+
+Writes are visible to all steps at once, and stay drafts until the attempt that made them ends well. Taking a draft
+back leaves the state as if it had never been written: where somebody else has written since, theirs stands, and what
+they would take back in their turn is what was there before the draft. A write costs what it overlaps, not the state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from tidemill.flows.reducer.state import Draft, Drafts, FlowState, Work
+from tidemill.flows.reducer.state_paths import MISSING, Changes, inner_path, missing_part, read_path, write_path
+
+
+def write(state: FlowState, work: Work, changes: Changes) -> None:
+    """Make these changes to the state, as one act of a piece of work."""
+    act: list[Draft] = []
+    for path, value in changes:
+        made = missing_part(state.store, path)
+        before = write_path(state, path, value)
+        state.drafted += 1
+        draft = Draft(state.drafted, path, before, made or "")
+        add_draft(state.drafts, draft)
+        act.append(draft)
+    work.undo.append(act)
+
+
+def write_for_good(state: FlowState, changes: Changes) -> None:
+    """Changes from outside of the steps, which nobody takes back."""
+    for path, value in changes:
+        write_path(state, path, value)
+        state.drafted += 1
+        _stands(state.drafts, state.drafted, path)
+
+
+def settle(state: FlowState, work: Work) -> None:
+    """The work has ended well: what it has written stands."""
+    for act in reversed(work.undo):
+        for draft in reversed(act):
+            if not draft.void:
+                _remove(state.drafts, draft)
+                _stands(state.drafts, draft.number, draft.path)
+    work.undo = []
+
+
+def take_back(state: FlowState, work: Work, *, since: int = 0) -> None:
+    """The attempt has come to nothing: take back its acts, from this one on."""
+    homeless: dict[int, Draft] = {}
+    for act in reversed(work.undo[since:]):
+        for draft in reversed(act):
+            if not draft.void:
+                _take_back(state, draft, homeless)
+    for draft in homeless.values():  # What it was written into has gone, and there is something else now.
+        if not draft.void:
+            _remove(state.drafts, draft)
+            _tidy(state.drafts, draft.path)
+    work.undo = work.undo[:since]
+
+
+def _stands(drafts: Drafts, number: int, path: str) -> None:
+    """What was written at a path stands: older drafts of it are void, and those around it must leave it alone."""
+    way = _way(drafts, path)
+    *around, here = way if len(way) == _depth(path) else (*way, None)
+    if here is not None:
+        for node in (here, *_below(here)):
+            older = bisect_right(node.chain, number, key=_number)
+            for each in node.chain[:older]:
+                each.void = True
+            del node.chain[:older]
+    if any(not each.settled and each.number < number for node in around for each in node.chain[:1]):
+        add_draft(drafts, Draft(number, path, MISSING, settled=True))
+    _tidy(drafts, path)
+
+
+def _take_back(state: FlowState, draft: Draft, homeless: dict[int, Draft]) -> None:
+    later = _later(state.drafts, draft)
+    _remove(state.drafts, draft)
+    place: _Box | FlowState = state
+    around, replacing = "", None
+    inside: list[Draft] = []
+    for each in later:
+        if _is_in(each.path, draft.path):
+            # Somebody has replaced it, or what it lies in: only what they would take back changes.
+            place, around, replacing = _Box(each.before), each.path, each
+            break
+        if _is_in(draft.path, each.path):
+            inside.append(each)
+    values = [(each, _value(place, around, inside[index:], homeless)) for index, each in enumerate(inside)]
+    with suppress(*_NO_PLACE):
+        write_path(place, _within(around, draft.path), draft.before)
+    for each, value in values:
+        if value is not MISSING:
+            _put_again(place, around, each, value, homeless)
+    _remove_empty(place, around, draft)
+    if replacing is not None:
+        replacing.before = place.store
+    _tidy(state.drafts, draft.path)
+
+
+def _value(place: _Box | FlowState, around: str, drafts: list[Draft], homeless: dict[int, Draft]) -> Any:
+    """What the first of these drafts has written: it may be kept by a later one that has replaced it."""
+    draft, *later = drafts
+    if homeless.pop(draft.number, None) is not None:
+        return draft.before
+    for each in later:
+        if _is_in(each.path, draft.path):
+            return read_path(each.before, _within(each.path, draft.path))
+    return read_path(place.store, _within(around, draft.path))
+
+
+def _put_again(place: _Box | FlowState, around: str, draft: Draft, value: Any, homeless: dict[int, Draft]) -> None:
+    """Somebody's value, in what stands now where it was written."""
+    path = _within(around, draft.path)
+    if place.store is MISSING:
+        place.store, made = {}, around
+    else:
+        made = missing_part(place.store, path) or ""
+        made = f"{around}.{made}" if around and made else made
+    try:
+        draft.before = write_path(place, path, value)
+        draft.made = made
+    except _NO_PLACE:
+        draft.before = value
+        homeless[draft.number] = draft  # There may be a place for it again when more has been taken back.
+
+
+def _remove_empty(place: _Box | FlowState, around: str, draft: Draft) -> None:
+    """Take away the dicts that were made for a draft, unless somebody else has put something into them."""
+    path = draft.path
+    while draft.made and draft.before is MISSING and "." in path:
+        path = path.rpartition(".")[0]
+        if not _is_in(draft.made, path) or not _is_in(around, path):
+            return
+        if read_path(place.store, _within(around, path)) != {}:
+            return
+        write_path(place, _within(around, path), MISSING)
+
+
+#: What is raised by writing into something that has no such place.
+_NO_PLACE = (AttributeError, IndexError, TypeError, ValueError)
+
+
+class _Box:
+    """Something that was in the state, to be changed like the state."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+
+
+# -- the drafts by their paths --------------------------------------------------------------------
+
+
+def add_draft(drafts: Drafts, draft: Draft) -> None:
+    """Put a draft where its path leads, in the order of writing."""
+    node = drafts
+    for part in draft.path.split(".") if draft.path else ():
+        node = node.inside.setdefault(part, Drafts())
+    if not node.chain or node.chain[-1].number < draft.number:
+        node.chain.append(draft)
+    else:
+        node.chain.insert(bisect_left(node.chain, draft.number, key=_number), draft)
+
+
+def settled_drafts(drafts: Drafts) -> Iterator[Draft]:
+    """Those that are kept for the sake of older ones around them."""
+    for node in (drafts, *_below(drafts)):
+        yield from (each for each in node.chain if each.settled)
+
+
+def _remove(drafts: Drafts, draft: Draft) -> None:
+    draft.void = True
+    chain = _way(drafts, draft.path)[-1].chain
+    del chain[bisect_left(chain, draft.number, key=_number)]
+
+
+def _later(drafts: Drafts, draft: Draft) -> list[Draft]:
+    """What has been written since at a path, around it or inside of it."""
+    way = _way(drafts, draft.path)
+    found: list[Draft] = []
+    for node in way:
+        first = bisect_right(node.chain, draft.number, key=_number)
+        found += node.chain[first : first + 1]
+    for node in _below(way[-1]):
+        found += node.chain[bisect_right(node.chain, draft.number, key=_number) :]
+    return sorted(found, key=_number)
+
+
+def _way(drafts: Drafts, path: str) -> list[Drafts]:
+    """What there is from the top to a path: less than its depth if nothing has been drafted there."""
+    node, way = drafts, [drafts]
+    for part in path.split(".") if path else ():
+        found = node.inside.get(part)
+        if found is None:
+            return way
+        node = found
+        way.append(node)
+    return way
+
+
+def _below(node: Drafts) -> Iterator[Drafts]:
+    for inner in node.inside.values():
+        yield inner
+        yield from _below(inner)
+
+
+def _tidy(drafts: Drafts, path: str) -> None:
+    """Forget places without drafts, and what is settled where no older draft is left around it."""
+    way = _way(drafts, path)
+    oldest: int | None = None
+    for node in way:
+        while node.chain and node.chain[0].settled and (oldest is None or node.chain[0].number < oldest):
+            del node.chain[0]
+        if node.chain and not node.chain[0].settled:
+            oldest = min(oldest or node.chain[0].number, node.chain[0].number)
+    if len(way) == _depth(path):
+        _tidy_below(way[-1], oldest)
+    parts = path.split(".")
+    for depth in range(len(way) - 1, 0, -1):
+        if way[depth].chain or way[depth].inside:
+            return
+        del way[depth - 1].inside[parts[depth - 1]]
+
+
+def _tidy_below(node: Drafts, oldest: int | None) -> None:
+    for name, inner in list(node.inside.items()):
+        while inner.chain and inner.chain[0].settled and (oldest is None or inner.chain[0].number < oldest):
+            del inner.chain[0]
+        first = inner.chain[0] if inner.chain else None
+        _tidy_below(inner, oldest if first is None or first.settled else min(oldest or first.number, first.number))
+        if not inner.chain and not inner.inside:
+            del node.inside[name]
+
+
+def _depth(path: str) -> int:
+    return path.count(".") + 2 if path else 1
+
+
+def _is_in(outer: str, path: str) -> bool:
+    return outer == path or inner_path(outer, path) is not None
+
+
+def _within(around: str, path: str) -> str:
+    return inner_path(around, path) or ""
+
+
+def _number(draft: Draft) -> int:
+    return draft.number

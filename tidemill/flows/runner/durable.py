@@ -1,0 +1,340 @@
+"""Durable runs of workflows: a run in memory whose ticks are journaled, and whose steps may run on other hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode, storable
+from tidemill.core.errors import PayloadError
+from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
+from tidemill.engine.runs.control_loop import RunLoop
+from tidemill.engine.runs.durable_run import Begun, StoredRun, WorkEnd
+from tidemill.engine.worker.log_capture import listen
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatchEvent
+from tidemill.flows.definition.signature import StepSpec
+from tidemill.flows.encoding.events import decode_event
+from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, read_record, record_of, tick_of
+from tidemill.flows.encoding.values import encode_packed
+from tidemill.flows.errors import WorkflowRuntimeError
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.reducer.state import FlowState, Work
+from tidemill.flows.reducer.step_ticks import Asked, Ended, Failure, Note
+from tidemill.flows.runner.human_input import Questionnaire
+from tidemill.flows.runner.in_memory import FlowRun
+from tidemill.flows.runner.queued_step import ended_elsewhere, step_job
+from tidemill.flows.runner.run_handle import result_of
+from tidemill.flows.runner.state_store import StateCell
+from tidemill.flows.runner.step_log import StepTalk, Talk
+from tidemill.store.database import Connection
+from tidemill.store.runs.log import StepLog
+from tidemill.store.runs.turns import JobRow, NewRun, RunTurn, job_row
+
+if TYPE_CHECKING:
+    from tidemill.engine.runs.run_worker import RunKeeper
+    from tidemill.flows.definition.workflow import Workflow
+
+
+#: Starts a run of a workflow: with these fields, under this key, for this run and piece of work. It may have been
+#: started before; if it has ended already, returns how.
+Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[WorkEnd | None]]
+
+
+class FlowKind:
+    """What a keeper needs to know of a workflow in order to drive its runs."""
+
+    def __init__(self, name: str, workflow: Workflow, starter: Starter) -> None:
+        self.name = name
+        self.workflow = workflow
+        self.starter = starter
+
+    @property
+    def version(self) -> str:
+        return declared(self.workflow).topology.version
+
+    def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DurableRun, Tick]:
+        """A run from what is stored of it, and the tick with which it goes on."""
+        now = keeper.clock.now()
+        if row["seq"] == 0:
+            first, state = Started(now, decode_event(row["input"])), None
+        else:
+            first, state = Resumed(now, queued=True), restore(self.workflow, snapshot, ticks)
+        return DurableRun(self, keeper, row["id"], stored=row["seq"], state=state), first
+
+    def begin(self, keeper: RunKeeper, number: int, event: Event, new: NewRun) -> DurableRun:
+        """A run that begins here and now."""
+        run = DurableRun(self, keeper, number, stored=0, new=new)
+        run.start(event)
+        return run
+
+
+class DurableRun(StoredRun, FlowRun):
+    """One run of a workflow, owned by this process for as long as its keeper's lease is good."""
+
+    holds_sends = True
+    narrates = False
+
+    def __init__(
+        self,
+        kind: FlowKind,
+        keeper: RunKeeper,
+        number: int,
+        *,
+        stored: int,
+        state: FlowState | None = None,
+        new: NewRun | None = None,
+    ) -> None:
+        FlowRun.__init__(self, kind.workflow, str(number), _blank_cell(kind.workflow))
+        if state is not None:
+            self.loop.state = state
+        self.kind = kind
+        self.queues_work = declared(kind.workflow).topology.queues_work
+        self._starting = 0  # runs that its steps are starting
+        self._in_transaction = asyncio.Lock()
+        self._transaction: tuple[int, Connection] | None = None
+        self._records: dict[int, TickRecord] = {}  # of outcomes and notes that have been encoded on their way in
+        self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
+        self._talk = Talk(number, self._home, self._write_logs)
+        self.own(keeper, number, stored=stored, new=new)
+
+    def now(self) -> float:
+        return self._keeper.clock.now()
+
+    # -- journaling -------------------------------------------------------------------------------
+
+    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+        super().journal(loop, ticks, commands)
+        if not self.let_go:
+            self._questionnaire.follow(loop.state, ticks, self.turn())
+
+    def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
+        record = None
+        if isinstance(tick, Completed):
+            record = self._records.pop(id(tick.outcome), None)
+        elif isinstance(tick, Noted):
+            record = self._records.pop(id(tick.note), None)
+        return encode_record(record or record_of(tick), begun, at=tick.at)
+
+    def decode_tick(self, data: bytes) -> Tick:
+        return decode_tick(data)
+
+    def encode_shown(self, event: Any) -> bytes | None:
+        return None if isinstance(event, InternalDispatchEvent) else encode_packed(event)
+
+    def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
+        try:
+            self._records[id(ended)] = record_of(Completed(0.0, work.id, ended))
+        except Exception as error:  # noqa: BLE001 - a user's own serializer may raise whatever it likes
+            ended = self._failure(spec, work, error)
+        if self._transaction is not None and self._transaction[0] == work.id:
+            if ended.error is None:
+                self.turn().within = self._transaction[1]
+                self._transaction = None
+            else:
+                self._roll_back(work)
+        return ended
+
+    def note(self, work: Work, note: Note) -> None:
+        if self.let_go:
+            raise asyncio.CancelledError
+        # What cannot be kept must not happen either.
+        self._records[id(note)] = record_of(Noted(0.0, work.id, note))
+        try:
+            super().note(work, note)
+        finally:
+            self._records.pop(id(note), None)
+
+    def show(self, event: Any) -> None:
+        data = self.encode_shown(event)
+        if data is None:
+            return
+        if threading.get_ident() == self._thread:
+            self._show_encoded(data)
+        else:
+            self._home.call_soon_threadsafe(self._show_encoded, data)
+
+    def _show_encoded(self, data: bytes) -> None:
+        if not self.let_go:
+            self.turn().shown.append(data)
+
+    def write_end(self, turn: RunTurn, end: EndRun) -> None:
+        turn.logs += self._talk.take()
+        turn.result = None if end.result is None else encode_packed(end.result)
+        if end.error is not None:
+            turn.error = encode({"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback})
+            turn.note = storable(f"{end.error.kind.rpartition('.')[2]}: {end.error.message}")
+        elif end.state == "timed_out":
+            turn.note = self._timeout_message()
+        elif end.why:
+            turn.note = storable(end.why)
+
+    def stop_all(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        if self._transaction is not None:
+            self._transaction[1].terminate()
+        self._events.close()
+
+    # -- work elsewhere ---------------------------------------------------------------------------
+
+    @property
+    def at_rest(self) -> bool:
+        state: FlowState = self.loop.state
+        if self._starting:
+            return False
+        return state.idle or (state.away > 0 and state.away == state.running and state.pending == 0)
+
+    def job_for(self, command: RunWork) -> JobRow:
+        return job_row(step_job(self.kind.name, self.number, self.loop.state, command))
+
+    def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
+        now = self.now()
+        if end.run is not None:
+            told = decode(bytes(end.result))
+            event = ChildEnded(
+                child=end.run, key=end.key or "", state=end.state, result=told, error=end.error, note=end.note
+            )
+            return [Received(now, event)]
+        return ended_elsewhere(now, work, end)
+
+    async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
+        key = f"child {nth} of r{self.number}.{work.id}"
+        # The question comes first: the child may end before its start has been told here.
+        question = Asked(key, ChildEnded, {"key": key}, shown=shown)
+        asking = asyncio.ensure_future(self.ask(work, question))
+        try:
+            end = await self._start_child(workflow, fields, key, work)
+            if end is not None:  # What it told then may have come before the question.
+                for tick in self.work_ended(work.id, end):
+                    self.loop.post(tick)
+            ended: ChildEnded = await asking
+        finally:
+            asking.cancel()
+        return result_of(ended.state, ended.result, ended.error, ended.note)
+
+    async def _start_child(self, workflow: Any, fields: dict[str, Any], key: str, work: Work) -> WorkEnd | None:
+        self._starting += 1  # It must not be let go with a question whose answer nobody has been asked for.
+        try:
+            await asyncio.sleep(0)
+            return await self.kind.starter(workflow, fields, key, (self.number, work.id))
+        finally:
+            self._starting -= 1
+            self._keeper.may_rest(self)
+
+    # -- a step's own transaction -----------------------------------------------------------------
+
+    @asynccontextmanager
+    async def transaction(self, work: Work) -> AsyncIterator[Connection]:
+        if self._transaction is not None and self._transaction[0] == work.id:
+            raise WorkflowRuntimeError(f"step {work.step} has a transaction already: one is all it can have")
+        await self._in_transaction.acquire()
+        try:
+            connection = await self._keeper.lend_connection()
+        except BaseException:
+            self._in_transaction.release()
+            raise
+        self._transaction = (work.id, connection)
+        try:
+            await connection.execute("BEGIN")
+            yield connection
+            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # What would fail at the commit fails here.
+        except BaseException:
+            self._roll_back(work)
+            raise
+
+    def _roll_back(self, work: Work) -> None:
+        if self._transaction is not None and self._transaction[0] == work.id:
+            self._transaction[1].terminate()
+            self._transaction = None
+            self._in_transaction.release()
+
+    def transaction_over(self) -> None:
+        self._in_transaction.release()
+
+    # -- running steps ----------------------------------------------------------------------------
+
+    def begun(self, work: Work) -> None:
+        listen(StepTalk(self._talk, work))
+
+    def _write_logs(self, logs: list[StepLog]) -> None:
+        if logs and not self.let_go and self.loop.state.status == "running":
+            self.turn().logs += logs
+
+    def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
+        self._write_logs(self._talk.ended(work))
+        try:
+            super().ended(spec, work, ended)
+        except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
+            self.give_up(error)
+
+    def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
+        # A step that asks to exit fails; the process has other runs.
+        failure = WorkflowRuntimeError(f"step {spec.name} raised {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+
+    def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
+        try:
+            ended = super()._failure(spec, work, error)
+        except Exception as worse:  # noqa: BLE001 - a retry policy is user code as well
+            worse.__context__ = error
+            kind = f"{type(worse).__module__}.{type(worse).__qualname__}"
+            ended = Ended(error=Failure(kind, f"the retry policy of step {spec.name} failed: {worse}", "", worse))
+        return _told(ended)
+
+
+def child_end(number: int, row: Any) -> WorkEnd:
+    """How a run has ended, from its row."""
+    result = msgspec.Raw(b"null" if row["result"] is None else row["result"])
+    error = None if row["error"] is None else decode(row["error"])
+    return WorkEnd(row["state"], run=number, key=row["key"], result=result, note=row["note"], error=error)
+
+
+def _told(ended: Ended) -> Ended:
+    """An outcome whose failure can be stored: what PostgreSQL cannot keep in a text is replaced."""
+    failure = ended.error
+    if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
+        return ended
+    kept = Failure(failure.kind, storable(failure.message), storable(failure.traceback))
+    return msgspec.structs.replace(ended, error=kept)
+
+
+def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
+    """The state of a run from its snapshot and the ticks after it; a `PayloadError` if they do not fit any more."""
+    program = FlowProgram(declared(workflow).topology)
+    if snapshot is not None:
+        state = program.restore(snapshot)
+    else:
+        state = program.begin()
+        state.store = _blank_cell(workflow).store
+    begun: Begun = []
+    for data in ticks:
+        record = read_record(data)
+        try:
+            commands = program.reduce(state, tick_of(record))
+        except KeyError as error:
+            raise PayloadError(f"the workflow has no step {error} any more, and the run has been there") from error
+        begun += [command.placed for command in commands if type(command) is RunWork]
+        if record.begun:
+            _compare(record.begun, begun)
+            begun = []
+    return state
+
+
+def _blank_cell(workflow: Workflow) -> StateCell:
+    return StateCell(declared(workflow).topology.state_type)
+
+
+def _compare(recorded: Begun, begun: Begun) -> None:
+    """Folding must start the work that was started then: else the workflow is another one."""
+    if recorded != begun:
+        then, now = (
+            "; ".join(f"{name} ({number})" for number, name in each) or "nothing" for each in (recorded, begun)
+        )
+        raise PayloadError(f"where the run began {then}, the workflow of today would begin {now}")

@@ -1,0 +1,89 @@
+"""What a run shows, for one reader, kept until it is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from tidemill.flows.definition.events import (
+    InternalDispatchEvent,
+    StepState,
+    StepStateChanged,
+    StopEvent,
+    WorkflowCancelledEvent,
+    WorkflowFailedEvent,
+    WorkflowTimedOutEvent,
+)
+from tidemill.flows.errors import WorkflowRuntimeError
+from tidemill.flows.reducer.step_ticks import Narrated
+
+QUEUED = "<enqueued>"
+_BAD_ENDS = (WorkflowFailedEvent, WorkflowTimedOutEvent, WorkflowCancelledEvent)
+
+
+class EventStream:
+    """The published events of a run in memory. It can be read once."""
+
+    def __init__(self) -> None:
+        self._events: deque[Any] = deque()
+        self._news = asyncio.Event()
+        self._closed = False
+        self._taken = False
+
+    def put(self, event: Any) -> None:
+        self._events.append(event)
+        self._news.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._news.set()
+
+    async def read(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
+        """Every event, until the run is over; internal ones only if asked for."""
+        if self._taken:
+            raise WorkflowRuntimeError("the events of this run have been streamed already: they can be read once")
+        self._taken = True
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                if type(event) is Narrated:
+                    if expose_internal:
+                        yield narration(event)
+                elif expose_internal or not isinstance(event, InternalDispatchEvent):
+                    yield event
+            if self._closed:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+
+def narration(told: Narrated) -> StepStateChanged:
+    """The event that tells of a step's beginning or end."""
+    if told.status != "not_running":
+        return StepStateChanged(
+            name=told.step,
+            step_state=StepState(told.status),
+            worker_id=str(told.slot) if told.slot >= 0 else QUEUED,
+            input_event_name=told.cause.__name__,
+        )
+    return StepStateChanged(
+        name=told.step,
+        step_state=StepState.NOT_RUNNING,
+        worker_id=str(told.slot),
+        input_event_name=str(told.cause),
+        output_event_name=None if told.output is None else str(told.output),
+    )
+
+
+def told_line(event: Any) -> str | None:
+    """What a verbose run prints of an event, if anything."""
+    if type(event) is not Narrated:
+        return f"[result] {event!r}" if isinstance(event, StopEvent) and not isinstance(event, _BAD_ENDS) else None
+    if event.status == "running":
+        return f"[{event.step}:{event.slot}] started from {event.cause.__name__}"
+    if event.status == "preparing":
+        return f"[{event.step}] enqueued (waiting for capacity)"
+    made = event.output.__name__ if event.output not in (None, type(None)) else "no result"
+    return f"[{event.step}:{event.slot}] complete with {made}"

@@ -1,0 +1,80 @@
+"""Time travel: the state of a run after any tick, and a new run that begins there.
+
+A fork has the ticks of the other run up to a point, and goes on by itself: what was under way there begins again,
+timers that were set there are set for it too. The event of its last tick may be another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.ticks import DropTimer, Elapsed, Received, SetTimer, Started, Tick
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.events import Event
+from tidemill.flows.definition.validate import find_state_type
+from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.encoding.journal import decode_tick, encode_tick
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.runner.state_store import StateCell
+from tidemill.store.database import Database
+from tidemill.store.runs.runs import Within, fork_run, read_ticks
+
+
+def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
+    """The state after these ticks, and the timers that were set by then."""
+    program = FlowProgram(declared(workflow).topology)
+    state = program.begin()
+    state.store = StateCell(find_state_type(declared(workflow).steps)).store
+    timers: dict[str, float] = {}
+    for tick in ticks:
+        if isinstance(tick, Elapsed):
+            timers.pop(tick.timer, None)
+        for command in program.reduce(state, tick):
+            if isinstance(command, SetTimer):
+                timers[command.timer] = command.due
+            elif isinstance(command, DropTimer):
+                timers.pop(command.timer, None)
+    return state, timers
+
+
+async def fork(
+    database: Database,
+    workflow: Workflow,
+    source: int,
+    *,
+    at: int,
+    origin: bytes,
+    event: Event | None = None,
+    within: Within | None = None,
+) -> int:
+    """Start a new run where another was after tick `at`; with `event`, that tick brought this event instead."""
+    stored = await read_ticks(database, source, limit=at)
+    if not 1 <= at <= len(stored):
+        raise ConfigError(f"run r{source} has ticks 1 to {len(stored)}; there is no tick {at} to fork from")
+    ticks = [decode_tick(row["data"]) for row in stored]
+    more: list[bytes] = []
+    if event is not None:
+        last = ticks[-1]
+        if isinstance(last, Started):
+            ticks[-1] = Started(last.at, event)
+        elif isinstance(last, Received):
+            ticks[-1] = Received(last.at, event, last.target)
+        else:
+            raise ConfigError(f"tick {at} of run r{source} brought no event from outside that could be another")
+        more = [encode_tick(ticks[-1])]
+    state, timers = relive(workflow, ticks)
+    if state.status != "running":
+        raise ConfigError(f"run r{source} had ended by tick {at}: fork it from an earlier one")
+    kept = at - len(more)
+    return await fork_run(
+        database,
+        source,
+        at=kept,
+        version=declared(workflow).topology.version,
+        origin=origin,
+        more=more,
+        timers=timers,
+        within=within,
+    )

@@ -1,0 +1,166 @@
+"""What a run of a workflow asks people: the list that others see of it, and the event that an answer becomes.
+
+A step asks by waiting for a `HumanResponseEvent`, or for any event that it has shown an `InputRequiredEvent` for; or a
+step returns an `InputRequiredEvent` and another one takes the `HumanResponseEvent`. Events that a program sends are
+nobody's homework: they are not listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+from pydantic import PydanticUserError
+
+from tidemill.core.codec import encode, storable
+from tidemill.core.errors import ConfigError
+from tidemill.core.ticks import Noted, Tick
+from tidemill.flows.definition.events import ChildEnded, Event, HumanResponseEvent, InputRequiredEvent
+from tidemill.flows.definition.topology import Topology
+from tidemill.flows.reducer.state import FlowState, Work
+from tidemill.flows.reducer.step_ticks import Asked
+from tidemill.flows.runner.sending import make_event
+from tidemill.store.runs.turns import RunTurn
+
+PROMPTS = ("prompt", "question", "prefix", "message", "text")  # where a request for input says what it is about
+LONGEST_PROMPT = 2000
+LONGEST_NAME = 60
+_PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
+_UNSAFE = re.compile(r"\W+", re.ASCII)
+
+#: A row of the list: its name, what it says, the schema of the answer, until when.
+Ask = tuple[str, str, bytes | None, float | None]
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Something that a run asks: under this name, answered by an event of this class with these values in it."""
+
+    name: str
+    kind: type[Event]
+    given: dict[str, Any]
+    work: int | None = None
+    """The work that waits for it; None if a step takes the answer."""
+    key: str = ""
+
+
+class Questionnaire:
+    """Follows a run, and tells with each turn what it asks and what is settled."""
+
+    def __init__(self, topology: Topology, state: FlowState) -> None:
+        self._topology = topology
+        self._open = {each.name: each for each in questions(topology, state)}
+        self._told: Any = None  # the request for input that was listed last
+
+    def follow(self, state: FlowState, ticks: Sequence[Tick], turn: RunTurn) -> None:
+        """Put into a turn what these ticks have changed."""
+        asks: dict[str, Ask] = {}
+        for tick in ticks:
+            if type(tick) is Noted and type(tick.note) is Asked:
+                work = state.works.get(tick.work)
+                if work is not None and tick.note.question in work.waiting and _is_for_people(tick.note):
+                    asked = _waited(work, tick.note.question)
+                    asks[asked.name] = self._ask(asked, tick.note.show, work.waiting[asked.key].due)
+        head = state.prompts[0] if state.prompts else None
+        if head is not self._told:
+            self._told = head
+            asks |= {each.name: self._ask(each, head, None) for each in _taken(self._topology, state)}
+        if not self._open:
+            return
+        turn.reaches_out = True  # What it asks ends with it.
+        settled = [name for name, each in self._open.items() if not _is_open(state, each)]
+        for name in settled:
+            del self._open[name]
+        changed = {*settled, *asks}
+        turn.asks = [ask for ask in turn.asks if ask[0] not in changed] + list(asks.values())
+        turn.settled = [name for name in turn.settled if name not in changed] + settled
+
+    def _ask(self, asked: Question, show: Any, due: float | None) -> Ask:
+        self._open[asked.name] = asked
+        return asked.name, prompt_of(show), schema_of(asked), due
+
+
+def questions(topology: Topology, state: FlowState) -> Iterator[Question]:
+    """Everything that an event from outside could answer now; programs may be meant, too."""
+    for work in state.works.values():
+        for question, wait in work.waiting.items():
+            if wait.kind is not ChildEnded:
+                yield _waited(work, question)
+    yield from _taken(topology, state)
+
+
+def answer(topology: Topology, state: FlowState, name: str, fields: Any) -> Event | None:
+    """The event that answers a question, or None if it is not asked any more; a `ConfigError` if it cannot be made."""
+    asked = next((each for each in questions(topology, state) if each.name == name), None)
+    if asked is None:
+        return None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"an answer to {name} is a JSON object: the fields of a {asked.kind.__name__}")
+    return make_event(asked.kind, {**fields, **asked.given})
+
+
+def prompt_of(show: Any) -> str:
+    """What a request for input says, in a line or a few."""
+    if not isinstance(show, Event):
+        return ""
+    fields = {**show.__dict__, **dict(show.items())}
+    said = next((fields[name] for name in PROMPTS if isinstance(fields.get(name), str)), None)
+    text = said if said is not None else ", ".join(f"{name}: {value}" for name, value in fields.items())
+    return storable(text[:LONGEST_PROMPT].strip())
+
+
+def schema_of(asked: Question) -> bytes | None:
+    """The JSON Schema of the fields that somebody has to fill in; None if the event declares none."""
+    schema = _schema(asked.kind)
+    if schema is None:
+        return None
+    fields = {name: each for name, each in schema["properties"].items() if name not in asked.given}
+    return encode(
+        {**schema, "properties": fields, "required": [name for name in schema.get("required", ()) if name in fields]}
+    )
+
+
+@lru_cache(maxsize=256)
+def _schema(kind: type[Event]) -> dict[str, Any] | None:
+    if not kind.model_fields:
+        return None
+    try:
+        return kind.model_json_schema()
+    except PydanticUserError:  # A field of a class that has no schema: what is answered is written as JSON.
+        return None
+
+
+def _is_for_people(note: Asked) -> bool:
+    return issubclass(note.kind, HumanResponseEvent) or isinstance(note.show, InputRequiredEvent)
+
+
+def _waited(work: Work, question: str) -> Question:
+    wait = work.waiting[question]
+    return Question(f"{work.step}/{work.id}/{_short(question)}", wait.kind, wait.requirements, work.id, question)
+
+
+def _short(question: str) -> str:
+    """A question in a few letters that fit into an address and an index, and are no other question's."""
+    kind, _, needed = question.partition(" ")
+    if needed == "[]" and _PLAIN.fullmatch(kind):  # It was given no name, and asks for no more than a class.
+        return kind.rpartition(".")[2]
+    if _PLAIN.fullmatch(question) and len(question) <= LONGEST_NAME:
+        return question
+    words = _UNSAFE.sub("-", kind.rpartition(".")[2] + needed)[:LONGEST_NAME].strip("-")
+    return f"{words}-{blake2b(question.encode(errors='replace'), digest_size=4).hexdigest()}"
+
+
+def _taken(topology: Topology, state: FlowState) -> Iterator[Question]:
+    if state.prompts:
+        for step, kind in topology.answers:
+            yield Question(step, kind, {})
+
+
+def _is_open(state: FlowState, asked: Question) -> bool:
+    if asked.work is None:
+        return bool(state.prompts)
+    work = state.works.get(asked.work)
+    return work is not None and asked.key in work.waiting

@@ -1,0 +1,378 @@
+"""The shell around one run in memory: runs the steps, keeps the timers, hands out what is published.
+
+It decides nothing: what a step did goes to the reducer as a tick, and what follows comes back as commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import traceback
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import msgspec
+from pydantic import InstanceOf, TypeAdapter
+
+from tidemill.core.errors import words_of
+from tidemill.core.ticks import (
+    Answer,
+    CancelAsked,
+    Command,
+    Completed,
+    DropTimer,
+    Elapsed,
+    EndRun,
+    Noted,
+    Publish,
+    Received,
+    Resumed,
+    RunWork,
+    SetTimer,
+    Started,
+    StopWork,
+    Tick,
+)
+from tidemill.engine.runs.control_loop import RunLoop
+from tidemill.engine.worker.threads import in_thread
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.events import Event, StopEvent
+from tidemill.flows.definition.retry_policy import next_delay
+from tidemill.flows.definition.signature import StepSpec
+from tidemill.flows.definition.topology import accepts
+from tidemill.flows.errors import (
+    WorkflowCancelledByUser,
+    WorkflowRuntimeError,
+    WorkflowStepDoesNotExistError,
+    WorkflowTimeoutError,
+)
+from tidemill.flows.reducer.reducer import RUN_TIMEOUT
+from tidemill.flows.reducer.state import FlowState, Work
+from tidemill.flows.reducer.step_ticks import Asked, Ended, Failure, Note, Withdrew
+from tidemill.flows.runner.context import Context, enter_step
+from tidemill.flows.runner.event_stream import EventStream, told_line
+from tidemill.flows.runner.pending_waits import Questions
+
+if TYPE_CHECKING:
+    from tidemill.flows.definition.workflow import Workflow
+
+_AN_EVENT: TypeAdapter[Event] = TypeAdapter(InstanceOf[Event])
+
+
+class FlowRun:
+    """One run of a workflow, in this process and nowhere else."""
+
+    def __init__(self, workflow: Workflow, run_id: str, cell: Any, state: FlowState | None = None) -> None:
+        self.workflow = workflow
+        self.declared = declared(workflow)
+        self.run_id = run_id
+        self.cell = cell
+        self.program = self.declared.program(narrates=self.narrates)
+        self.loop = RunLoop(self.program, self.declared.around(self), state)
+        self.loop.state.store = cell.store
+        self.result: asyncio.Future[StopEvent] = asyncio.get_running_loop().create_future()
+        self.result.add_done_callback(_seen)
+        self.opener: asyncio.Task[None] | None = None
+        self._home = asyncio.get_running_loop()
+        self._variables = copy_context()
+        self._thread = threading.get_ident()
+        self._events = EventStream()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._questions = Questions()
+        self._fed: tuple[asyncio.Queue[Any], asyncio.Task[None]] | None = None
+
+    #: Whether what a step sends waits for its end, since the step may be run again.
+    holds_sends = False
+
+    #: Whether every attempt that begins or ends is published.
+    narrates = True
+
+    def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
+        """An outcome as it can be kept; in memory that is any."""
+        return ended
+
+    def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
+        """What a step that asks to exit has failed with; in memory the process is its own, and exits."""
+        raise error
+
+    @property
+    def is_running(self) -> bool:
+        return not self.result.done()
+
+    def now(self) -> float:
+        return time.time()
+
+    # -- from outside -----------------------------------------------------------------------------
+
+    def start(self, event: Event) -> None:
+        self._tell(f"[tick] add: {event!r}")
+        self.loop.post(Started(self.now(), event))
+
+    def resume(self) -> None:
+        """Go on with a run that was saved. Its timers are not: its time begins anew, and its retries are due."""
+        now = self.now()
+        if self.declared.timeout is not None:
+            self.execute(self.loop, SetTimer(RUN_TIMEOUT, now + self.declared.timeout))
+        state = self.loop.state
+        for work in state.works.values():
+            for wait in work.waiting.values():
+                wait.due = None
+        self.loop.post(Resumed(now))
+        queued = {work.id for step in state.steps.values() for work in step.queue}
+        for work in list(state.works.values()):
+            if work.slot < 0 and not work.waiting and work.id not in queued:
+                self.loop.post(Elapsed(now, f"retry:{work.id}"))
+
+    def receive(self, event: Event, step: str | None = None) -> None:
+        """An event for the run; one that has ended takes no notice."""
+        if self.is_running:
+            self.loop.post(Received(self.now(), event, step))
+
+    def cancel(self) -> None:
+        self.loop.post(CancelAsked(self.now(), "cancelled by its user"))
+
+    def stream(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
+        return self._events.read(expose_internal=expose_internal)
+
+    def queue(self) -> asyncio.Queue[Any]:
+        """Everything that the run shows, in a queue."""
+        if self._fed is None:
+            into: asyncio.Queue[Any] = asyncio.Queue()
+
+            async def feed() -> None:
+                async for event in self.stream(expose_internal=True):
+                    into.put_nowait(event)
+
+            self._fed = into, asyncio.create_task(feed())
+        return self._fed[0]
+
+    def check_target(self, event: Event, step: str | None) -> None:
+        """Refuse a step that does not exist, or that does not accept the event."""
+        if not isinstance(event, Event):
+            _AN_EVENT.validate_python(event)
+        if step is None:
+            return
+        spec = self.declared.steps.get(step)
+        if spec is None:
+            raise WorkflowStepDoesNotExistError(f"there is no step {step!r} to send an event to")
+        if not accepts(spec, type(event)):
+            raise WorkflowRuntimeError(f"step {step!r} does not accept events of the class {type(event).__name__}")
+
+    # -- from steps -------------------------------------------------------------------------------
+
+    def note(self, work: Work, note: Note) -> None:
+        self.loop.post(Noted(self.now(), work.id, note))
+
+    def note_here(self, work: Work, note: Note) -> None:
+        """Note something from wherever the step runs; returns when it is noted."""
+        if threading.get_ident() == self._thread:
+            self.note(work, note)
+            return
+
+        async def noting() -> None:
+            self.note(work, note)
+
+        asyncio.run_coroutine_threadsafe(noting(), self._home).result()
+
+    def soon(self, call: Callable[..., None], *args: Any) -> None:
+        """Have something done by the run's event loop, in the order of asking."""
+        if threading.get_ident() == self._thread:
+            self._home.call_soon(call, *args)
+        else:
+            self._home.call_soon_threadsafe(call, *args)
+
+    def show(self, event: Any) -> None:
+        """Publish something, from wherever the step runs."""
+        if threading.get_ident() == self._thread:
+            self.publish(event)
+        else:
+            self._home.call_soon_threadsafe(self.publish, event)
+
+    def publish(self, event: Any) -> None:
+        self._events.put(event)
+
+    async def ask(self, work: Work, question: Asked) -> Any:
+        """The answer to a step's question; None when its time has run out."""
+        memory, name = self._questions.memory(work.id), question.question
+        known, answer = memory.recall(name)
+        if known:
+            return answer
+        waiting = self._questions.wait(work.id, name)
+        try:
+            self.note(work, msgspec.structs.replace(question, lapses=memory.lapses.get(name, 0)))
+            return await waiting
+        finally:
+            if self._questions.leave(work.id, name, waiting) and self.is_running:
+                self.note(work, Withdrew(name))  # It gives up by itself: nobody is to answer it any more.
+
+    async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
+        """The result of a run that a step has started."""
+        made = workflow() if isinstance(workflow, type) else workflow
+        return await made.run(**fields)
+
+    def transaction(self, work: Work) -> AbstractAsyncContextManager[Any]:
+        raise WorkflowRuntimeError("ctx.transaction() is for durable runs: start this one with `await app.start(...)`")
+
+    # -- the loop's adapter -----------------------------------------------------------------------
+
+    def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+        loop.execute(commands)  # In memory there is nothing safer to wait for.
+
+    def execute(self, loop: RunLoop, command: Command) -> None:
+        kind = type(command)
+        if kind is RunWork:
+            work = loop.state.works[command.work]  # pyright: ignore[reportAttributeAccessIssue]
+            if work.id in self._tasks:
+                return  # A step whose place is a queue, but which has waited here: it has its answer.
+            self._questions.begin(work.id, command.known)  # pyright: ignore[reportAttributeAccessIssue]
+            # A step sees the variables that its run was begun with, not what other steps have made of them.
+            self._tasks[work.id] = self._home.create_task(
+                self._attempt(work), name=work.step, context=self._variables.copy()
+            )
+        elif kind is Publish:
+            self._events.put(command.event)  # pyright: ignore[reportAttributeAccessIssue]
+            if self.declared.verbose:
+                self._tell(told_line(command.event))  # pyright: ignore[reportAttributeAccessIssue]
+        elif isinstance(command, StopWork):
+            task = self._tasks.get(command.work)
+            if task is not None:
+                task.cancel()
+        elif isinstance(command, Answer):
+            self._questions.answer(command)
+        elif isinstance(command, SetTimer):
+            self._drop_timer(command.timer)
+            self._timers[command.timer] = asyncio.get_running_loop().call_later(
+                max(0.0, command.due - self.now()), self._fire, command.timer
+            )
+        elif isinstance(command, DropTimer):
+            self._drop_timer(command.timer)
+        elif isinstance(command, EndRun):
+            self._finish(command)
+
+    def _drop_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _fire(self, timer: str) -> None:
+        self._timers.pop(timer, None)
+        self.loop.post(Elapsed(self.now(), timer))
+
+    def _tell(self, line: str | None) -> None:
+        if line is not None and self.declared.verbose:
+            print(line)
+
+    def _finish(self, end: EndRun) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._events.close()
+        if self.result.done():
+            return
+        if end.state == "succeeded":
+            self.result.set_result(end.result)
+        elif end.state == "failed":
+            self.result.set_exception(end.error.exception or WorkflowRuntimeError(end.error.message))
+        elif end.state == "timed_out":
+            self.result.set_exception(WorkflowTimeoutError(self._timeout_message()))
+        else:
+            self.result.set_exception(WorkflowCancelledByUser("the run was cancelled"))
+
+    def _timeout_message(self) -> str:
+        active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
+        doing = f"these steps were at work: {', '.join(active)}" if active else "no step was at work"
+        return f"the run took longer than its timeout of {self.declared.timeout:g} seconds; {doing}"
+
+    # -- running steps ----------------------------------------------------------------------------
+
+    async def _attempt(self, work: Work) -> None:
+        """One attempt at a step, from its input to its outcome. Never raises."""
+        spec = self.declared.steps[work.step]
+        hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
+        context: Context[Any] = Context._of_step(self, work, hold=hold)
+        enter_step(context)
+        self.begun(work)
+        try:
+            kwargs = dict(work.input) if isinstance(work.input, dict) else {spec.event_name: work.input}
+            if spec.context_parameter is not None:
+                kwargs[spec.context_parameter] = context
+            if spec.resources:
+                kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
+            result = await self._call(spec, kwargs)
+            events, listed = _events_of(spec, result)
+            ended = Ended(events, listed, context._take_held())
+        except asyncio.CancelledError as error:
+            if not self.is_running:
+                return
+            ended = self._failure(spec, work, _as_exception(error))
+        except Exception as error:  # noqa: BLE001 - whatever a step raises becomes its outcome
+            ended = self._failure(spec, work, error)
+        except BaseException as error:  # noqa: BLE001 - it asks to exit
+            ended = self._failure(spec, work, self.exit_of(spec, error))
+        finally:
+            self._tasks.pop(work.id, None)
+            self._questions.end(work.id)
+        self.ended(spec, work, ended)
+
+    def begun(self, work: Work) -> None:
+        """An attempt at a step begins, in the context that it runs in."""
+
+    def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
+        """An attempt at a step is over."""
+        self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
+
+    def _call(self, spec: StepSpec, kwargs: dict[str, Any]) -> Awaitable[Any]:
+        args = () if spec.is_free else (self.workflow,)
+        call = spec.function(*args, **kwargs) if spec.is_async else in_thread(partial(spec.function, *args, **kwargs))
+        return call if spec.timeout is None else asyncio.wait_for(call, spec.timeout)
+
+    def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
+        delay, message = None, words_of(error)
+        if spec.retry_policy is not None:
+            try:
+                delay = next_delay(
+                    spec.retry_policy,
+                    elapsed=self.now() - work.began,
+                    attempts=work.attempt,
+                    error=error,
+                    seed=crc32(f"{self.run_id}/{work.id}/{work.attempt}".encode()),
+                )
+            except Exception as worse:  # noqa: BLE001 - a retry policy is user code as well
+                worse.__context__ = error
+                error, message = worse, f"the retry policy of step {spec.name} failed: {worse}"
+        trace = "".join(traceback.format_exception(error))
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        return Ended(error=Failure(kind, message, trace, error), retry_in=delay)
+
+
+def _events_of(spec: StepSpec, result: Any) -> tuple[tuple[Any, ...], bool]:
+    """What a step returned, as events; and whether they are a batch."""
+    if result is None:
+        return (), False
+    if isinstance(result, list) and spec.listed_return_types:
+        for each in result:
+            if not isinstance(each, Event):
+                raise WorkflowRuntimeError(f"step {spec.name} returned a list with a {type(each).__name__} in it")
+        return tuple(result), True
+    if not isinstance(result, Event):
+        raise WorkflowRuntimeError(f"step {spec.name} returned a {type(result).__name__}, which is not an event")
+    if spec.listed_return_types and not spec.bare_return_types:
+        raise WorkflowRuntimeError(f"step {spec.name} returned one event, but is declared to return a list")
+    return (result,), False
+
+
+def _as_exception(error: BaseException) -> Exception:
+    made = WorkflowRuntimeError("the step cancelled itself")
+    made.__cause__ = error
+    return made
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # A run that nobody waits for may fail without a warning.

@@ -1,0 +1,202 @@
+"""Steps on a queue: a step as a job that any worker host may claim, and how its outcome comes back.
+
+The job carries the piece of work and the run's state as they are when it begins. What the step writes, sends and
+returns goes back with the end of its job, all together, as the ticks that a step in place would have caused. A step
+that waits for an event ends its job; once the answer is there, it is a job again, with its earlier answers known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import PayloadError
+from tidemill.core.job import NewJob, Origin
+from tidemill.core.ticks import Completed, Noted, RunWork, Tick
+from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.engine.runs.durable_run import WorkEnd
+from tidemill.engine.runs.run_store import RunPost
+from tidemill.engine.worker.context import JobCancelled, find_current_job
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.events import InternalDispatchEvent
+from tidemill.flows.definition.signature import StepSpec
+from tidemill.flows.definition.validate import find_state_type
+from tidemill.flows.encoding.journal import decode_tick, encode_tick
+from tidemill.flows.encoding.snapshot import pack_work, unpack_work
+from tidemill.flows.encoding.values import pack, unpack
+from tidemill.flows.errors import WorkflowRuntimeError
+from tidemill.flows.reducer.state import FlowState, Work
+from tidemill.flows.reducer.state_paths import write_path
+from tidemill.flows.reducer.step_ticks import Asked, Did, Edited, Ended, Failure, Gathered, Note, Wrote
+from tidemill.flows.runner.in_memory import FlowRun
+from tidemill.flows.runner.state_store import StateCell
+
+if TYPE_CHECKING:
+    from tidemill.flows.definition.workflow import Workflow
+
+Reach = Callable[[], Awaitable[RunPost]]
+
+
+def task_name(workflow: str, step: str) -> str:
+    """The task whose jobs run a step of a workflow."""
+    return f"{workflow}.{step}"
+
+
+def step_tasks(name: str, workflow: Workflow, reach: Reach) -> list[Task[Any, Any]]:
+    """The tasks for the steps of a workflow that are placed on queues."""
+    return [
+        Task(_runner(workflow, reach), task_name(name, spec.name), TaskOptions(queue=spec.queue))
+        for spec in declared(workflow).steps.values()
+        if spec.queue is not None
+    ]
+
+
+def step_job(workflow: str, run: int, state: FlowState, command: RunWork) -> NewJob:
+    """The job for a piece of work."""
+    work = state.works[command.work]
+    args = {"run": run, "work": pack_work(work), "store": pack(state.store)}
+    return NewJob(
+        queue=command.queue or "",
+        task=task_name(workflow, work.step),
+        args=msgspec.Raw(encode(args)),
+        origin=Origin(by=f"run r{run}"),
+    )
+
+
+def ended_elsewhere(now: float, work: int, end: WorkEnd) -> Sequence[Tick]:
+    """What has happened to a run when the job of one of its steps has ended."""
+    if end.state == "succeeded":
+        ticks = decode(bytes(end.result), dict[str, list[msgspec.Raw]])["ticks"]
+        return [msgspec.structs.replace(decode_tick(bytes(tick)), at=now) for tick in ticks]
+    why = f"job {end.job}, which was to run the step, {_ENDS.get(end.state, end.state)}"
+    error = end.error or {}
+    message = f"{why}: {error.get('message') or end.note or 'no reason is known'}"
+    kind = "tidemill.flows.errors.WorkflowRuntimeError"
+    failure = Failure(kind, message, error.get("traceback", ""), WorkflowRuntimeError(message))
+    return [Completed(now, work, Ended(error=failure))]
+
+
+_ENDS = {"failed": "failed", "cancelled": "was cancelled", "expired": "came too late"}
+
+
+def _runner(workflow: Workflow, reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
+    async def run_step(run: int, work: dict[str, Any], store: Any) -> dict[str, Any]:
+        away = AwayRun(workflow, run, unpack(store), await reach())
+        return {"ticks": [msgspec.Raw(tick) for tick in await away.perform(unpack_work(work))]}
+
+    return run_step
+
+
+class _Asked(BaseException):
+    """Unwinds a step that waits: its job ends here."""
+
+
+class _Collector:
+    """Takes the place of the control loop: keeps what happens, to be told to the run in the end."""
+
+    def __init__(self, state: FlowState) -> None:
+        self.state = state
+        self.ticks: list[bytes] = []
+
+    def post(self, tick: Tick) -> None:
+        self.ticks.append(encode_tick(tick))
+
+
+class AwayRun(FlowRun):
+    """A run as one of its steps sees it from another process."""
+
+    holds_sends = True
+
+    def __init__(self, workflow: Workflow, run: int, store: Any, post: RunPost) -> None:
+        cell = StateCell(find_state_type(declared(workflow).steps))
+        cell.store = store
+        super().__init__(workflow, str(run), cell)
+        self.number = run
+        self.loop: Any = _Collector(self.loop.state)
+        self._post = post
+        self._sending: list[asyncio.Future[None]] = []
+
+    def now(self) -> float:
+        return self._post.clock.now()
+
+    async def perform(self, work: Work) -> list[bytes]:
+        """Run a step; returns the ticks for its run."""
+        self.loop.state.works[work.id] = work
+        self._questions.begin(work.id, (dict(work.answers), dict(work.lapsed)))
+        job = find_current_job()
+        if job is not None and job.attempt > 1:
+            await self._recall(work)
+        with suppress(_Asked):
+            await self._attempt(work)
+        for sent in self._sending:
+            await sent
+        if job is not None and job.cancel_reason is not None:
+            raise JobCancelled(job.cancel_reason)
+        return self.loop.ticks
+
+    def note(self, work: Work, note: Note) -> None:
+        state = self.loop.state
+        if isinstance(note, Gathered):
+            raise WorkflowRuntimeError(
+                f"step {work.step} runs on queue {work.queue}, where collect_events() cannot be had: "
+                "let it take a list of events as its parameter"
+            )
+        if isinstance(note, Did):
+            work.did[note.name] = note.result
+            tick = encode_tick(Noted(self.now(), work.id, note))
+            self._sending.append(asyncio.ensure_future(self._post.send(self.number, tick)))
+            return
+        super().note(work, note)
+        for path, value in _writes(note):
+            write_path(state, path, value)
+
+    async def ask(self, work: Work, question: Asked) -> Any:
+        memory, name = self._questions.memory(work.id), question.question
+        known, answer = memory.recall(name)
+        if known:
+            return answer
+        self.note(work, msgspec.structs.replace(question, lapses=memory.lapses.get(name, 0)))
+        raise _Asked
+
+    async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
+        raise WorkflowRuntimeError(
+            f"step {work.step} runs on queue {work.queue}, where ctx.child() cannot be had: use a step without a queue"
+        )
+
+    def show(self, event: Any) -> None:
+        if isinstance(event, InternalDispatchEvent):
+            return
+        data = encode(pack(event))
+
+        def put() -> None:
+            self._sending.append(asyncio.ensure_future(self._post.publish(self.number, [data])))
+
+        self.soon(put)
+
+    def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
+        try:
+            encode_tick(Completed(0.0, work.id, ended))
+        except Exception as error:  # noqa: BLE001 - a user's own serializer may raise whatever it likes
+            return self._failure(spec, work, error)
+        return ended
+
+    async def _recall(self, work: Work) -> None:
+        """Side effects that an earlier try at this job has had happen, before its worker was lost."""
+        for data in await self._post.noted(self.number, work.id):
+            try:
+                tick = decode_tick(data)
+            except PayloadError:
+                continue
+            if isinstance(tick, Noted) and isinstance(tick.note, Did):
+                work.did[tick.note.name] = tick.note.result
+
+
+def _writes(note: Note) -> Sequence[tuple[str, Any]]:
+    if isinstance(note, Wrote):
+        return [(note.path, note.value)]
+    return note.changes if isinstance(note, Edited) else ()

@@ -1,0 +1,102 @@
+"""A durable run, from outside: wait for its result, follow it, send it events, cancel it. From any process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Generator
+from typing import Any
+
+from tidemill.core.codec import decode
+from tidemill.core.ticks import CancelAsked
+from tidemill.flows.definition.events import Event, StopEvent
+from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.journal import encode_tick
+from tidemill.flows.encoding.values import unpack
+from tidemill.flows.errors import (
+    WorkflowCancelledByUser,
+    WorkflowRuntimeError,
+    WorkflowTimeoutError,
+)
+from tidemill.flows.runner.sending import event_tick
+from tidemill.store.database import Database
+from tidemill.store.runs.runs import cancel_run, new_token, read_published, send_to_run, show_run
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+
+
+class RunHandle:
+    """`await handle` gives the run's result, or raises what it failed with."""
+
+    def __init__(
+        self, database: Database, number: int, *, created: bool = True, near: asyncio.Future[StopEvent] | None = None
+    ) -> None:
+        self.id = number
+        self.created = created
+        self._database = database
+        self._near = near
+
+    def __repr__(self) -> str:
+        return f"<run r{self.id}>"
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.result().__await__()
+
+    async def result(self, *, timeout: float | None = None) -> Any:
+        """The run's result, once it has ended. Raises TimeoutError if that takes too long."""
+        async with asyncio.timeout(timeout):
+            if self._near is not None:
+                await asyncio.wait([self._near])
+                if not self._near.cancelled():
+                    event = self._near.result()
+                    return event.result if type(event) is StopEvent else event
+                self._near = None  # It has left this process.
+            pause = _FIRST_PAUSE
+            while (row := await show_run(self._database, self.id))["state"] in ("running", "parked"):
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+        result, error = (None if row[name] is None else decode(row[name]) for name in ("result", "error"))
+        return result_of(row["state"], result, error, row["note"])
+
+    async def state(self) -> str:
+        """Where the run stands: running, parked, succeeded, failed, cancelled or timed_out."""
+        return (await show_run(self._database, self.id))["state"]
+
+    async def send_event(self, event: Event, step: str | None = None) -> None:
+        """Give the run an event; it is stored when this returns."""
+        token = new_token()
+        await send_to_run(self._database, self.id, event_tick(event, step, token), token=token)
+
+    async def cancel(self, reason: str = "cancelled by its user") -> None:
+        """Ask the run to end."""
+        await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
+
+    async def stream_events(self, *, after: int = 0) -> AsyncIterator[Any]:
+        """What the run has shown and will show, from a point on, until it is over."""
+        pause = _FIRST_PAUSE
+        while True:
+            over = await self.state() not in ("running", "parked")
+            rows = await read_published(self._database, self.id, after=after)
+            for row in rows:
+                after = row["seq"]
+                yield unpack(decode(row["data"]))
+            if over and not rows:
+                return
+            if not rows:
+                await asyncio.sleep(pause)
+            pause = _FIRST_PAUSE if rows else min(pause * 1.5, _LONGEST_PAUSE)
+
+
+def result_of(state: str, result: Any, error: Any, note: str | None) -> Any:
+    """What a run that has ended gives: its result, or the exception that it ended with."""
+    match state:
+        case "succeeded":
+            event = unpack(result)
+            return event.result if type(event) is StopEvent else event
+        case "failed":
+            raise exception_from({"exception_type": error["kind"], "exception_message": error["message"]})
+        case "timed_out":
+            raise WorkflowTimeoutError(note or "the run took longer than its timeout")
+        case "cancelled":
+            raise WorkflowCancelledByUser("the run was cancelled")
+    raise WorkflowRuntimeError(f"the run has not ended: it is {state}")

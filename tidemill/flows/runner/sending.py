@@ -1,0 +1,38 @@
+"""Events for a run from people and programs that name their class: found, checked, and ready for the run's inbox."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pydantic import ValidationError
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.ticks import Received
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.events import Event, HumanResponseEvent
+from tidemill.flows.encoding.events import EventRegistry, defined_elsewhere
+from tidemill.flows.encoding.journal import encode_tick
+
+
+def named_event(workflow: object, name: str, fields: dict[str, Any]) -> Any:
+    """An event by the bare or whole name of its class; a `ConfigError` says what does not fit."""
+    # What steps wait for is named in their bodies only: any event class of the application may be meant.
+    classes = EventRegistry([*declared(workflow).events, HumanResponseEvent, *defined_elsewhere()])
+    return make_event(classes.find(name), fields)
+
+
+def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:
+    """An event of a class; a `ConfigError` says what does not fit."""
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ConfigError(f"{kind.__name__} cannot be made from these fields: {wrong}") from error
+    except TypeError as error:
+        raise ConfigError(f"{kind.__name__} cannot be made from these fields: {error}") from error
+
+
+def event_tick(event: Event, step: str | None, token: str) -> bytes:
+    """What goes into a run's inbox for an event."""
+    return encode_tick(Received(time.time(), event, step, token))

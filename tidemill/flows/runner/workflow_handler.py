@@ -1,0 +1,87 @@
+"""A run that has been started: wait for its result, follow it, send it events, cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
+from tidemill.flows.definition.events import Event, StopEvent, WorkflowCancelledEvent
+from tidemill.flows.errors import WorkflowCancelledByUser
+from tidemill.flows.runner.context import Context
+from tidemill.flows.runner.in_memory import FlowRun
+
+
+class WorkflowHandler:
+    """`await handler` gives the result, as often as you like."""
+
+    def __init__(self, run: FlowRun, ctx: Context[Any]) -> None:
+        self._run = run
+        self.ctx = ctx
+
+    @property
+    def run_id(self) -> str:
+        return self._run.run_id
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._result().__await__()
+
+    async def _result(self) -> Any:
+        event = await self.stop_event_result()
+        return event.result if type(event) is StopEvent else event
+
+    async def stop_event_result(self) -> StopEvent:
+        """The event that ended the run. Whoever is cancelled while waiting for it cancels the run."""
+        try:
+            return await asyncio.shield(self._run.result)
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
+    def get_stop_event(self) -> StopEvent | None:
+        """The event that ended the run, if it has ended and has not failed."""
+        result = self._run.result
+        if not result.done() or result.cancelled():
+            return None
+        if (error := result.exception()) is not None:
+            return WorkflowCancelledEvent() if isinstance(error, WorkflowCancelledByUser) else None
+        return result.result()
+
+    def is_done(self) -> bool:
+        return self._run.result.done()
+
+    done = is_done
+
+    def exception(self) -> BaseException | None:
+        """What the run failed with; asyncio.InvalidStateError while it runs."""
+        return None if self._run.result.cancelled() else self._run.result.exception()
+
+    def cancelled(self) -> bool:
+        result = self._run.result
+        if not result.done():
+            return False
+        return result.cancelled() or isinstance(result.exception(), WorkflowCancelledByUser)
+
+    def cancel(self) -> bool:
+        """End the run as if its task had been cancelled."""
+        if self._run.result.done():
+            return False
+        self._run.result.cancel()
+        self._run.cancel()
+        return True
+
+    async def cancel_run(self, *, timeout: float | None = 5.0) -> None:
+        """End the run; returns when it has ended."""
+        if self._run.is_running:
+            self._run.cancel()
+            await asyncio.wait([self._run.result], timeout=timeout)
+
+    def stream_events(self, expose_internal: bool = False) -> AsyncGenerator[Any, None]:
+        """What the run shows, until it is over. Once."""
+        return self._run.stream(expose_internal=expose_internal)
+
+    async def send_event(self, event: Event, step: str | None = None) -> None:
+        """Give the run an event."""
+        self._run.check_target(event, step)
+        self._run.receive(event, step)
+        await asyncio.sleep(0)  # So that who sends in a loop leaves time for what follows.

@@ -1,0 +1,186 @@
+"""Simulate a durable run of a workflow: virtual time, crashes, lost answers, two owners; one seed, one history.
+
+outcome = simulate(Article(), seed=7, topic="tides")
+assert outcome.result() == "on tides"
+assert outcome.history == simulate(Article(), seed=7, topic="tides").history
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError
+from tidemill.core.ticks import CancelAsked, Received, Tick
+from tidemill.engine.jobs.task import Task
+from tidemill.engine.runs.durable_run import WorkEnd
+from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.engine.simulation.store import SOME_FAULTS, Faults, SimulatedRuns, Simulation
+from tidemill.engine.simulation.world import SimulationError
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.events import Event, StartEvent
+from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.encoding.events import encode_event
+from tidemill.flows.encoding.journal import decode_tick, encode_tick
+from tidemill.flows.encoding.values import unpack
+from tidemill.flows.runner.durable import FlowKind, child_end
+from tidemill.flows.runner.queued_step import step_tasks
+from tidemill.flows.runner.run_handle import result_of
+from tidemill.store.runs.turns import NewRun
+
+#: What a person says to something that the run has shown: an event for the run, several, or None.
+Person = Callable[[Event], Event | Iterable[Event] | None]
+
+_LOOK_EVERY = 0.05
+_THINKING = 0.5
+
+
+class Outcome(msgspec.Struct):
+    """How a simulated run has ended."""
+
+    state: str
+    shown: list[Any]
+    """What the run has shown, in order."""
+    ticks: list[Tick]
+    committed: list[Any]
+    """What steps have executed in transactions of their own."""
+    history: list[tuple[Any, ...]]
+    """Everything that happened in its world: the same for the same seed."""
+    happened: int
+    row: Any
+
+    def result(self) -> Any:
+        """The run's result; raises what it failed with."""
+        result, error = (None if data is None else decode(data) for data in (self.row.result, self.row.error))
+        return result_of(self.state, result, error, self.row.note)
+
+
+def simulate(
+    workflow: Workflow,
+    /,
+    *,
+    seed: int | str = 0,
+    faults: Faults = SOME_FAULTS,
+    start_event: StartEvent | None = None,
+    person: Person | None = None,
+    cancel_after: float | None = None,
+    others: Iterable[Workflow] = (),
+    begun_by_owner: bool = False,
+    owners: int = 2,
+    workers: int = 1,
+    limit: float = 600.0,
+    keeper: type[RunKeeper] = RunKeeper,
+    **fields: Any,
+) -> Outcome:
+    """Run a workflow to its end in a simulated world, from plain code.
+
+    faults        what goes wrong: `Faults(crashes=2, pauses=1, cuts=1, slow=0.01, lost=0.2)`, or `Faults()` for nothing
+    person        hears what the run shows, and may answer with events
+    cancel_after  seconds after which somebody cancels the run
+    begun_by_owner  whether an owner begins the run, as `app.start` does in its process, or somebody else
+    others        the workflows that `ctx.child` starts
+    limit         seconds of virtual time after which a run that has not ended counts as hanging
+
+    Steps are really run, on virtual time: `asyncio.sleep` costs nothing. A `SimulationError` says what never may be.
+    """
+    world = _FlowWorld([workflow, *others])
+    simulation = Simulation(
+        seed, world.kinds, tasks=world.tasks, faults=faults, owners=owners, workers=workers, keeper=keeper
+    )
+    known = declared(workflow)
+    event = known.start_event(start_event, fields)
+    name, version, data = type(workflow).__name__, known.topology.version, encode_event(event)
+    number = 1
+    if begun_by_owner:
+        new = NewRun(name, name, version, data)
+        simulation.begin(
+            lambda kinds, keeper, number: kinds[name].begin(keeper, number, event, msgspec.structs.replace(new))
+        )
+    else:
+        number = simulation.start(workflow=name, version=version, input=data)
+    if person is not None:
+        _Listening(simulation, number, person).look()
+    if cancel_after is not None:
+        simulation.world.later(cancel_after, lambda: _cancel(simulation, number))
+    try:
+        simulation.go(limit=limit)
+        return _outcome(simulation, min(simulation.model.ticks) if begun_by_owner else number)
+    except SimulationError as error:
+        raise SimulationError(f"{name}, seed {seed!r}: {error}; simulate it again with this seed") from error
+    finally:
+        simulation.close()
+
+
+class _FlowWorld:
+    """The same workflows in every process."""
+
+    def __init__(self, workflows: list[Workflow]) -> None:
+        self._workflows = {type(workflow).__name__: workflow for workflow in workflows}
+        for workflow in workflows:
+            declared(workflow).validate()
+
+    def kinds(self, runs: SimulatedRuns) -> dict[str, FlowKind]:
+        async def start_child(
+            workflow: Any, fields: dict[str, Any], key: str, parent: tuple[int, int]
+        ) -> WorkEnd | None:
+            name = workflow if isinstance(workflow, str) else workflow.__name__
+            if name not in self._workflows:
+                raise ConfigError(f"there is no workflow {name!r} in this simulation: name it in others=")
+            known = declared(self._workflows[name])
+            data = encode_event(known.start_event(None, fields))
+            version = known.topology.version
+            number = await runs.start(workflow=name, version=version, input=data, key=key, parent=parent)
+            row = await runs.show(number)
+            return child_end(number, row) if row["state"] not in ("running", "parked") else None
+
+        return {name: FlowKind(name, workflow, start_child) for name, workflow in self._workflows.items()}
+
+    def tasks(self, runs: SimulatedRuns) -> dict[str, Task[Any, Any]]:
+        async def reach() -> SimulatedRuns:
+            return runs
+
+        made = [task for name, workflow in self._workflows.items() for task in step_tasks(name, workflow, reach)]
+        return {task.name: task for task in made}
+
+
+class _Listening:
+    """Somebody who follows the run and answers, after a while."""
+
+    def __init__(self, simulation: Simulation, number: int, person: Person) -> None:
+        self._simulation, self._number, self._person = simulation, number, person
+        self._seen = 0
+
+    def look(self) -> None:
+        world, model = self._simulation.world, self._simulation.model
+        shown = model.published.get(self._number, [])
+        for data in shown[self._seen :]:
+            answers = self._person(unpack(decode(data)))
+            for answer in [] if answers is None else [answers] if isinstance(answers, Event) else answers:
+                world.later(_THINKING * world.chance.random(), lambda answer=answer: self._send(answer))
+        self._seen = len(shown)
+        world.later(_LOOK_EVERY, self.look)
+
+    def _send(self, event: Event) -> None:
+        world = self._simulation.world
+        world.note("a person", type(event).__name__)
+        self._simulation.model.send(self._number, encode_tick(Received(world.clock.now(), event)))
+
+
+def _cancel(simulation: Simulation, number: int) -> None:
+    simulation.model.send(number, encode_tick(CancelAsked(simulation.clock.now(), "cancelled by its user")))
+
+
+def _outcome(simulation: Simulation, number: int) -> Outcome:
+    model, world = simulation.model, simulation.world
+    return Outcome(
+        state=model.runs[number].state,
+        shown=[unpack(decode(data)) for data in model.published.get(number, [])],
+        ticks=[decode_tick(data) for data in model.ticks[number]],
+        committed=simulation.committed.get(str(number), []),
+        history=world.history,
+        happened=world.happened,
+        row=model.runs[number],
+    )

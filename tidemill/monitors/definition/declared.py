@@ -1,0 +1,49 @@
+"""The monitors of one application: their names, the task that sends their notices, and the role that follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tidemill.core.errors import ConfigError
+from tidemill.engine.jobs.task import TaskBook
+from tidemill.engine.settings import Settings
+from tidemill.monitors.definition.monitor import Monitor
+from tidemill.monitors.runner.notices import TASK, notify_task
+from tidemill.monitors.runner.runner import MonitorRunner
+from tidemill.store.database import Database
+
+
+class Monitors(dict[str, Monitor]):
+    """What an application knows of monitors, by name."""
+
+    def __init__(self, tasks: TaskBook, reach: Callable[[], Awaitable[Database]]) -> None:
+        super().__init__()
+        self._tasks = tasks
+        self._reach = reach
+
+    def declare(self, watch: Monitor) -> Monitor:
+        """One more monitor. With the first that has channels comes the task that sends its notices."""
+        if watch.name in self:
+            raise ConfigError(f"two monitors are called {watch.name!r}: give one of them another name")
+        self[watch.name] = watch
+        if watch.notify and TASK not in self._tasks:
+            self._tasks.add(notify_task(self._reach, self))
+        return watch
+
+    def runner(self, database: Database, settings: Settings, **options: Any) -> MonitorRunner:
+        """The role that follows them all."""
+        task = self._tasks.get(TASK)
+        return MonitorRunner(
+            database, self, task, lease=settings.lease, heartbeat=min(settings.heartbeat, 1.0), **options
+        )
+
+    def require(self, name: str | None) -> Monitor:
+        """The monitor of this name, or the only one."""
+        if name is None and len(self) == 1:
+            return next(iter(self.values()))
+        found = self.get(name or "")
+        if found is None:
+            known = ", ".join(self) or "none; declare one with app.monitor(Monitor(...))"
+            raise ConfigError(f"say which monitor: this application has {known}")
+        return found

@@ -1,0 +1,136 @@
+"""What users declare: a monitor, its fold and its triggers.
+
+class Machine:                                       # the fold: plain Python, no I/O, no clock
+    version = "1"                                    # another one is built in the background, then takes over
+    window = 5000                                    # how many events a rebuild from the log reads
+
+    def on_event(self, state, event): ...            # for each event, in the order in which they happened
+    def on_tick(self, state, now): ...               # once per tick that brought events
+
+watch = Monitor("machines", source=..., entity=lambda event: event["machine"], fold=Machine, triggers=[...])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from tidemill.core.duration import Duration, parse_duration, parse_rate
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import check_name
+from tidemill.core.memory_size import parse_memory
+from tidemill.monitors.definition.channels import Channel
+from tidemill.monitors.definition.triggers import Momentary, Trigger
+from tidemill.monitors.reducer.state import Bag, read_state
+from tidemill.monitors.sources.base import Parted, Source
+
+DEFAULT_WINDOW = 5000
+
+
+class Fold:
+    """A user's fold, with what it may leave out filled in."""
+
+    def __init__(self, given: Any) -> None:
+        self._fold = given() if isinstance(given, type) else given
+        if not callable(getattr(self._fold, "on_event", None)):
+            raise ConfigError(f"{given!r} is not a fold: it needs a method on_event(self, state, event)")
+        self.version = str(getattr(self._fold, "version", "1"))
+        self.window = int(getattr(self._fold, "window", DEFAULT_WINDOW))
+        if self.window < 1:
+            raise ConfigError(f"a window of {self.window} events holds nothing")
+        self._kind: type | None = getattr(self._fold, "State", None)
+        self._on_tick = getattr(self._fold, "on_tick", None)
+        self._explain = getattr(self._fold, "explain", None)
+
+    def start(self) -> Any:
+        """The state of an entity of which nothing is known."""
+        start = getattr(self._fold, "start", None)
+        if start is not None:
+            return start()
+        return Bag() if self._kind is None else self._kind()
+
+    def read(self, data: bytes) -> Any:
+        return read_state(self._kind, data)
+
+    def on_event(self, state: Any, event: Any) -> Any:
+        """The state after an event: the same object, unless the fold returns another."""
+        changed = self._fold.on_event(state, event)
+        return state if changed is None else changed
+
+    def on_tick(self, state: Any, now: float) -> float | None:
+        """Look at the state once per tick; the fold may say when it wants to be called again."""
+        return None if self._on_tick is None else self._on_tick(state, now)
+
+    def explain(self, state: Any) -> Any:
+        """What the fold says about a state, kept with alerts."""
+        return None if self._explain is None else self._explain(state)
+
+
+class Monitor:
+    """Follows the events of a source per entity, and tells when a trigger says so.
+
+    entity          whom an event is about; None for nobody
+    roster          "open" follows everybody; "listed" only those whom `tidemill monitor roster add` names
+    backfill        how far back to read when an entity is added, for sources that can
+    backfill_rate   how many pages a second a backfill may ask for
+    idle, idle_max  the pause after a poll that brought something, and the longest after those that did not
+    failure_max     the longest pause after polls that failed; five in a row make it UNHEALTHY
+    keep            how long events stay in the log
+    memory          how much of the states stays in memory
+    notify          channels that are told of alerts
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        source: Source | Parted,
+        entity: Callable[[Any], Any],
+        fold: Any,
+        triggers: Iterable[Trigger] = (),
+        roster: Literal["open", "listed"] = "open",
+        backfill: Duration = "24h",
+        backfill_rate: str | float = "5/s",
+        idle: Duration = 0.5,
+        idle_max: Duration = 5,
+        failure_max: Duration = 30,
+        keep: Duration = "90d",
+        memory: str | int = "128 MB",
+        notify: Sequence[Channel] = (),
+    ) -> None:
+        self.name = check_name("monitor", name)
+        self.source = source
+        self.entity = entity
+        self.fold = Fold(fold)
+        self.triggers = tuple(triggers)
+        if roster not in ("open", "listed"):
+            raise ConfigError(f"monitor {name}: roster {roster!r} is not one of open, listed")
+        self.roster = roster
+        self.backfill = parse_duration(backfill, what="backfill")
+        self.backfill_rate = parse_rate(backfill_rate, what="backfill_rate")
+        self.idle = parse_duration(idle, what="idle")
+        self.idle_max = max(self.idle, parse_duration(idle_max, what="idle_max"))
+        self.failure_max = parse_duration(failure_max, what="failure_max")
+        self.keep = parse_duration(keep, what="keep")
+        self.memory = parse_memory(memory, what="memory")
+        self.notify = tuple(notify)
+        _check_names(name, "trigger", [trigger.name for trigger in self.triggers])
+        _check_names(name, "channel", [channel.name for channel in self.notify])
+
+    def __repr__(self) -> str:
+        return f"<Monitor {self.name}: {len(self.triggers)} triggers>"
+
+    def entity_of(self, data: Any) -> str | None:
+        """Whom an event is about, as text."""
+        found = self.entity(data)
+        return None if found is None or found == "" else str(found)
+
+    @property
+    def momentary(self) -> tuple[Momentary, ...]:
+        return tuple(trigger for trigger in self.triggers if isinstance(trigger, Momentary))
+
+
+def _check_names(monitor: str, what: str, names: list[str]) -> None:
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ConfigError(f"monitor {monitor}: two {what}s are called {min(twice)!r}")

@@ -1,0 +1,229 @@
+"""When somebody should be told: rules over the state of one entity.
+
+sustained("stuck", when=lambda s, now: s.mode == "stuck", since=lambda s: s.streak_start, realert="10m")
+momentary("big-change", of=lambda s: s.new_runs, key="id", when=lambda r: r.change > 0.5)
+absent("silent", after="5m", only_while=lambda s, now: s.logged_in, hours=Hours("Mon-Fri 08:00-16:00"))
+
+A sustained alert is open while its condition holds. A momentary one is raised once for each occurrence. An absent one
+is open while nothing has come from an entity for a time; its moment is a stored timer, not a look at everybody.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, Literal
+
+import msgspec
+
+from tidemill.core.duration import Duration, format_duration, parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import check_name
+from tidemill.monitors.definition.hours import Hours
+from tidemill.monitors.reducer.state import pick
+
+Severity = Literal["info", "warning", "critical"]
+SEVERITIES = ("info", "warning", "critical")
+
+
+class Trigger(msgspec.Struct, frozen=True, kw_only=True):
+    """What all triggers have."""
+
+    name: str
+    severity: Severity = "warning"
+    owner: str | None = None
+    describe: str = ""
+    evidence: Callable[[Any], Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__.lower()
+
+    def rule(self) -> dict[str, Any]:
+        """The rule in words, as it is kept with an alert."""
+        parts: dict[str, Any] = {"trigger": self.name, "kind": self.kind, "says": self.describe}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if name not in ("name", "describe", "evidence") and value is not None:
+                parts[name] = _in_words(value)
+        return parts
+
+
+class Sustained(Trigger, frozen=True, kw_only=True):
+    """Open while its condition holds."""
+
+    when: Callable[[Any, float], Any]
+    since: Callable[[Any], float | None] | None = None
+    realert: float | None = None
+    realert_from: Literal["ack", "start"] = "ack"
+    hold: float = 0.0
+    clear: float = 0.0
+    recheck: float | None = None
+
+
+class Absent(Trigger, frozen=True, kw_only=True):
+    """Open while nothing has come for a time."""
+
+    after: float
+    only_while: Callable[[Any, float], Any] | None = None
+    hours: Hours | None = None
+    realert: float | None = None
+    realert_from: Literal["ack", "start"] = "ack"
+    hold: float = 0.0
+    clear: float = 0.0
+
+
+class Momentary(Trigger, frozen=True, kw_only=True):
+    """Raised once per occurrence."""
+
+    of: Callable[[Any], Iterable[Any]]
+    key: str | Callable[[Any], Any] = "id"
+    when: Callable[[Any], Any] | None = None
+    at: str | Callable[[Any], float] = "at"
+
+    def key_of(self, occurrence: Any) -> str:
+        return str(self.key(occurrence) if callable(self.key) else pick(occurrence, self.key))
+
+    def moment_of(self, occurrence: Any) -> float | None:
+        """When it happened, as far as it says."""
+        if callable(self.at):
+            return self.at(occurrence)
+        try:
+            return pick(occurrence, self.at)
+        except (KeyError, AttributeError):
+            return None
+
+
+def sustained(
+    name: str,
+    *,
+    when: Callable[[Any, float], Any],
+    since: Callable[[Any], float | None] | None = None,
+    realert: Duration | None = None,
+    realert_from: Literal["ack", "start"] = "ack",
+    hold: Duration = 0,
+    clear: Duration = 0,
+    recheck: Duration | None = None,
+    severity: Severity = "warning",
+    owner: str | None = None,
+    describe: str = "",
+    evidence: Callable[[Any], Any] | None = None,
+) -> Sustained:
+    """An alert that is open while `when(state, now)` holds.
+
+    since         when the condition began, out of the state; without it, the event or tick that made it true
+    realert       an acknowledged alert whose condition still holds this long after is closed, and a fresh one opened;
+                  with realert_from="start" the time counts from its beginning instead
+    hold, clear   the condition must hold, or be gone, for this long before the alert opens, or is resolved
+    recheck       look again this often although nothing happens: for conditions that depend on `now`
+    evidence      what to keep with the alert as the reason, out of the state
+    """
+    return Sustained(
+        name=_checked(name, severity),
+        when=when,
+        since=since,
+        realert=_seconds(realert, "realert"),
+        realert_from=realert_from,
+        hold=parse_duration(hold, what="hold"),
+        clear=parse_duration(clear, what="clear"),
+        recheck=_seconds(recheck, "recheck"),
+        severity=severity,
+        owner=owner,
+        describe=describe,
+        evidence=evidence,
+    )
+
+
+def momentary(
+    name: str,
+    *,
+    of: Callable[[Any], Iterable[Any]],
+    key: str | Callable[[Any], Any] = "id",
+    when: Callable[[Any], Any] | None = None,
+    at: str | Callable[[Any], float] = "at",
+    severity: Severity = "info",
+    owner: str | None = None,
+    describe: str = "",
+    evidence: Callable[[Any], Any] | None = None,
+) -> Momentary:
+    """An alert that is raised exactly once for each occurrence in `of(state)` for which `when(occurrence)` is true.
+
+    `of` names a list in the state to which the fold appends; it is emptied once it has been looked at. `key` tells
+    occurrences apart, for ever: use the id of the event that brought it.
+    """
+    return Momentary(
+        name=_checked(name, severity),
+        of=of,
+        key=key,
+        when=when,
+        at=at,
+        severity=severity,
+        owner=owner,
+        describe=describe,
+        evidence=evidence,
+    )
+
+
+def absent(
+    name: str,
+    *,
+    after: Duration,
+    only_while: Callable[[Any, float], Any] | None = None,
+    hours: Hours | None = None,
+    realert: Duration | None = None,
+    realert_from: Literal["ack", "start"] = "ack",
+    hold: Duration = 0,
+    clear: Duration = 0,
+    severity: Severity = "warning",
+    owner: str | None = None,
+    describe: str = "",
+    evidence: Callable[[Any], Any] | None = None,
+) -> Absent:
+    """An alert that is open while an entity has been silent for `after`.
+
+    only_while    only when this holds too: that it is there at all, say; an entity labelled present=false never counts
+    hours         only in these hours, and only for silences that began in the same stretch of them
+    """
+    seconds = parse_duration(after, what="after")
+    if seconds <= 0:
+        raise ConfigError(f"trigger {name}: after={after!r} would always hold; give a length of time")
+    return Absent(
+        name=_checked(name, severity),
+        after=seconds,
+        only_while=only_while,
+        hours=hours,
+        realert=_seconds(realert, "realert"),
+        realert_from=realert_from,
+        hold=parse_duration(hold, what="hold"),
+        clear=parse_duration(clear, what="clear"),
+        severity=severity,
+        owner=owner,
+        describe=describe or f"nothing for {format_duration(seconds)}",
+        evidence=evidence,
+    )
+
+
+def _checked(name: str, severity: str) -> str:
+    if severity not in SEVERITIES:
+        raise ConfigError(f"trigger {name}: severity {severity!r} is not one of {', '.join(SEVERITIES)}")
+    return check_name("trigger", name)
+
+
+def _seconds(value: Duration | None, what: str) -> float | None:
+    return None if value is None else parse_duration(value, what=what)
+
+
+def _in_words(value: Any) -> Any:
+    if not callable(value):
+        return value if isinstance(value, str | int | float | bool) else repr(value)
+    return _source(value)
+
+
+@cache
+def _source(function: Callable[..., Any]) -> str:
+    """A function as its author wrote it, as far as that can be had."""
+    try:
+        return " ".join(inspect.getsource(function).split()).rstrip(",")
+    except (OSError, TypeError):
+        return getattr(function, "__qualname__", repr(function))

@@ -1,0 +1,349 @@
+"""Stages four and five of a tick: fold what has arrived for each entity, ask the triggers, and write down what follows.
+
+Entities are taken in batches. Everything that follows for a batch commits together: states and the positions they stand
+at, alerts, what has to be told to whom, and the jobs that tell it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode, storable
+from tidemill.core.errors import PayloadError
+from tidemill.engine.jobs.task import Task
+from tidemill.monitors.definition.channels import named
+from tidemill.monitors.definition.event import Event, Tick
+from tidemill.monitors.definition.monitor import Monitor
+from tidemill.monitors.reducer.entity_state import AlertRecord, Checkpoint, Marks, Problem, Standing
+from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY, CHECKPOINTS, base_before, describe, first_late
+from tidemill.monitors.reducer.reducer import Outcome, Rules, Ticks, advance, rebuild
+from tidemill.monitors.reducer.settings_history import steps_of, switched_on
+from tidemill.monitors.reducer.silences import find_silence
+from tidemill.monitors.runner.notices import notify_job
+from tidemill.monitors.runner.state_cache import StateCache
+from tidemill.store.database import Database, Executor
+from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.monitors.alerts import Silence, hold_silences, open_alerts, read_open, resolve_alerts
+from tidemill.store.monitors.monitors import (
+    COUNT_LATE,
+    FIND_WORK,
+    FRESH_EVENTS,
+    LOAD_CHECKPOINTS,
+    LOAD_STATES,
+    PAST_EVENTS,
+    READ_TICKS,
+    SHARDS,
+    EntityMove,
+    commit_entities,
+    note_problems,
+)
+from tidemill.store.monitors.notices import SILENCED, write_notices
+from tidemill.store.monitors.settings_history import read_wishes
+
+BATCH = 500
+BREATH = 50
+EARLIEST = -1e12
+
+
+def shard_of(entity: str) -> int:
+    """The share that an entity belongs to, the same for everybody."""
+    return zlib.crc32(entity.encode()) % SHARDS
+
+
+def read_event(row: Any) -> Event:
+    return Event(row["source_id"], row["at"], row["entity"], msgspec.json.decode(row["data"]), row["tick"])
+
+
+class Moved(msgspec.Struct):
+    """An entity after its ticks, and what follows."""
+
+    row: Any
+    standing: Standing
+    outcome: Outcome
+    late_from: float | None = None
+    problem: str | None = None
+    known: tuple[Checkpoint, ...] = ()
+
+
+class Recompute:
+    """Brings the entities of one monitor up to date, in one process."""
+
+    def __init__(
+        self, database: Database, watch: Monitor, task: Task[Any, Any] | None, reached: Callable[[str], None]
+    ) -> None:
+        self.cache = StateCache(watch.memory)
+        self.writing = 0.0
+        """How many seconds the last run has spent on writing down what follows."""
+        self._database = database
+        self._watch = watch
+        self._task = task
+        self._channels = named(watch.notify)
+        self._reached = reached
+
+    async def run(self, owner: int, shares: Sequence[int], off: Sequence[str], tick: Tick) -> int:
+        """Bring everything in these shares up to a tick; returns how many entities changed."""
+        done, self.writing = 0, 0.0
+        while rows := await self._database.fetch(
+            FIND_WORK, self._watch.name, list(shares), tick.number, tick.at, BATCH
+        ):
+            # In one order, whoever does it and whatever happened before: so are the numbers of alerts.
+            moved = await self._advance(sorted(rows, key=lambda row: row["entity"]), off, tick)
+            self._reached("triggers")
+            began = time.monotonic()
+            await self._commit(owner, moved, tick)
+            self.writing += time.monotonic() - began
+            done += len(moved)
+        return done
+
+    # -- reading and deciding ----------------------------------------------------------------------
+
+    async def _advance(self, rows: Sequence[Any], off: Sequence[str], tick: Tick) -> list[Moved]:
+        name = self._watch.name
+        entities = [row["entity"] for row in rows]
+        wishes = await read_wishes(self._database, name, min(row["folded"] for row in rows), entities)
+        switches = steps_of((wish for wish in wishes if wish["entity"] is None), list(off))
+        rules = Rules(name, self._watch.fold, self._watch.triggers, off=switches)
+        states = await self._states(rules, rows)
+        async with self._database.acquire() as connection:
+            opened = await read_open(self._database, connection, name, entities)
+        fresh = [row for row in rows if row["fresh"]]
+        arrivals = await self._arrivals(fresh, tick)
+        dues = [row["due_at"] for row in rows if row["due_at"] is not None and row["due_at"] <= tick.at]
+        dues += [row["realert_at"] for row in opened if row["realert_at"] is not None and row["realert_at"] <= tick.at]
+        numbers = sorted({number for came in arrivals.values() for number in came})
+        found = await self._database.fetch(READ_TICKS, name, tick.number, numbers, min(dues, default=tick.at))
+        ticks = Ticks({tick.number: tick, **{row["number"]: Tick(*row) for row in found}}.values())
+        alerts: dict[str, dict[str, AlertRecord]] = {}
+        for row in opened:
+            alerts.setdefault(row["entity"], {})[row["trigger"]] = AlertRecord(monitor=name, **dict(row))
+        theirs: dict[str, list[Any]] = {}
+        for wish in wishes:
+            theirs.setdefault(wish["entity"], []).append(wish)
+        standings = [
+            self._standing(row, states, alerts.get(row["entity"], {}), theirs.get(row["entity"], ())) for row in rows
+        ]
+        rebuilt = await self._rebuild(rules, rows, standings, states)
+        moved: list[Moved] = []
+        for index, (row, standing) in enumerate(zip(rows, standings, strict=True)):
+            came = arrivals.get(standing.entity, {})
+            moved.append(await self._move(rules, row, standing, came, ticks))
+            if _wished_since(tick, standing, rules):
+                # It counts from the next tick on, at which the entity is looked at.
+                standing.due = tick.at if standing.due is None else min(standing.due, tick.at)
+            moved[-1].outcome.problems += rebuilt.get(standing.entity, [])
+            if index % BREATH == BREATH - 1:
+                await asyncio.sleep(0)
+        return moved
+
+    async def _move(
+        self, rules: Rules, row: Any, standing: Standing, came: dict[int, list[Event]], ticks: Ticks
+    ) -> Moved:
+        late = first_late(standing.place, [came[number] for number in sorted(came)])
+        past: list[Event] = []
+        if late is not None:
+            standing.checkpoints = await self._checkpoints(standing.entity)
+            base = base_before(standing.checkpoints, late)
+            past = await self._past([standing.entity], [EARLIEST if base is None else base.at], [ticks.numbers[-1]])
+        known = tuple(standing.checkpoints)
+        try:
+            outcome = advance(rules, standing, came, ticks, past=past)
+        except PayloadError as error:
+            # Its state cannot be stored: nothing more can follow for it until that is mended.
+            standing.folded = ticks.numbers[-1]
+            problem = f"its state cannot be stored: {describe(error)}"
+            return Moved(row, standing, Outcome(problems=[Problem("fold", standing.entity, problem)]), problem=problem)
+        return Moved(row, standing, outcome, None if late is None else late[0], known=known)
+
+    async def _states(self, rules: Rules, rows: Sequence[Any]) -> dict[str, bytes]:
+        states: dict[str, bytes] = {}
+        missing: list[str] = []
+        for row in rows:
+            kept = self.cache.get(row["entity"], row["folded"]) if row["version"] == rules.fold.version else None
+            if kept is None:
+                missing.append(row["entity"])
+            else:
+                states[row["entity"]] = kept
+        if missing:
+            for row in await self._database.fetch(LOAD_STATES, self._watch.name, missing):
+                if row["state"] is not None and row["version"] == rules.fold.version:
+                    states[row["entity"]] = row["state"]
+        return states
+
+    async def _arrivals(self, fresh: Sequence[Any], tick: Tick) -> dict[str, dict[int, list[Event]]]:
+        if not fresh:
+            return {}
+        since = [row["fresh_at"] for row in fresh]
+        rows = await self._database.fetch(
+            FRESH_EVENTS,
+            self._watch.name,
+            [row["entity"] for row in fresh],
+            since,
+            [row["folded"] for row in fresh],
+            min(since),
+            tick.number,
+        )
+        arrivals: dict[str, dict[int, list[Event]]] = {}
+        for row in rows:
+            arrivals.setdefault(row["entity"], {}).setdefault(row["tick"], []).append(read_event(row))
+        return arrivals
+
+    def _standing(
+        self, row: Any, states: dict[str, bytes], alerts: dict[str, AlertRecord], wishes: Sequence[Any]
+    ) -> Standing:
+        raw, state = states.get(row["entity"]), None
+        if raw is not None:
+            try:
+                state = self._watch.fold.read(raw)
+            except PayloadError:
+                # Written by code with another idea of it: made anew from the log.
+                del states[row["entity"]]
+                raw = None
+        due = [row["due_at"], *(alert.realert_at for alert in alerts.values())]
+        return Standing(
+            entity=row["entity"],
+            state=state,
+            raw=raw,
+            folded=row["folded"],
+            at=row["at"],
+            id=row["id"] or "",
+            last_at=row["last_at"],
+            count=row["count"],
+            due=min((each for each in due if each is not None), default=None),
+            turns=steps_of(wishes, {} if row["labels"] is None else decode(row["labels"])),
+            marks=Marks() if row["marks"] is None else decode(row["marks"], Marks),
+            alerts=alerts,
+        )
+
+    async def _rebuild(
+        self, rules: Rules, rows: Sequence[Any], standings: Sequence[Standing], states: dict[str, bytes]
+    ) -> dict[str, list[Problem]]:
+        """Make the states that are missing anew from the log."""
+        lost = [s for row, s in zip(rows, standings, strict=True) if s.entity not in states and row["count"]]
+        if not lost:
+            return {}
+        events = await self._past(
+            [s.entity for s in lost], [EARLIEST] * len(lost), [s.folded for s in lost], most=rules.fold.window
+        )
+        history: dict[str, list[Event]] = {}
+        for event in events:
+            history.setdefault(event.entity, []).append(event)
+        return {standing.entity: rebuild(rules, standing, history.get(standing.entity, [])) for standing in lost}
+
+    async def _past(
+        self, entities: list[str], since: list[float], ticks: list[int], *, most: int | None = None
+    ) -> list[Event]:
+        rows = await self._database.fetch(
+            PAST_EVENTS, self._watch.name, entities, since, ticks, most or self._watch.fold.window
+        )
+        return sorted((read_event(row) for row in rows), key=lambda event: event.place)
+
+    async def _checkpoints(self, entity: str) -> list[Checkpoint]:
+        rows = await self._database.fetch(LOAD_CHECKPOINTS, self._watch.name, entity, self._watch.fold.version)
+        return [Checkpoint(row["at"], row["id"], row["count"], row["state"]) for row in rows]
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    async def _commit(self, owner: int, moved: Sequence[Moved], tick: Tick) -> None:
+        name, version = self._watch.name, self._watch.fold.version
+        moves = [_entity_move(each) for each in moved]
+        opened = sorted((alert for each in moved for alert in each.outcome.opened), key=lambda alert: alert.tick)
+        resolved = [alert for each in moved for alert in each.outcome.resolved]
+        problems = [(p.place, p.entity, storable(p.error)) for each in moved for p in each.outcome.problems]
+        late = sum(each.outcome.late for each in moved)
+        async with self._database.transaction() as connection:
+            if late:  # First of all: whoever locks the monitor and entities of it does so in this order.
+                await connection.execute(self._database.sql(COUNT_LATE), name, late)
+            await commit_entities(self._database, connection, name, version, owner, moves)
+            self._reached("commit")
+            await resolve_alerts(
+                self._database, connection, [(a.id, a.resolved_at or tick.at, a.resolution or "") for a in resolved]
+            )
+            silences = await hold_silences(self._database, connection, name, tick.at) if opened else []
+            made = await open_alerts(self._database, connection, [_as_row(alert, silences) for alert in opened])
+            await self._tell(connection, made, opened, resolved, silences)
+            await note_problems(self._database, connection, name, problems)
+        for each in moved:
+            if each.standing.raw is not None and each.problem is None:
+                self.cache.put(each.standing.entity, each.standing.folded, each.standing.raw)
+
+    async def _tell(
+        self,
+        connection: Executor,
+        made: Sequence[Any],
+        opened: Sequence[AlertRecord],
+        resolved: Sequence[AlertRecord],
+        silences: Sequence[Silence],
+    ) -> None:
+        """Write down who is to be told what, and the jobs that do it."""
+        if not self._channels or self._task is None or not (made or resolved):
+            return
+        by_key = {(a.entity, a.trigger, a.key, a.tick): a for a in opened}
+        news = [(row["id"], by_key[(row["entity"], row["trigger"], row["key"], row["tick"])]) for row in made]
+        notices: list[tuple[int, str, str, str]] = []
+        jobs: dict[tuple[str, str], float | None] = {}
+        for id, alert in [*news, *((alert.id, alert) for alert in resolved)]:
+            over = alert.resolved_at is not None and alert.kind != "momentary"
+            what = "resolved" if over else "opened" if alert.again_after is None else "again"
+            moment = alert.resolved_at if over and alert.resolved_at is not None else alert.opened_at
+            silence = None if over else find_silence(silences, alert.facts, alert.opened_at)
+            for channel_name, channel in self._channels.items():
+                if not channel.wants(alert.trigger, alert.severity) or (over and not channel.resolved):
+                    continue
+                batch, at = channel.batch(alert.facts, moment, alert.tick)
+                if silence is not None:
+                    batch, at = f"{SILENCED}{silence.id}", silence.ends_at
+                notices.append((id, channel_name, what, batch))
+                jobs[(channel_name, batch)] = at
+        await write_notices(self._database, connection, self._watch.name, notices)
+        new = [notify_job(self._task, self._watch.name, name, batch, at) for (name, batch), at in jobs.items()]
+        if new:
+            await insert_jobs(self._database, connection, new, notify=True)
+
+
+def _wished_since(tick: Tick, standing: Standing, rules: Rules) -> bool:
+    """Whether something was set after a tick was complete that an entity has to be looked at for."""
+    later = 2**62
+    labelled = standing.turns is not None and standing.turns.between(tick.number, later)
+    return bool(labelled or switched_on(rules.off, tick.number, later))
+
+
+def _entity_move(each: Moved) -> EntityMove:
+    row, standing = each.row, each.standing
+    fresh = [point for point in standing.checkpoints if point not in each.known]
+    return EntityMove(
+        entity=standing.entity,
+        shard=row["shard"],
+        was=row["folded"],
+        was_due=row["due_at"],
+        folded=standing.folded,
+        at=standing.at,
+        id=standing.id or None,
+        last_at=standing.last_at,
+        count=standing.count,
+        due_at=standing.due,
+        state=None if each.problem is not None else standing.raw,
+        marks=encode(standing.marks),
+        problem=each.problem,
+        drop_from=each.late_from,
+        checkpoints=tuple((slot, c.at, c.id, c.count, c.state) for slot, c in _slots(fresh)),
+    )
+
+
+def _slots(fresh: Sequence[Checkpoint]) -> list[tuple[int, Checkpoint]]:
+    """Where each new checkpoint is kept: by turns, so that the one before stays."""
+    return list({(c.count // CHECKPOINT_EVERY) % CHECKPOINTS: c for c in fresh}.items())
+
+
+def _as_row(alert: AlertRecord, silences: Sequence[Silence]) -> dict[str, Any]:
+    silence = find_silence(silences, alert.facts, alert.opened_at)
+    return {
+        **{name: getattr(alert, name) for name in alert.__struct_fields__ if name not in ("id", "explain", "acked_at")},
+        "silence": None if silence is None else silence.id,
+        "explain": None if alert.explain is None else msgspec.Raw(alert.explain),
+    }

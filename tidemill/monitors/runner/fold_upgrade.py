@@ -1,0 +1,46 @@
+"""A new version of a fold: its states are built from the log in the background, and take over when all are there.
+
+Until then the version before goes on, in whichever processes still have its code. Nobody is told again of what
+happened before.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from tidemill.monitors.definition.event import Event
+from tidemill.monitors.definition.monitor import Monitor
+from tidemill.monitors.reducer.entity_state import Standing
+from tidemill.monitors.reducer.reducer import Rules, rebuild
+from tidemill.monitors.runner.evaluate import EARLIEST, read_event
+from tidemill.store.database import Database
+from tidemill.store.monitors.fold_upgrade import Rebuilt, keep_rebuilt, not_rebuilt, take_over
+from tidemill.store.monitors.monitors import PAST_EVENTS
+
+log = structlog.get_logger("tidemill.monitors")
+
+BUILD_AT_ONCE = 100
+
+
+async def build_some(database: Database, watch: Monitor) -> bool:
+    """Build the states of some more entities for this version; True once it has taken over."""
+    version = watch.fold.version
+    rows = await not_rebuilt(database, watch.name, version, BUILD_AT_ONCE)
+    if not rows:
+        if await take_over(database, watch.name, version):
+            log.info("a new version of the fold has taken over", monitor=watch.name, version=version)
+            return True
+        return False
+    entities, folded = [row["entity"] for row in rows], [row["folded"] for row in rows]
+    found = await database.fetch(PAST_EVENTS, watch.name, entities, [EARLIEST] * len(rows), folded, watch.fold.window)
+    history: dict[str, list[Event]] = {}
+    for row in found:
+        history.setdefault(row["entity"], []).append(read_event(row))
+    rules = Rules(watch.name, watch.fold, watch.triggers)
+    built = []
+    for entity, tick in zip(entities, folded, strict=True):
+        standing = Standing(entity, folded=tick)
+        rebuild(rules, standing, sorted(history.get(entity, []), key=lambda event: event.place))
+        built.append(Rebuilt(entity, tick, standing.at, standing.id or None, standing.count, standing.raw))
+    await keep_rebuilt(database, watch.name, version, built)
+    return False

@@ -1,0 +1,238 @@
+"""Stages two and three of a tick: read the past of those who are new, then everything new since the cursor.
+
+A page is stored in one statement together with what it moves: the cursor, or how far a backfill has come. Whoever dies
+in between asks again from where the last page left it, and what was stored already is dropped by its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+import structlog
+
+from tidemill.core.codec import decode, storable
+from tidemill.core.errors import ConfigError
+from tidemill.monitors.definition.monitor import Monitor
+from tidemill.monitors.reducer.cursor import Cursor, adapted, ask_from, moved
+from tidemill.monitors.reducer.fold import describe
+from tidemill.monitors.runner.evaluate import shard_of
+from tidemill.monitors.sources.base import Backfilling, Incoming, Page, Parted, Source, SourceError
+from tidemill.store.database import Database, Executor
+from tidemill.store.monitors.monitors import CursorMove, NewEvents, Stored, add_entities, ingest, note_problems
+from tidemill.store.monitors.roster import move_backfill, next_backfills
+from tidemill.store.monitors.source_positions import move_parts, read_parts, share_of_part
+
+log = structlog.get_logger("tidemill.monitors")
+
+T = TypeVar("T")
+
+PAGES_A_TICK = 40
+BACKFILLS_AT_ONCE = 8
+BACKFILL_TRIES = 5
+PROBE_EVERY = 60.0
+CHEAP_PAGES = 2
+KEPT_BUFFERS = 31 << 20
+
+
+class Backfill(msgspec.Struct, omit_defaults=True):
+    """How far the past of an entity has been read."""
+
+    since: float
+    token: str | None = None
+    pages: int = 0
+    events: int = 0
+    failures: int = 0
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """What a poll brought: how many events were new, and up to when the source has been read, unless that is now."""
+
+    count: int
+    heard: float | None = None
+    parts: int = 0
+    """Of how many parts the source is, each of which is read up to a moment of its own."""
+
+
+class Drain:
+    """Reads a monitor's source into the log."""
+
+    def __init__(self, database: Database, watch: Monitor, reached: Callable[[str], None]) -> None:
+        self._database = database
+        self._watch = watch
+        self._reached = reached
+        self._known: set[str] = set()
+        self._probe_at = 0.0
+        self._next_backfill = 0.0
+
+    async def drain(self, source: Source, cursor: Cursor, lateness: float, now: float) -> Drained:
+        """Store everything new. Raises `SourceError` if the source does not give it."""
+        least, most = source.overlap, source.overlap_most
+        since = ask_from(cursor, lateness, least=least, most=most)
+        probing = cursor.at is not None and now >= self._probe_at and most > least
+        if cursor.at is None:
+            since = now - self._watch.backfill
+        elif probing:
+            # Now and then further back, to notice what comes later than was ever seen, or by a clock set back.
+            since = cursor.at - most
+        began, seen, count, pages, heard = cursor, [], 0, 0, None
+        async for page in _given(source.pages(since, cursor.token, now)):
+            pages += 1
+            if page.settled:
+                cursor = moved(cursor, [*seen, *page.events], now, page.token)
+            elif page.events:
+                seen.append(max(page.events, key=lambda event: event.at))
+            move = CursorMove(cursor.at, cursor.id, cursor.token) if page.settled else CursorMove()
+            stored = await self._store(page, move, began, lateness)
+            count += stored.count
+            self._reached("drain")
+            if page.settled and pages >= PAGES_A_TICK:
+                heard = cursor.at  # There may be more: what nobody has read yet is not silence.
+                break
+        if probing:
+            self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
+        return Drained(count, heard)
+
+    async def drain_parts(self, source: Parted, owner: int, shares: Sequence[int], now: float) -> Drained:
+        """Store everything new in the parts that belong to these shares, each page with how far that is."""
+        parts, name = await _asked(source.parts()), self._watch.name
+        own = [part for part in range(parts) if share_of_part(part) in set(shares)]
+        positions: dict[int, int | None] = {**dict.fromkeys(own), **await read_parts(self._database, name, own)}
+        count = pages = 0
+        async for page in _given(source.read(positions, now)):
+            new = await self._columns(page)
+            move = CursorMove(at=min(now, max(new.times))) if new.times else CursorMove()
+            async with self._database.transaction() as connection:
+                count += (await ingest(self._database, connection, name, new, move)).count
+                await move_parts(self._database, connection, name, owner, page.positions, page.heard)
+                await self._tell_unreadable(connection, page)
+            self._reached("drain")
+            pages += 1
+            if pages >= PAGES_A_TICK:
+                break
+        return Drained(count, parts=parts)
+
+    async def _store(self, page: Page, move: CursorMove, began: Cursor, lateness: float) -> Stored:
+        new = await self._columns(page)
+        async with self._database.acquire() as connection:
+            stored = await ingest(self._database, connection, self._watch.name, new, move)
+            if stored.oldest is not None and began.at is not None and self._watch.source.overlap_most:
+                seen = max(0.0, began.at - stored.oldest)
+                if adapted(lateness, seen) > lateness:
+                    late = CursorMove(lateness=adapted(lateness, seen))
+                    await ingest(self._database, connection, self._watch.name, NewEvents([], [], [], []), late)
+            await self._tell_unreadable(connection, page)
+        return stored
+
+    async def _tell_unreadable(self, connection: Executor, page: Page) -> None:
+        told = [("source", "", storable(f"an event was left out: {why}")) for why in page.unreadable]
+        await note_problems(self._database, connection, self._watch.name, told)
+
+    async def _columns(self, page: Page) -> NewEvents:
+        """The page as columns, once per id, without what is about nobody; newcomers are followed first."""
+        watch = self._watch
+        about: dict[str, tuple[Incoming, str]] = {}
+        nobodys = 0
+        for event in page.events:
+            entity = self._entity(event)
+            if entity is None:
+                nobodys += 1
+            else:
+                about[event.id] = (event, entity)
+        if watch.roster == "open":
+            strangers = sorted({entity for _, entity in about.values()} - self._known)
+            if strangers:
+                await add_entities(self._database, watch.name, strangers, [shard_of(each) for each in strangers])
+                self._known.update(strangers)
+        kept = list(about.values())
+        return NewEvents(
+            [storable(event.id) for event, _ in kept],
+            [event.at for event, _ in kept],
+            [entity for _, entity in kept],
+            [event.raw for event, _ in kept],
+            nobodys,
+        )
+
+    def _entity(self, event: Incoming) -> str | None:
+        try:
+            found = self._watch.entity_of(event.data)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            return None
+        return None if found is None else storable(found)
+
+    # -- backfills --------------------------------------------------------------------------------
+
+    async def fill(self, now: float) -> int:
+        """Read some of the past of those who are new, no faster than allowed; returns how many events were new."""
+        if now < self._next_backfill:
+            return 0
+        rows = await next_backfills(self._database, self._watch.name, BACKFILLS_AT_ONCE)
+        count, pages = 0, 0
+        for row in rows:
+            plan = decode(row["backfill"], Backfill)
+            source = self._watch.source
+            if not isinstance(source, Backfilling):
+                async with self._database.acquire() as connection:
+                    await move_backfill(self._database, connection, self._watch.name, row["entity"], None)
+                continue
+            pages += 1
+            try:
+                count += await self._fill_one(source, row["entity"], plan)
+            except (SourceError, ConfigError) as error:
+                await self._not_filled(row["entity"], plan, str(error))
+            self._reached("backfill")
+        self._next_backfill = now + pages / self._watch.backfill_rate
+        return count
+
+    async def _not_filled(self, entity: str, plan: Backfill, error: str) -> None:
+        """Try again, but not for ever: the past of one must not hold up the present of all."""
+        plan.failures += 1
+        tried = plan if plan.failures < BACKFILL_TRIES else None
+        async with self._database.transaction() as connection:
+            await move_backfill(self._database, connection, self._watch.name, entity, tried)
+            told = [("backfill", entity, storable(error))]
+            await note_problems(self._database, connection, self._watch.name, told)
+
+    async def _fill_one(self, source: Backfilling, entity: str, plan: Backfill) -> int:
+        """One page of one entity's past, stored together with how far that is."""
+        pages = _given(source.history(entity, plan.since, plan.token))
+        page = await anext(pages, None)
+        follows = page is not None and await anext(pages, None) is not None
+        name = self._watch.name
+        async with self._database.transaction() as connection:
+            count = 0
+            if page is not None:
+                new = await self._columns(page)
+                count = (await ingest(self._database, connection, name, new, CursorMove())).count
+            plan = Backfill(plan.since, page.token if page else None, plan.pages + 1, plan.events + count)
+            await move_backfill(self._database, connection, name, entity, plan if follows else None)
+        log.info("backfill", monitor=name, entity=entity, pages=plan.pages, events=plan.events, done=not follows)
+        return count
+
+
+def keep_buffers() -> None:
+    """Have the C library keep the buffers that pages are sent from: else each page's are mapped anew, byte by byte.
+
+    glibc learns from a large block that is freed to keep blocks of up to that size; elsewhere this changes nothing.
+    """
+    bytearray(KEPT_BUFFERS)
+
+
+async def _given(pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
+    """What a source gives; whatever it raises is its failure, and not the monitor's."""
+    while True:
+        try:
+            page = await _asked(anext(pages))
+        except StopAsyncIteration:
+            return
+        yield page
+
+
+async def _asked(answer: Awaitable[T]) -> T:
+    try:
+        return await answer
+    except (StopAsyncIteration, SourceError):
+        raise
+    except Exception as error:
+        raise SourceError(describe(error)) from error

@@ -1,0 +1,217 @@
+"""Sending messages: the task that a monitor's notices are sent by, and the ways to send them.
+
+Which notices a message carries is written down before it is sent. If its sender dies in between, the same message is
+sent again under the same name: the `Idempotency-Key` of a webhook, the `Message-ID` of a mail, `TIDEMILL_MESSAGE_ID` of
+a command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import http.client
+import os
+import smtplib
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from email.message import EmailMessage
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from tidemill.core.duration import parse_duration
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.job import NewJob, Origin
+from tidemill.core.public_url import site_of
+from tidemill.core.retry import retry
+from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.monitors.definition.channels import Channel, Command, Email, Message, Slack, Told, Webhook, named
+from tidemill.monitors.definition.monitor import Monitor
+from tidemill.monitors.reducer.silences import find_silence
+from tidemill.store.database import Database
+from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.monitors.alerts import Silence, hold_silences
+from tidemill.store.monitors.notices import NOTIFY_TASK, SILENCED, bind_notices, loose_notices, mark_notices, put_off
+
+TASK = NOTIFY_TASK
+QUEUE = "notifications"
+KEY = "notify/{monitor}/{channel}/{batch}"  # two senders of one batch would send its messages twice
+
+
+class NotSentError(TidemillError):
+    """A message that its receiver did not take; the job tries again."""
+
+
+def notify_task(reach: Callable[[], Awaitable[Database]], monitors: Mapping[str, Monitor]) -> Task[Any, Any]:
+    """The task that sends the notices of this application's monitors."""
+
+    async def send_notices(monitor: str, channel: str, batch: str) -> int:
+        """Send what waits in a batch; returns how many alerts were told of."""
+        watch = monitors.get(monitor)
+        chosen = None if watch is None else named(watch.notify).get(channel)
+        if chosen is None:
+            raise ConfigError(f"monitor {monitor} has no channel {channel!r} in this application")
+        database = await reach()
+        if batch.startswith(SILENCED):
+            await keep_silent(database, task, monitor, channel, batch)
+        return await send_batch(database, monitor, chosen, channel, batch)
+
+    policy = retry(max_attempts=20, backoff="2s", cap="10m")
+    task = Task(send_notices, TASK, TaskOptions(queue=QUEUE, retry=policy, concurrency_key=KEY))
+    return task
+
+
+def notify_job(task: Task[Any, Any], monitor: str, channel: str, batch: str, at: float | None) -> NewJob:
+    """The job that sends a batch, at once or at a moment."""
+    args = task.signature.bind((), {"monitor": monitor, "channel": channel, "batch": batch})
+    return task.new_job(args, origin=Origin(by=f"monitor {monitor}"), at=at)
+
+
+async def keep_silent(database: Database, task: Task[Any, Any], monitor: str, channel: str, batch: str) -> None:
+    """Of what waited for the end of a silence, put off what another one fits that goes on."""
+    now = time.time()
+    async with database.transaction() as connection:
+        silences = await hold_silences(database, connection, monitor, now)
+        others = [silence for silence in silences if f"{SILENCED}{silence.id}" != batch]
+        found: dict[int, tuple[Silence, list[int]]] = {}
+        for row in await loose_notices(database, connection, monitor, channel, batch) if others else ():
+            if (silence := find_silence(others, dict(row), now)) is not None:
+                found.setdefault(silence.id, (silence, []))[1].append(row["id"])
+        for silence, ids in found.values():
+            later = f"{SILENCED}{silence.id}"
+            await put_off(database, connection, ids, later)
+            await insert_jobs(
+                database, connection, [notify_job(task, monitor, channel, later, silence.ends_at)], notify=True
+            )
+
+
+async def send_batch(database: Database, monitor: str, channel: Channel, name: str, batch: str) -> int:
+    """Send what a batch has still to tell, message by message, and mark it."""
+    message = hashlib.blake2b(f"{monitor}/{name}/{batch}/{time.time_ns()}".encode(), digest_size=12).hexdigest()
+    sent = 0
+    for id, rows in groupby(
+        await bind_notices(database, monitor, name, batch, message), key=lambda row: row["message"]
+    ):
+        waiting = list(rows)
+        wanted = [row for row in waiting if _still_wanted(row, batch)]
+        if wanted:
+            await deliver(channel, Message(id, monitor, name, tuple(_told(row) for row in wanted)))
+            sent += len(wanted)
+        await mark_notices(database, [row["id"] for row in wanted], "sent")
+        await mark_notices(database, [row["id"] for row in waiting if row not in wanted], "not needed any more")
+    return sent
+
+
+def _still_wanted(row: Any, batch: str) -> bool:
+    """What was silenced is told afterwards only if somebody should still act."""
+    if not batch.startswith(SILENCED):
+        return True
+    return row["resolved_at"] is None and row["acked_at"] is None
+
+
+def _told(row: Any) -> Told:
+    return Told(
+        alert=row["alert"],
+        what=row["what"],
+        monitor=row["monitor"],
+        trigger=row["trigger"],
+        entity=row["entity"],
+        kind=row["kind"],
+        severity=row["severity"],
+        started_at=row["started_at"].timestamp(),
+        opened_at=row["opened_at"].timestamp(),
+        resolved_at=None if row["resolved_at"] is None else row["resolved_at"].timestamp(),
+        owner=row["owner"],
+        key=row["key"],
+        note=row["note"],
+    )
+
+
+async def deliver(channel: Channel, message: Message) -> None:
+    """Send a message; raises `NotSentError` unless its receiver took it."""
+    if isinstance(channel, Webhook):
+        body = msgspec.json.encode(message.as_json())
+        await asyncio.to_thread(_post, channel.url, body, signature(channel.secret, body), message.id, channel.timeout)
+    elif isinstance(channel, Slack):
+        body = msgspec.json.encode({"text": message.text})
+        await asyncio.to_thread(_post, channel.url, body, {}, message.id, channel.timeout)
+    elif isinstance(channel, Email):
+        await asyncio.to_thread(_mail, channel, message)
+    elif isinstance(channel, Command):
+        await _run(channel, message)
+    else:
+        raise ConfigError(f"{channel!r} is not a channel that can be sent to")
+
+
+def signature(secret: str | None, body: bytes, *, now: float | None = None) -> dict[str, str]:
+    """The header that proves who sent a webhook."""
+    if secret is None:
+        return {}
+    moment = int(time.time() if now is None else now)
+    digest = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
+    return {"Tidemill-Signature": f"t={moment},v1={digest}"}
+
+
+def _post(url: str, body: bytes, headers: Mapping[str, str], id: str, timeout: Any) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"{site_of(url)} is not an HTTP address")
+    sent = {"Content-Type": "application/json", "User-Agent": "tidemill", "Idempotency-Key": id, **headers}
+    request = urllib.request.Request(url, body, sent, method="POST")  # noqa: S310 - http and https only, see above
+    try:
+        with urllib.request.urlopen(request, timeout=parse_duration(timeout, what="timeout")) as answer:  # noqa: S310
+            answer.read()
+    except urllib.error.HTTPError as error:
+        answer = error.read()[:200].decode(errors="replace")
+        raise NotSentError(f"{site_of(url)} answered {error.code}: {answer}") from None
+    except OSError as error:
+        raise NotSentError(f"{site_of(url)} does not answer: {error}") from None
+    except (http.client.HTTPException, ValueError) as error:  # Its words may hold the whole address.
+        raise NotSentError(f"{site_of(url)} cannot be asked: {type(error).__name__}") from None
+
+
+def _mail(channel: Email, message: Message) -> None:
+    receivers: Sequence[str] = (channel.to,) if isinstance(channel.to, str) else tuple(channel.to)
+    mail = EmailMessage()
+    mail["From"], mail["To"], mail["Subject"] = channel.sender, ", ".join(receivers), message.title
+    mail["Message-ID"] = f"<{message.id}@tidemill>"
+    mail.set_content(message.text + "\n")
+    try:
+        with smtplib.SMTP(
+            channel.server, channel.port, timeout=parse_duration(channel.timeout, what="timeout")
+        ) as smtp:
+            if channel.tls:
+                smtp.starttls(context=ssl.create_default_context())
+            if channel.username is not None:
+                smtp.login(channel.username, channel.password or "")
+            smtp.send_message(mail)
+    except (OSError, smtplib.SMTPException) as error:
+        raise NotSentError(f"{channel.server} did not take the mail: {error}") from error
+
+
+async def _run(channel: Command, message: Message) -> None:
+    argv = [part.replace("{title}", message.title).replace("{id}", message.id) for part in channel.argv]
+    limit = parse_duration(channel.timeout, what="timeout")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "TIDEMILL_MESSAGE_ID": message.id},
+        )
+    except OSError as error:
+        raise NotSentError(f"{argv[0]} cannot be started: {error}") from error
+    try:
+        async with asyncio.timeout(limit):
+            _, errors = await process.communicate(msgspec.json.encode(message.as_json()))
+    except TimeoutError as error:
+        process.kill()
+        await process.wait()
+        raise NotSentError(f"{argv[0]} did not end within {limit:g} s") from error
+    if process.returncode:
+        raise NotSentError(f"{argv[0]} ended with {process.returncode}: {errors[-200:].decode(errors='replace')}")

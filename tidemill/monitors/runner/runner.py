@@ -1,0 +1,373 @@
+"""The shell of a monitor: a process that polls, stores, folds and tells, tick after tick, until it is stopped.
+
+Several processes may follow the same monitor. Each is a worker with a lease; the entities are shared out among those
+that live, and the one with the first share asks the source for all. A source in parts is asked by everybody, each for
+the parts of their shares. Whoever dies is replaced when its lease lapses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import socket
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import structlog
+
+from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.core.duration import format_duration
+from tidemill.core.errors import LeaseLostError
+from tidemill.engine.jobs.task import Task
+from tidemill.engine.runs.run_store import PostgresRuns
+from tidemill.monitors.definition.event import Tick
+from tidemill.monitors.definition.monitor import Monitor
+from tidemill.monitors.reducer import poll_pace, tick
+from tidemill.monitors.reducer.cursor import Cursor, overlap
+from tidemill.monitors.runner import fold_upgrade
+from tidemill.monitors.runner.evaluate import Recompute
+from tidemill.monitors.runner.ingest import Drain, Drained, keep_buffers
+from tidemill.monitors.sources.base import Parted, SourceError
+from tidemill.monitors.sources.stream import StreamSource
+from tidemill.store.database import CLASHES, Database, is_away, is_full
+from tidemill.store.jobs.workers import END_WORKER, WorkerCard
+from tidemill.store.monitors.events import drop_old, make_partitions
+from tidemill.store.monitors.monitors import (
+    MONITORS_CHANNEL,
+    SHARDS,
+    declare_monitor,
+    list_members,
+    member_queue,
+    next_due,
+    note_problems,
+    read_monitor,
+    seal_tick,
+    share_out,
+    write_status,
+)
+from tidemill.store.notify import Listener
+from tidemill.version import VERSION
+
+log = structlog.get_logger("tidemill.monitors")
+
+T = TypeVar("T")
+
+STATUS_EVERY = 1.0
+HOUSEKEEPING = 3600.0
+SAFETY_POLL = 2.0
+
+
+class Watcher:
+    """Follows one monitor in one process."""
+
+    def __init__(
+        self,
+        database: Database,
+        watch: Monitor,
+        task: Task[Any, Any] | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        heartbeat: float = 3.0,
+        reached: Callable[[str], None] = lambda stage: None,
+    ) -> None:
+        self.watch = watch
+        self.news = asyncio.Event()
+        self.timings: dict[str, float] = {}
+        self.ticks = 0
+        self._database = database
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._reached = reached
+        self._drain = Drain(database, watch, reached)
+        self._recompute = Recompute(database, watch, task, reached)
+        self._limits = poll_pace.Limits(watch.idle, watch.idle_max, watch.failure_max)
+        self._pace = poll_pace.start(self._limits)
+        self._owner = 0
+        self._shares: list[int] = []
+        self._share_at = 0.0
+        self._status_at = 0.0
+        self._told_failures = 0
+        self._housekeeping_at = 0.0
+        self._resets: int | None = None
+        self._was_current = False
+        self._stopping = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process asks the source, for all."""
+        return 0 in self._shares
+
+    @property
+    def parted(self) -> bool:
+        """Whether everybody asks the source, each for some parts."""
+        return isinstance(self.watch.source, Parted)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self.news.set()
+
+    async def prepare(self, owner: int) -> None:
+        """Make the monitor known, and take part in it."""
+        self._owner = owner
+        if isinstance(self.watch.source, StreamSource):
+            self.watch.source.attach(self._database, self.watch.name)
+        await declare_monitor(self._database, self.watch.name, self.watch.fold.version, keep=self.watch.keep)
+
+    async def run(self) -> None:
+        """Tick after tick until stopped, whatever the source, the database or the user's code does."""
+        while not self._stopping:
+            began = time.monotonic()
+            try:
+                pause = await self.one_tick()
+            except LeaseLostError as error:
+                log.warning("entities have gone to another process", monitor=self.watch.name, why=str(error))
+                self._recompute.cache.clear()
+                self._share_at, pause = 0.0, 0.1
+            except CLASHES as error:
+                log.info("met another process", monitor=self.watch.name, why=str(error))
+                pause = 0.1
+            except Exception as error:
+                if not (is_away(error) or is_full(error)):
+                    raise
+                log.warning("the database is away", error=str(error))
+                pause = 1.0
+            self._reached("sleep")
+            # From the beginning of one tick to the next: work does not make polls rarer.
+            await self._sleep(max(0.0, pause - (time.monotonic() - began)))
+        await share_out(self._database, self.watch.name, self._owner, [])
+        await self.watch.source.close()
+
+    async def one_tick(self) -> float:
+        """All stages once, in order; returns how long to sleep."""
+        self.news.clear()
+        began = time.monotonic()
+        now = self._clock.now()
+        row = await self._check_reset(began)
+        current = row["version"] == self.watch.fold.version
+        facts = tick.Facts(row["paused"], self.leads, self.parted, len(self._shares), current)
+        planned = tick.stages(facts)
+        self.timings = {"reset": time.monotonic() - began}
+        sealed = Tick(row["tick"], row["tick_at"])
+        active, pause = False, self._idle_pause(row, current)
+        if "drain" in planned:
+            active, done = await self._poll(row, now, fill="roster" in planned)
+            sealed = done or sealed
+            pause = self._pace.pause
+        if "recompute" in planned:
+            work = partial(self._recompute.run, self._owner, self._shares, row["off"], sealed)
+            changed = await self._timed("recompute", work)
+            self.timings["triggers"] = self._recompute.writing
+            self.timings["recompute"] -= self._recompute.writing
+            active = active or bool(changed)
+        if not row["paused"] and not current:
+            pause = await self._build()
+        elif "drain" in planned and self._pace.healthy and pause > self.watch.idle:
+            due = await next_due(self._database, self.watch.name)
+            pause = pause if due is None else min(pause, max(self.watch.idle, due - now))
+        self.ticks += 1
+        await self._tell_status(row, facts, force=active or self._pace.failures != self._told_failures)
+        return pause
+
+    # -- the stages -------------------------------------------------------------------------------
+
+    async def _check_reset(self, began: float) -> Any:
+        self._reached("reset")
+        row = await read_monitor(self._database, self.watch.name)
+        if row["resets"] != self._resets:
+            self._resets = row["resets"]
+            self._recompute.cache.clear()
+        current = row["version"] == self.watch.fold.version
+        if began >= self._share_at:
+            members = await list_members(self._database, self.watch.name, self.watch.fold.version)
+            wanted = tick.wanted_shares(members, self._owner, SHARDS) if current else []
+            owned = await share_out(self._database, self.watch.name, self._owner, wanted)
+            if owned != self._shares:
+                log.info("follows", monitor=self.watch.name, shares=len(owned), members=len(members), leads=0 in owned)
+            self._shares = owned
+            # Soon again, while a share that is ours is still in somebody else's hands.
+            self._share_at = began + (self._heartbeat if len(owned) == len(wanted) else min(0.5, self._heartbeat))
+        self._was_current = self._was_current or current
+        return row
+
+    async def _poll(self, row: Any, now: float, *, fill: bool) -> tuple[bool, Tick | None]:
+        """Backfills, then everything new; completes the tick only if the source has answered."""
+        if now >= self._housekeeping_at:
+            # Before anything arrives: a week whose events lie elsewhere already cannot be made any more.
+            await make_partitions(self._database, now)
+            await drop_old(self._database, now)
+            self._housekeeping_at = now + HOUSEKEEPING
+        try:
+            filled = await self._timed("roster", partial(self._drain.fill, now)) if fill else 0
+            drained = await self._timed("drain", partial(self._ask, row, now))
+        except SourceError as error:
+            await self._failed(str(error))
+            return False, None
+        if self._pace.failures:
+            log.info("the source answers again", monitor=self.watch.name, after=self._pace.failures)
+        done = await seal_tick(self._database, self.watch.name, now, heard=drained.heard, parts=drained.parts)
+        self._reached("sealed")
+        active = bool(filled or drained.count)
+        self._pace = poll_pace.after_success(self._pace, self._limits, active=active)
+        return active, None if done is None else Tick(*done)
+
+    async def _ask(self, row: Any, now: float) -> Drained:
+        source = self.watch.source
+        if isinstance(source, Parted):
+            return await self._drain.drain_parts(source, self._owner, self._shares, now)
+        cursor = Cursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
+        return await self._drain.drain(source, cursor, row["lateness"], now)
+
+    async def _failed(self, error: str) -> None:
+        was = self._pace.healthy
+        self._pace = poll_pace.after_failure(self._pace, self._limits, error, seed=self.watch.name)
+        tell = log.error if was and not self._pace.healthy else log.warning
+        tell(
+            "the source failed" if self._pace.healthy else "UNHEALTHY: the source keeps failing",
+            monitor=self.watch.name,
+            failures=self._pace.failures,
+            next_try=format_duration(self._pace.pause),
+            error=error,
+        )
+        async with self._database.acquire() as connection:
+            await note_problems(self._database, connection, self.watch.name, [("source", "", error)])
+
+    async def _build(self) -> float:
+        if self._was_current:
+            return tick.SUPERSEDED_RECHECK  # A newer version has taken over; this one only waits to be ended.
+        if await fold_upgrade.build_some(self._database, self.watch):
+            self._share_at = 0.0
+        return 0.0
+
+    def _idle_pause(self, row: Any, current: bool) -> float:
+        if row["paused"]:
+            return tick.PAUSED_RECHECK
+        return SAFETY_POLL if current else tick.SUPERSEDED_RECHECK
+
+    async def _timed(self, stage: str, work: Callable[[], Awaitable[T]]) -> T:
+        self._reached(stage)
+        began = time.monotonic()
+        try:
+            return await work()
+        finally:
+            self.timings[stage] = self.timings.get(stage, 0.0) + time.monotonic() - began
+
+    async def _sleep(self, seconds: float) -> None:
+        # Those who share a source wake each other: that is no reason to ask it more often.
+        least = min(seconds, self.watch.idle) if self.parted else 0.0
+        await asyncio.sleep(least)
+        if seconds <= least:
+            return
+        try:
+            async with asyncio.timeout(seconds - least):
+                await self.news.wait()
+        except TimeoutError:
+            return
+
+    async def _tell_status(self, row: Any, facts: tick.Facts, *, force: bool) -> None:
+        if not self.leads or (time.monotonic() < self._status_at and not force):
+            return
+        self._status_at = time.monotonic() + max(STATUS_EVERY, self._pace.pause)
+        self._told_failures = self._pace.failures
+        source = self.watch.source
+        status = {
+            "health": "healthy" if self._pace.healthy else "UNHEALTHY",
+            "failures": self._pace.failures,
+            "error": self._pace.error,
+            "pause": self._pace.pause,
+            "overlap": overlap(row["lateness"], least=source.overlap, most=source.overlap_most),
+            "stages": {stage: round(seconds, 6) for stage, seconds in self.timings.items()},
+            "in_memory": len(self._recompute.cache),
+            "memory_bytes": self._recompute.cache.size,
+            "triggers": [trigger.name for trigger in self.watch.triggers],
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "paused": facts.paused,
+        }
+        await write_status(self._database, self.watch.name, status)
+
+
+class MonitorRunner:
+    """The role: follows all monitors of an application until told to stop."""
+
+    def __init__(
+        self,
+        database: Database,
+        monitors: Mapping[str, Monitor],
+        task: Task[Any, Any] | None = None,
+        *,
+        lease: float = 15.0,
+        heartbeat: float = 3.0,
+        clock: Clock = SYSTEM_CLOCK,
+        reached: Callable[[str], None] = lambda stage: None,
+    ) -> None:
+        self.worker_id = 0
+        self._database = database
+        self._lease, self._heartbeat = lease, heartbeat
+        self.watchers = {
+            name: Watcher(database, watch, task, clock=clock, heartbeat=heartbeat, reached=reached)
+            for name, watch in monitors.items()
+        }
+        self._keeping = PostgresRuns(database)
+        self._ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._fenced: str | None = None
+
+    def stop(self) -> None:
+        self._stop.set()
+        for watcher in self.watchers.values():
+            watcher.stop()
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    async def run(self) -> None:
+        """Follow until told to stop. Raises `LeaseLostError` when taken for dead."""
+        keep_buffers()
+        self.worker_id = await self._keeping.join(
+            self._card(), lease=self._lease, heartbeat=self._heartbeat, on_fenced=self._fence
+        )
+        listener = Listener(self._database)
+        listener.on(MONITORS_CHANNEL, self._hear)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for watcher in self.watchers.values():
+                    await watcher.prepare(self.worker_id)
+                hearing = group.create_task(listener.run())
+                await listener.wait_ready()
+                ticking = [group.create_task(watcher.run()) for watcher in self.watchers.values()]
+                self._ready.set()
+                log.info("monitors started", monitors=list(self.watchers), worker=self.worker_id)
+                await asyncio.gather(*ticking)
+                await self._stop.wait()
+                hearing.cancel()
+        finally:
+            self._ready.set()
+            await self._keeping.stop_renewing()
+            await self._keeping.close()
+        if self._fenced is not None:
+            raise LeaseLostError(f"the monitor process {self._fenced}; its entities have gone to others")
+        await self._database.fetch(END_WORKER, self.worker_id, "stopped", patience=5.0)
+        log.info("monitors stopped")
+
+    def _hear(self, name: str) -> None:
+        for watcher in self.watchers.values():
+            # Who alone asks the source makes the news itself, and comes back soon enough for what people want.
+            if name in (watcher.watch.name, "*") and (watcher.parted or not watcher.leads):
+                watcher.news.set()
+
+    def _fence(self, why: str) -> None:
+        self._fenced = why
+        self.stop()
+
+    def _card(self) -> WorkerCard:
+        return WorkerCard(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=tuple(member_queue(name, each.watch.fold.version) for name, each in self.watchers.items()),
+            tasks=(),
+            concurrency=len(self.watchers),
+            versions={"tidemill": VERSION, "python": platform.python_version()},
+        )

@@ -1,0 +1,192 @@
+"""What triggers would have done in a stored span, on virtual time; and the same alerts again that live running gave.
+
+`backtest` lets every event count at its own time, as if it had been seen at once: for trying a rule before it is turned
+on. `replay` goes through the ticks as they were, with the acknowledgements that people gave: for the same fold and the
+same triggers it gives exactly the alerts that are stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from itertools import count, groupby
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode
+from tidemill.monitors.definition.event import Event, Tick
+from tidemill.monitors.definition.monitor import Monitor
+from tidemill.monitors.definition.triggers import Trigger
+from tidemill.monitors.reducer.entity_state import AlertRecord, Problem, Standing
+from tidemill.monitors.reducer.reducer import Outcome, Rules, Ticks, advance, look
+from tidemill.monitors.reducer.settings_history import steps_of
+from tidemill.monitors.runner.evaluate import read_event
+from tidemill.store.database import Database
+from tidemill.store.monitors.alerts import READ_ACKS
+from tidemill.store.monitors.events import read_span, read_ticks
+from tidemill.store.monitors.monitors import read_monitor
+from tidemill.store.monitors.roster import list_roster
+from tidemill.store.monitors.settings_history import read_wishes
+
+STEP = 0.5
+MOST_LOOKS = 1_000_000
+MOST_SINCE = 256
+
+
+class Report(msgspec.Struct):
+    """What would have been opened, and what went wrong on the way."""
+
+    monitor: str
+    since: float
+    until: float
+    alerts: list[AlertRecord] = []
+    problems: list[Problem] = []
+    entities: int = 0
+    events: int = 0
+
+    def counts(self) -> dict[str, int]:
+        """How often each trigger would have opened an alert."""
+        found: dict[str, int] = {}
+        for alert in self.alerts:
+            found[alert.trigger] = found.get(alert.trigger, 0) + 1
+        return dict(sorted(found.items()))
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Two versions beside each other: what only one of them opens, and what both do."""
+
+    both: list[AlertRecord]
+    only_first: list[AlertRecord]
+    only_second: list[AlertRecord]
+
+
+async def backtest(
+    database: Database,
+    watch: Monitor,
+    since: float,
+    until: float,
+    *,
+    triggers: Sequence[Trigger] | None = None,
+    entities: list[str] | None = None,
+    step: float = STEP,
+) -> Report:
+    """Run triggers over the events of a span; those of the monitor, unless others are given."""
+    report = Report(watch.name, since, until)
+    rules = Rules(watch.name, watch.fold, watch.triggers if triggers is None else tuple(triggers))
+    async for entity, events in _by_entity(database, watch.name, since, until, entities):
+        report.entities += 1
+        report.events += len(events)
+        # Beside the loop: a server that is asked for this goes on answering others.
+        _add(report, await asyncio.to_thread(walk_through, rules, entity, events, until, step=step))
+    report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
+    return report
+
+
+async def replay(database: Database, watch: Monitor, since: float, until: float) -> Report:
+    """Go through the ticks of a span as they were."""
+    report = Report(watch.name, since, until)
+    acks = {(r["entity"], r["trigger"], r["tick"]): r["acked_at"] for r in await database.fetch(READ_ACKS, watch.name)}
+    wishes = await read_wishes(database, watch.name, -1)
+    row = await read_monitor(database, watch.name)
+    off = steps_of((wish for wish in wishes if wish["entity"] is None), list(row["off"]))
+    rules = Rules(watch.name, watch.fold, watch.triggers, acks, off)
+    labels = {each["entity"]: each["labels"] for each in await list_roster(database, watch.name, everybody=True)}
+    ticks = Ticks(Tick(*each) for each in await read_ticks(database, watch.name, since, until))
+    async for entity, events in _by_entity(database, watch.name, -1e12, until, None):
+        report.entities += 1
+        report.events += len(events)
+        arrivals: dict[int, list[Event]] = {}
+        for event in events:
+            arrivals.setdefault(event.tick, []).append(event)
+        theirs = [wish for wish in wishes if wish["entity"] == entity]
+        now = labels.get(entity)
+        standing = Standing(entity, turns=steps_of(theirs, {} if now is None else decode(now)))
+        _add(report, advance(rules, standing, arrivals, ticks, past=events))
+    report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
+    return report
+
+
+def walk_through(rules: Rules, entity: str, events: Sequence[Event], until: float, *, step: float = STEP) -> Outcome:
+    """One entity from its first event to the end of the span: each event in time, each timer when it is due. Pure."""
+    standing, outcome, numbers = Standing(entity), Outcome(), count(1)
+    groups = [list(group) for _, group in groupby(events, key=lambda event: event.at // step)]
+    for came in [*groups, []]:
+        moment = came[-1].at if came else until
+        for _ in range(MOST_LOOKS):
+            if standing.due is None or standing.due > moment or (came and standing.due >= moment):
+                break
+            look(rules, standing, (), Tick(next(numbers), standing.due), outcome)
+        if came:
+            look(rules, standing, came, Tick(next(numbers), moment), outcome)
+            if len(standing.since) > MOST_SINCE:
+                standing.write()  # So that an event which the fold cannot take costs no more than so many others.
+    return outcome
+
+
+def compare(first: Report, second: Report) -> Difference:
+    """What two reports have in common, occurrence by occurrence and beginning by beginning."""
+    ones, others = _by_identity(first.alerts), _by_identity(second.alerts)
+    return Difference(
+        both=[alert for key, alert in ones.items() if key in others],
+        only_first=[alert for key, alert in ones.items() if key not in others],
+        only_second=[alert for key, alert in others.items() if key not in ones],
+    )
+
+
+def _by_identity(alerts: Iterable[AlertRecord]) -> dict[tuple[Any, ...], AlertRecord]:
+    """Alerts by what they are about; those with one beginning, of which there may be several, are counted."""
+    found: dict[tuple[Any, ...], AlertRecord] = {}
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for alert in alerts:
+        about = (alert.entity, alert.trigger, alert.key if alert.key is not None else round(alert.started_at, 3))
+        seen[about] += 1
+        found[(*about, seen[about])] = alert
+    return found
+
+
+def _add(report: Report, outcome: Outcome) -> None:
+    seen: set[tuple[str, str]] = set()
+    for alert in outcome.opened:
+        if alert.key is not None:
+            if (alert.trigger, alert.key) in seen:
+                continue
+            seen.add((alert.trigger, alert.key))
+        report.alerts.append(alert)
+    report.problems += outcome.problems
+
+
+async def _by_entity(
+    database: Database, name: str, since: float, until: float, entities: list[str] | None
+) -> AsyncIterator[tuple[str, list[Event]]]:
+    current: str | None = None
+    gathered: list[Event] = []
+    async for row in read_span(database, name, since, until, entities):
+        if row["entity"] != current:
+            if current is not None:
+                yield current, sorted(gathered, key=lambda event: event.place)
+            current, gathered = row["entity"], []
+        gathered.append(read_event(row))
+    if current is not None:
+        yield current, sorted(gathered, key=lambda event: event.place)
+
+
+def as_identity(alerts: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """Stored alerts in the form in which a replay's are compared with them."""
+    return sorted(
+        (
+            alert["entity"],
+            alert["trigger"],
+            alert["key"] or "",
+            alert["tick"],
+            alert["started_at"].timestamp(),
+            alert["opened_at"].timestamp(),
+        )
+        for alert in alerts
+    )
+
+
+def identity(report: Report) -> list[tuple[Any, ...]]:
+    """A replay's alerts in the form in which stored ones are compared with them."""
+    return sorted((a.entity, a.trigger, a.key or "", a.tick, a.started_at, a.opened_at) for a in report.alerts)

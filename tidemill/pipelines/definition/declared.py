@@ -1,0 +1,162 @@
+"""The pipelines of one application: those that its program declares, and those of its folder of workflow files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidemill.core.errors import ConfigError
+from tidemill.engine.jobs.task import Task, TaskBook, TaskOptions
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
+from tidemill.pipelines.runner.build_job import Reach, here, stage_task, task_name
+from tidemill.pipelines.runner.runner import PipelineRunner
+from tidemill.pipelines.runner.slots import group_key
+from tidemill.store.database import Database
+from tidemill.store.jobs.insert import insert_jobs
+
+if TYPE_CHECKING:  # slow to load, and seldom asked for
+    from tidemill.pipelines.workflows import TriggerWorkflow
+    from tidemill.pipelines.workflows.folder import WorkflowFolder
+    from tidemill.pipelines.workflows.runner import WorkflowRunner
+
+QUEUE = "pipelines"
+
+
+class Pipelines:
+    """What an application knows of pipelines."""
+
+    def __init__(self, tasks: TaskBook, reach: Reach, folder: Callable[[], str | None] = lambda: None) -> None:
+        """`folder` says where the workflow files are, if anywhere, once the application is used."""
+        self.declared: dict[str, Pipeline] = {}
+        self.declared_triggers: dict[str, TriggerWorkflow] = {}
+        self._tasks = tasks
+        self._reach = reach
+        self._where = folder
+        self._folder: WorkflowFolder | None = None
+        self._filed_tasks: dict[str, Task[Any, Any]] = {}
+        self._filed_version = 0
+
+    @property
+    def folder(self) -> WorkflowFolder | None:
+        """The folder of workflow files, if there is one, looked at now."""
+        where = self._where()
+        if where is None:
+            return None
+        if self._folder is None or self._folder.path != Path(where):
+            from tidemill.pipelines.workflows.folder import Loaded, WorkflowFolder
+
+            self._folder = WorkflowFolder(
+                where, lambda: Loaded(list(self.declared.values()), list(self.declared_triggers.values()))
+            )
+        self._folder.refresh()
+        return self._folder
+
+    @property
+    def known(self) -> dict[str, Pipeline]:
+        """All pipelines as they are now, by name."""
+        folder = self.folder
+        return self.declared if folder is None else {**self.declared, **folder.pipelines}
+
+    @property
+    def triggers(self) -> dict[str, TriggerWorkflow]:
+        """All workflows that run once for each event, as they are now, by name."""
+        folder = self.folder
+        return self.declared_triggers if folder is None else {**self.declared_triggers, **folder.triggers}
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether there is something to keep up to date, or may be soon."""
+        return bool(self.declared) or self._where() is not None
+
+    def declare(self, pipeline: Pipeline) -> Pipeline:
+        """A pipeline that this application keeps up to date; its stages become tasks."""
+        if pipeline.name in self.declared:
+            raise ConfigError(f"two pipelines are called {pipeline.name!r}: give one of them another name")
+        if not pipeline.stages:
+            raise ConfigError(f"pipeline {pipeline.name} has no stages yet: declare them before app.pipeline(...)")
+        check_order([*self.stages(), *pipeline.stages.values()])
+        self.declared[pipeline.name] = pipeline
+        for stage in pipeline.stages.values():
+            if not stage.options.in_process:
+                self._tasks.add(stage_task(stage, self._reach))
+        return pipeline
+
+    def declare_trigger(self, workflow: TriggerWorkflow) -> Task[Any, Any]:
+        """A workflow file that runs once for each event; each run is a job of the task that is returned."""
+        if workflow.name in self.declared_triggers:
+            raise ConfigError(f"two workflows are called {workflow.name!r}: give one of them another name")
+        task = _trigger_task(workflow)
+        self._tasks.add(task)
+        self.declared_triggers[workflow.name] = workflow
+        return task
+
+    def filed_task(self, name: str) -> Task[Any, Any] | None:
+        """The task of a stage or a workflow that a file declares now."""
+        folder = self.folder
+        if folder is None:
+            return None
+        if self._filed_version != folder.version:
+            self._filed_version, self._filed_tasks = folder.version, {}
+        if name not in self._filed_tasks:
+            owner, _, stage = name.partition("/")
+            if owner in folder.pipelines and stage in folder.pipelines[owner].stages:
+                self._filed_tasks[name] = stage_task(folder.pipelines[owner].stages[stage], self._reach)
+            elif owner == "workflow" and stage in folder.triggers:
+                self._filed_tasks[name] = _trigger_task(folder.triggers[stage])
+        return self._filed_tasks.get(name)
+
+    def filed_queues(self) -> list[str]:
+        """The queues that what files declare waits in: the usual one, and those that they name now."""
+        folder = self.folder
+        if folder is None:
+            return []
+        stages = [stage for pipeline in folder.pipelines.values() for stage in pipeline.stages.values()]
+        return list(dict.fromkeys([QUEUE, *(stage.options.queue for stage in stages if stage.options.queue)]))
+
+    def trigger_task(self, name: str) -> Task[Any, Any]:
+        """The task that runs a declared workflow."""
+        return self._tasks[f"workflow/{name}"]
+
+    def stages(self) -> list[Stage]:
+        return [stage for pipeline in self.declared.values() for stage in pipeline.stages.values()]
+
+    def require(self, name: str | None) -> Pipeline:
+        """The pipeline of this name, or the only one."""
+        every = self.known
+        if name is None and len(every) == 1:
+            return next(iter(every.values()))
+        found = every.get(name or "")
+        if found is None:
+            known = ", ".join(every) or "none"
+            raise ConfigError(f"there is no pipeline {name!r}; this application declares: {known}")
+        return found
+
+    def runner(self, database: Database, **options: Any) -> PipelineRunner | WorkflowRunner:
+        """The role that keeps them up to date."""
+        folder, declared = self.folder, list(self.declared.values())
+        if folder is None:
+            return PipelineRunner(database, declared, self.task_of, **options)
+        from tidemill.pipelines.workflows.runner import WorkflowRunner
+
+        async def enqueue(workflow: TriggerWorkflow, payload: Any) -> None:
+            task = self.trigger_task(workflow.name)
+            job = task.new_job(task.signature.bind((payload,), {}), origin=here("workflow schedule"))
+            async with database.transaction() as connection:
+                await insert_jobs(database, connection, [job], notify=True)
+
+        return WorkflowRunner(database, folder, beside=declared, task_of=self.task_of, fire=enqueue, **options)
+
+    @property
+    def task_of(self) -> Callable[[Stage], Any]:
+        return lambda stage: self._tasks[task_name(stage)]
+
+
+def _trigger_task(workflow: TriggerWorkflow) -> Task[Any, Any]:
+    async def run(payload: Any = None) -> dict:
+        return await workflow.run(payload)
+
+    run.__doc__ = f"Run the workflow {workflow.name} once."
+    group = workflow.group
+    limits = {} if group is None else {"concurrency_key": group_key(group), "concurrency_max": group[1]}
+    return Task(run, f"workflow/{workflow.name}", TaskOptions(queue=QUEUE, tags=("workflow",), **limits))

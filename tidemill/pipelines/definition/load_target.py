@@ -1,0 +1,53 @@
+"""The pipelines that a command line names: of an application, of a Python file without one, or of workflow files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidemill.core.errors import ConfigError
+from tidemill.engine.load_app import is_app, load_app, load_module
+from tidemill.pipelines.definition.pipeline import Pipeline, check_order
+
+
+class Target(NamedTuple):
+    """Pipelines, and the application that declares them, if one does."""
+
+    pipelines: list[Pipeline]
+    app: Any = None
+
+    def choose(self, name: str | None) -> list[Pipeline]:
+        """The pipeline of this name, or all."""
+        if name is None:
+            return self.pipelines
+        found = [pipeline for pipeline in self.pipelines if pipeline.name == name]
+        if not found:
+            known = ", ".join(pipeline.name for pipeline in self.pipelines)
+            raise ConfigError(f"there is no pipeline {name!r}; there are: {known}")
+        return found
+
+
+def is_workflow(target: str) -> bool:
+    """Whether this names a workflow file, or a folder of them."""
+    return Path(target).is_dir() or target.endswith(".json")
+
+
+def load_target(target: str) -> Target:
+    """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
+    if is_workflow(target):
+        from tidemill.pipelines.workflows.folder import read_folder  # slow to load, and seldom asked for
+
+        found = list(read_folder(target).pipelines.values())
+        if not found:
+            raise ConfigError(f"{target} holds no pipeline")
+        return Target(found)
+    module = load_module(target.partition(":")[0])
+    app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None
+    if app is not None:
+        pipelines = list(app.pipelines.known.values())
+    else:
+        pipelines = [value for value in vars(module).values() if isinstance(value, Pipeline)]
+    if not pipelines and (app is None or not app.pipelines.are_kept):
+        raise ConfigError(f'{target} declares no pipeline: add `blog = Pipeline("blog", root="output/")`')
+    check_order([stage for pipeline in pipelines for stage in pipeline.stages.values()])
+    return Target(pipelines, app)

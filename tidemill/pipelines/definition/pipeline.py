@@ -1,0 +1,479 @@
+"""What a user declares: a pipeline, its stages, and what a stage's function is given.
+
+blog = Pipeline("auto-blog", root="output/")
+
+@blog.stage(input="daily/{date}/*.txt", output="summary/{date}.txt", min_size=500)
+async def summary(entity, files): ...
+
+@blog.stage(input="summary/{date}.txt", output="final/{date}-daily-digest.md", parallel=8)
+async def digest(entity, text): ...
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import DEFAULT_PRIORITY, check_name
+from tidemill.pipelines.definition.code_hash import CodeHash, hash_code, remember_sources
+from tidemill.pipelines.definition.pattern import Pattern, derive, entity_values
+from tidemill.pipelines.reducer.staleness import BACKOFF, OnEdit, Rules
+
+if TYPE_CHECKING:
+    from tidemill.core.conditions import Condition
+
+OnOrphan = Literal["keep", "archive", "delete"]
+
+#: More states of a stage than this are not built again before somebody has approved it.
+APPROVE_ABOVE = 1000
+
+Function = Callable[..., Any]
+
+
+class Entity(Mapping[str, str]):
+    """What a state is about: its variables, `entity["date"]` or `entity.date`, its `id`, and its output's `path`."""
+
+    def __init__(self, id: str, variables: Mapping[str, str], path: str) -> None:
+        self.id = id
+        self.path = path
+        self.variables = dict(variables)
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Say something for the log of this build."""
+        self.notes.append(str(text))
+
+    def __getitem__(self, name: str) -> str:
+        return self.variables[name]
+
+    def __iter__(self) -> Any:
+        return iter(self.variables)
+
+    def __len__(self) -> int:
+        return len(self.variables)
+
+    def __getattr__(self, name: str) -> str:
+        try:
+            return self.__dict__["variables"][name]
+        except KeyError:
+            raise AttributeError(f"this entity has no {name!r}; it has {', '.join(self.variables) or 'none'}") from None
+
+    def __repr__(self) -> str:
+        return f"<Entity {self.id}>"
+
+
+class Input(msgspec.Struct, frozen=True):
+    """One input of a stage. `key` are the variables by which it belongs to an entity; all others are collected."""
+
+    name: str
+    pattern: Pattern
+    key: tuple[str, ...]
+
+    @property
+    def is_many(self) -> bool:
+        """Whether an entity may have several files of it."""
+        return self.pattern.has_glob or set(self.key) != set(self.pattern.variables)
+
+
+class Plain(NamedTuple):
+    """A stage that makes one file from one, with one variable in both paths: what stands around it in each."""
+
+    input_before: str
+    input_after: str
+    output_before: str
+    output_after: str
+
+
+class Stage:
+    """A stage: what it is made from, what it makes, and the function that does it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        function: Function,
+        name: str,
+        inputs: Sequence[Input],
+        output: Pattern,
+        *,
+        variables: tuple[str, ...],
+        scatter: tuple[str, ...],
+        options: StageOptions,
+    ) -> None:
+        self.pipeline = pipeline
+        self.function = function
+        self.name = check_name("stage", name)
+        self.inputs = tuple(inputs)
+        self.output = output
+        self.variables = variables  # of the entity
+        self.scatter = scatter  # variables of the output that the function itself chooses
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        self.filter = None if options.filter is None else _condition(options.filter, variables)
+        self.named = len(self.inputs) != 1 or self.inputs[0].is_many
+        self.code_of: Any = None
+        self._code: CodeHash | None = None
+        self._quick = _around(output) if variables == output.variables else None
+        self.plain = self._find_plain()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(one.pattern.text for one in self.inputs)
+        return f"<stage {self.pipeline.name}/{self.name}: {inputs} -> {self.output.text}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    @property
+    def code(self) -> CodeHash:
+        """The hash of its code, taken once: what runs does not change when its file does."""
+        if self._code is None:
+            options = self.options
+            hashed = self.function if self.code_of is None else self.code_of
+            self._code = hash_code(hashed, params=options.params, version=options.version)
+        return self._code
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.code.total, self.options.min_size, self.options.on_edit)
+
+    def entity(self, id: str) -> Entity:
+        """An entity of this stage by its id."""
+        values = entity_values(id) if self.variables else ()
+        if len(values) != len(self.variables):
+            raise ConfigError(f"{id!r} is not an entity of stage {self.name}: it needs {', '.join(self.variables)}")
+        variables = dict(zip(self.variables, values, strict=True))
+        return Entity(id, variables, "" if self.scatter else self.output_path(variables))
+
+    def _find_plain(self) -> Plain | None:
+        """What stands around the entity, where both paths are text with one variable in it.
+
+        Any value of the one must do for the other.
+        """
+        taken = None if self.named or self._quick is None else _around(self.inputs[0].pattern)
+        if taken is None or self._quick is None:
+            return None
+        hidden = self._quick[0] == "" or self._quick[0].endswith("/")
+        if hidden and not (taken[0] == "" or taken[0].endswith("/")):
+            return None  # A name that begins with a dot could come out of the middle of another.
+        return Plain(*taken, *self._quick)
+
+    def quick_path(self, id: str) -> str:
+        """Where an entity's output is: `entity(id).path`, without a detour where one variable is all there is."""
+        if self._quick is not None and not id.startswith(".") and "%" not in id and "/" not in id:
+            return f"{self._quick[0]}{id}{self._quick[1]}"
+        return self.entity(id).path
+
+    def output_path(self, variables: Mapping[str, str]) -> str:
+        """Where the output for these variables is."""
+        return self.output.format({name: derive(name, variables) or "" for name in self.output.variables})
+
+
+class StageOptions(msgspec.Struct, frozen=True):
+    """How a stage's states are built and kept."""
+
+    min_size: int = 0
+    parallel: int | None = None
+    queue: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    budget: float | None = None
+    in_process: bool = False
+    version: str | None = None
+    params: Mapping[str, Any] = {}
+    filter: str | None = None
+    on_edit: OnEdit = "rebuild"
+    on_orphan: OnOrphan = "keep"
+    backoff: tuple[float, ...] = BACKOFF
+    approve_above: int | None = APPROVE_ABOVE
+    group: tuple[str, int] | None = None
+
+
+class Pipeline:
+    """Things that must exist: stages that make whatever is missing or out of date."""
+
+    def __init__(
+        self,
+        name: str,
+        root: str | Path = ".",
+        *,
+        store: Any = None,
+        scan_interval: Duration = 60,
+        full_scan: Duration = 3600,
+        watch: bool = True,
+        backoff: Iterable[Duration] = BACKOFF,
+        approve_above: int | None = APPROVE_ABOVE,
+        on_edit: OnEdit = "rebuild",
+        on_orphan: OnOrphan = "keep",
+        queue: str = "pipelines",
+    ) -> None:
+        """
+        root           the folder that all patterns are in
+        store          where states are kept, if not in files: `ObjectStates(...)` or `DatabaseStates()`
+        scan_interval  how often to look for what nobody has announced
+        full_scan      how often to look at every file while the system announces changes
+        watch          whether to be told of changes by the operating system
+        backoff        the waits after failures; afterwards a state is parked
+        approve_above  more states of a stage than this are not built again before somebody approves; None for never
+        on_edit        what to do about outputs that were changed by hand: "rebuild" them, or "adopt" them
+        on_orphan      what `clean` does with outputs whose inputs are gone: "keep", "archive" or "delete"
+        queue          where builds wait for workers, unless a stage names another
+        """
+        self.name = check_name("pipeline", name)
+        if "/" in name:
+            raise ConfigError(f"{name!r} is not a pipeline's name: leave out the slash")
+        self.root = Path(root)
+        self.store = store
+        self.scan_interval = parse_duration(scan_interval, what="scan_interval")
+        self.full_scan = parse_duration(full_scan, what="full_scan")
+        self.watch = watch
+        self.queue = check_name("queue", queue)
+        self.stages: dict[str, Stage] = {}
+        self.defaults = StageOptions(
+            backoff=_waits(backoff),
+            approve_above=approve_above,
+            on_edit=_one_of("on_edit", on_edit, ("rebuild", "adopt")),
+            on_orphan=_one_of("on_orphan", on_orphan, ("keep", "archive", "delete")),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name}: {' -> '.join(self.stages) or 'no stages'}>"
+
+    def stage(
+        self,
+        *,
+        input: str | Sequence[str] | Mapping[str, str],
+        output: str,
+        name: str | None = None,
+        collect: str | Iterable[str] = (),
+        scatter: bool = False,
+        min_size: int = 0,
+        parallel: int | None = None,
+        group: tuple[str, int] | None = None,
+        queue: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        budget: Duration | None = None,
+        in_process: bool = False,
+        version: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        filter: str | None = None,
+        on_edit: OnEdit | None = None,
+        on_orphan: OnOrphan | None = None,
+        backoff: Iterable[Duration] | None = None,
+        approve_above: int | Literal["as the pipeline"] | None = "as the pipeline",
+        code_of: Any = None,
+    ) -> Callable[[Function], Stage]:
+        """Declare a stage.
+
+        input       a pattern, several, or several by the names of the function's parameters; several are joined on
+                    the variables that they share
+        output      the pattern of what it makes
+        collect     variables of the input that the output does not have: one build gets all of them
+        scatter     the output has variables that the input does not have: the function returns a dict of outputs
+        min_size    a smaller output is a failure
+        parallel    at most so many builds of it at once
+        group       ("models", 2): of all stages in the group of this name, at most so many builds at once
+        queue       where its builds wait for workers
+        in_process  build in the pipeline's own process: for small, quick functions
+        version     stands in for the code: the states are rebuilt when it changes, and only then
+        params      values that count as code; the function gets them by name
+        filter      a condition in CEL over the entity's variables, its `id` and the number of its `files`: entities
+                    for which it does not hold are left alone. "hasFiles" is one that always holds: an entity of
+                    whose files none is there does not exist
+        code_of     what is hashed in the function's place, where that is only a wrapper
+        """
+        defaults = self.defaults
+        options = StageOptions(
+            min_size=min_size,
+            parallel=parallel,
+            queue=queue,
+            priority=priority,
+            budget=None if budget is None else parse_duration(budget, what="budget"),
+            in_process=in_process,
+            version=version,
+            params=dict(params or {}),
+            filter=None if filter == "hasFiles" else filter,
+            on_edit=defaults.on_edit if on_edit is None else _one_of("on_edit", on_edit, ("rebuild", "adopt")),
+            on_orphan=defaults.on_orphan
+            if on_orphan is None
+            else _one_of("on_orphan", on_orphan, ("keep", "archive", "delete")),
+            backoff=defaults.backoff if backoff is None else _waits(backoff),
+            approve_above=defaults.approve_above if approve_above == "as the pipeline" else approve_above,
+            group=group,
+        )
+        for most in (parallel, group and group[1]):
+            if most is not None and most < 1:
+                raise ConfigError(f"at most {most} builds at once: nothing would ever be built")
+        if parallel is not None and group is not None:
+            raise ConfigError(f"a stage is limited by parallel= or by the group {group[0]!r}, not by both")
+
+        def declare(function: Function) -> Stage:
+            wanted = name or getattr(function, "__name__", "")
+            if wanted in self.stages:
+                raise ConfigError(f"pipeline {self.name}: two stages are called {wanted!r}")
+            collected = (collect,) if isinstance(collect, str) else tuple(collect)
+            inputs, variables, free = read_patterns(f"stage {wanted}", input, Pattern(output), collected, scatter)
+            made = Stage(
+                self, function, wanted, inputs, Pattern(output), variables=variables, scatter=free, options=options
+            )
+            made.code_of = code_of
+            remember_sources()
+            self.stages[wanted] = made
+            try:
+                check_order(self.stages.values())
+            except ConfigError:
+                del self.stages[wanted]
+                raise
+            return made
+
+        return declare
+
+    def require(self, stage: str) -> Stage:
+        """The stage of this name, or an error that says which there are."""
+        found = self.stages.get(stage)
+        if found is None:
+            known = ", ".join(self.stages) or "none"
+            raise ConfigError(f"pipeline {self.name} has no stage {stage!r}; its stages: {known}")
+        return found
+
+
+def read_patterns(
+    where: str,
+    input: str | Sequence[str] | Mapping[str, str],
+    output: Pattern,
+    collect: tuple[str, ...],
+    scatter: bool,
+) -> tuple[list[Input], tuple[str, ...], tuple[str, ...]]:
+    """The inputs, the entity's variables, and those of the output that the function chooses."""
+    if output.has_glob or output.is_directory:
+        raise ConfigError(f"{where}: the output {output.text!r} must name one file for each entity")
+    named = {"": input} if isinstance(input, str) else dict(input) if isinstance(input, Mapping) else None
+    if named is None:
+        named = {str(at): text for at, text in enumerate(input)}
+    if not named:
+        raise ConfigError(f"{where}: it has no input")
+    inputs: list[Input] = []
+    every: dict[str, str] = {}
+    for name, text in named.items():
+        pattern = Pattern(f"{text}*" if text.endswith("/") else text)  # a directory is all that is in it
+        for variable, kind in pattern.kinds.items():
+            if every.setdefault(variable, kind) != kind:
+                raise ConfigError(f"{where}: {variable} is {every[variable]} in one input and {kind} in another")
+        key = tuple(variable for variable in pattern.variables if variable not in collect)
+        inputs.append(Input(name, pattern, key))
+    if unknown := [name for name in collect if name not in every]:
+        raise ConfigError(f"{where}: collect={unknown[0]!r}, and no input has this variable")
+    variables = tuple(name for name in every if name not in collect)
+    # A part of a collected date is what its entity is: all days of a month.
+    parts = tuple(name for name in output.variables if "." in name and name.partition(".")[0] in collect)
+    free = tuple(name for name in output.variables if name not in variables and name not in parts)
+    variables += parts
+    if parts:
+        inputs = [Input(one.name, one.pattern, one.key + _parts_in(parts, one.pattern)) for one in inputs]
+    if free and not scatter:
+        raise ConfigError(
+            f"{where}: the output's {free[0]!r} is in no input; with scatter=True the function says which there are"
+        )
+    if scatter and not free:
+        raise ConfigError(f"{where}: scatter=True, and the output has no variable that the function could choose")
+    dropped = [name for name in variables if name not in output.variables]
+    if dropped and not free:
+        raise ConfigError(
+            f"{where}: several {dropped[0]!r} would share one output; "
+            f"with collect={dropped[0]!r} one build gets them all"
+        )
+    _check_joined(where, inputs)
+    return inputs, variables, free
+
+
+def _parts_in(parts: tuple[str, ...], pattern: Pattern) -> tuple[str, ...]:
+    """The parts of dates that a pattern can tell."""
+    return tuple(part for part in parts if part.partition(".")[0] in pattern.variables)
+
+
+def _check_joined(where: str, inputs: Sequence[Input]) -> None:
+    """All inputs with variables must hang together, or every entity of one would meet every entity of another."""
+    rest = [each for each in inputs if each.key]
+    if not rest:
+        return
+    joined = set(rest.pop(0).key)
+    while rest:
+        following = next((each for each in rest if joined & set(each.key)), None)
+        if following is None:
+            raise ConfigError(f"{where}: {rest[0].pattern.text!r} shares no variable with the other inputs")
+        joined |= set(following.key)
+        rest.remove(following)
+
+
+def check_order(stages: Iterable[Stage]) -> list[Stage]:
+    """Stages with each after all that it takes from; an error for circles, and for two that write the same."""
+    every = list(stages)
+    for at, stage in enumerate(every):
+        for other in every[:at]:
+            if share_place(stage.pipeline, other.pipeline) and stage.output.covers(other.output):
+                raise ConfigError(
+                    f"stages {other.pipeline.name}/{other.name} and {stage.pipeline.name}/{stage.name} both write "
+                    f"{stage.output.text!r}: a path must have one maker"
+                )
+    order: list[Stage] = []
+    left = {id(stage): {id(maker) for maker in makers(stage, every)} for stage in every}
+    while len(order) < len(every):
+        ready = [stage for stage in every if id(stage) in left and not left[id(stage)]]
+        if not ready:
+            circle = " -> ".join(f"{stage.pipeline.name}/{stage.name}" for stage in every if id(stage) in left)
+            raise ConfigError(f"these stages take from each other in a circle: {circle}")
+        for stage in ready:
+            order.append(stage)
+            del left[id(stage)]
+        for waits in left.values():
+            waits -= {id(stage) for stage in ready}
+    return order
+
+
+def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
+    """The stages whose outputs a stage takes. A * never takes in what its own stage makes."""
+    return [
+        other
+        for other in stages
+        if share_place(stage.pipeline, other.pipeline)
+        and any(
+            each.pattern.covers(other.output) and not (other is stage and each.pattern.has_glob)
+            for each in stage.inputs
+        )
+    ]
+
+
+def share_place(one: Pipeline, other: Pipeline) -> bool:
+    """Whether a path means the same state to both."""
+    if one is other:
+        return True
+    if one.store is None and other.store is None:
+        return one.root.absolute() == other.root.absolute()
+    return one.store is not None and one.store == other.store
+
+
+def _around(pattern: Pattern) -> tuple[str, str] | None:
+    """What stands before and after a pattern's only variable, if any text may stand there."""
+    if len(pattern.variables) != 1 or pattern.text.count("{") != 1 or pattern.kinds[pattern.variables[0]] != "str":
+        return None
+    before, _, rest = pattern.text.partition("{")
+    return before, rest.partition("}")[2]
+
+
+def _condition(text: str, variables: Iterable[str]) -> Condition:
+    from tidemill.core.conditions import Condition  # slow to load, and seldom asked for
+
+    return Condition(text, {*variables, "id", "files"})
+
+
+def _waits(backoff: Iterable[Duration]) -> tuple[float, ...]:
+    return tuple(parse_duration(each, what="backoff") for each in backoff)
+
+
+def _one_of(what: str, value: Any, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        raise ConfigError(f"{what}={value!r} is not one of {', '.join(allowed)}")
+    return value

@@ -1,0 +1,167 @@
+"""What is known at one moment: the files that are there, what was built, what failed. And who belongs to whom.
+
+Plain data, changed in place by whoever looks at files and builds; the decisions in `plan` only read it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tidemill.pipelines.definition.pattern import Pattern, derive, entity_id
+from tidemill.pipelines.definition.pipeline import Input, Stage
+from tidemill.pipelines.reducer.staleness import Failure, Record
+
+Paths = tuple[tuple[str, ...], ...]  # of each input of a stage
+
+
+class FileFact(msgspec.Struct, gc=False):
+    """A file. Its content is known while `known`, the signature it was read under, is still its signature."""
+
+    signature: int
+    known: int = 0
+    content: str = ""
+    size: int = 0
+
+
+class Signatures:
+    """The signatures of files, to be looked up."""
+
+    def __init__(self, files: Mapping[str, FileFact]) -> None:
+        self._files = files
+
+    def get(self, path: str) -> int | None:
+        fact = self._files.get(path)
+        return None if fact is None else fact.signature
+
+
+class Control(msgspec.Struct, frozen=True):
+    """What operators want of a stage."""
+
+    paused_by: str | None = None
+    approved_code: str | None = None
+    approved_until: float = 0.0
+
+
+class World:
+    """Everything that is known about one pipeline's states and the files around them."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, FileFact] = {}
+        self.matched: dict[Pattern, dict[str, None]] = {}
+        self.records: dict[str, dict[str, Record]] = defaultdict(dict)
+        self.failures: dict[str, dict[str, Failure]] = defaultdict(dict)
+        self.controls: dict[str, Control] = {}
+        self.codes: dict[tuple[str, str], dict[str, str]] = {}
+        self.seen_lately: set[str] | None = None  # while somebody looks at everything: what is newer than their look
+
+    def see(self, path: str, signature: int | None) -> bool:
+        """A file is there with this signature, or is not there; returns whether that is news."""
+        fact = self.files.get(path)
+        if self.seen_lately is not None:
+            self.seen_lately.add(path)
+        if signature is None:
+            for paths in self.matched.values():
+                paths.pop(path, None)
+            return self.files.pop(path, None) is not None and fact is not None
+        if fact is None:
+            self.files[path] = FileFact(signature)
+        elif fact.signature == signature:
+            return False
+        else:
+            fact.signature = signature
+        for pattern, paths in self.matched.items():
+            if path not in paths and pattern.values(path) is not None:
+                paths[path] = None
+        return True
+
+    def content(self, path: str) -> str | None:
+        """The content of a file that is there."""
+        fact = self.files.get(path)
+        return None if fact is None or fact.known != fact.signature else fact.content
+
+
+def entities_of(stage: Stage, paths: Mapping[Pattern, Iterable[str]]) -> Iterator[tuple[str, Paths]]:
+    """The entities that a stage's inputs make, each with the paths of its inputs. `paths` are those that match."""
+    if len(stage.inputs) == 1:
+        one = stage.inputs[0]
+        if not one.is_many:
+            for path in paths[one.pattern]:
+                values = one.pattern.values(path)
+                if values is not None:
+                    yield entity_id(values) if stage.variables else "", ((path,),)
+            return
+        for key, found in _gather(stage, one, paths[one.pattern]).items():
+            yield entity_id(key) if stage.variables else "", (tuple(sorted(found)),)
+        return
+    yield from _joined(stage, [_gather(stage, each, paths[each.pattern]) for each in stage.inputs])
+
+
+def _gather(stage: Stage, one: Input, paths: Iterable[str]) -> dict[tuple[str, ...], list[str]]:
+    """The paths of an input by the values of its key."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    pattern, output = one.pattern, stage.output if one.pattern.has_glob else None
+    plain = one.key == pattern.variables
+    for path in paths:
+        values = pattern.values(path)
+        if values is None or (output is not None and output.values(path) is not None):
+            continue  # a * never takes in what its own stage makes
+        if not plain:
+            variables = dict(zip(pattern.variables, values, strict=True))
+            values = tuple(derive(name, variables) or "" for name in one.key)
+        found.setdefault(values, []).append(path)
+    return found
+
+
+def _joined(stage: Stage, gathered: Sequence[Mapping[tuple[str, ...], list[str]]]) -> Iterator[tuple[str, Paths]]:
+    """All combinations of inputs that agree on the variables that they share."""
+    order = sorted(range(len(stage.inputs)), key=lambda at: -len(stage.inputs[at].key))
+    first, names = order[0], list(stage.inputs[order[0]].key)
+    rows: list[tuple[tuple[str, ...], dict[int, list[str]]]] = [
+        (key, {first: found}) for key, found in gathered[first].items()
+    ]
+    todo = order[1:]
+    while todo:
+        at = next(each for each in todo if set(stage.inputs[each].key) & set(names) or not stage.inputs[each].key)
+        todo.remove(at)
+        key = stage.inputs[at].key
+        shared = [name for name in key if name in names]
+        fresh = [name for name in key if name not in names]
+        index: dict[tuple[str, ...], list[tuple[tuple[str, ...], list[str]]]] = {}
+        for values, found in gathered[at].items():
+            known = dict(zip(key, values, strict=True))
+            by = tuple(known[name] for name in shared)
+            index.setdefault(by, []).append((tuple(known[name] for name in fresh), found))
+        places = [names.index(name) for name in shared]
+        rows = [
+            ((*values, *more), {**taken, at: found})
+            for values, taken in rows
+            for more, found in index.get(tuple(values[place] for place in places), ())
+        ]
+        names += fresh
+    places = [names.index(name) for name in stage.variables]
+    for values, taken in rows:
+        id = entity_id([values[place] for place in places]) if places else ""
+        yield id, tuple(tuple(sorted(taken[at])) for at in range(len(stage.inputs)))
+
+
+def touched_entities(stage: Stage, changed: Iterable[str]) -> set[str] | None:
+    """The entities that a change of these paths could mean something to; None for any of them."""
+    found: set[str] = set()
+    for path in changed:
+        for one in stage.inputs:
+            variables = one.pattern.match(path)
+            if variables is None:
+                continue
+            if set(one.key) != set(stage.variables):
+                return None
+            values = [derive(name, variables) for name in stage.variables]
+            found.add(entity_id([value or "" for value in values]) if values else "")
+        made = stage.output.match(path)
+        if made is not None:
+            if stage.scatter or any(name not in made for name in stage.variables):
+                return None
+            found.add(entity_id([made[name] for name in stage.variables]) if stage.variables else "")
+    return found

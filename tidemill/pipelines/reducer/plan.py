@@ -1,0 +1,307 @@
+"""The plan: for every state whether it is to be built, and why; or why not now. Pure: the world in, the plan out.
+
+Stages are looked at in the order in which they take from each other. What is about to be built counts as not there
+yet: its consumers wait for it, since an identical result would leave them fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from operator import itemgetter
+
+import msgspec
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.paths import RefError
+from tidemill.pipelines.definition.code_hash import changed_parts
+from tidemill.pipelines.definition.pattern import Pattern, PatternError, entity_values
+from tidemill.pipelines.definition.pipeline import Plain, Stage
+from tidemill.pipelines.reducer import reasons
+from tidemill.pipelines.reducer.facts import Control, Paths, World, entities_of
+from tidemill.pipelines.reducer.staleness import Record, input_pairs, input_text, staleness
+
+_HOLDS = (reasons.Blocked, reasons.BackingOff, reasons.Parked, reasons.Paused, reasons.NeedsApproval)
+_FIRST_TIME = (reasons.Missing, reasons.Deleted, reasons.RetryDue, reasons.TooSmall, reasons.Edited)
+
+
+class Step(msgspec.Struct, gc=False):
+    """A state that is not as it should be."""
+
+    stage: Stage
+    entity: str
+    reason: reasons.Reason
+    paths: Paths
+    inputs: str
+    version: int = 0
+
+    @property
+    def is_build(self) -> bool:
+        return not isinstance(self.reason, _HOLDS)
+
+
+class Adoption(msgspec.Struct, gc=False):
+    """An output that was found in place and is taken as it is."""
+
+    stage: Stage
+    entity: str
+    inputs: str
+    paths: Paths
+    content: str
+    size: int
+    signature: int
+
+
+class Plan(msgspec.Struct):
+    """What is to be done about a pipeline, or about a part of it."""
+
+    builds: list[Step]
+    holds: list[Step]
+    adoptions: list[Adoption]
+    orphans: list[tuple[Stage, str]]
+    fresh: dict[str, int]
+    problems: list[str]
+    past_failures: list[tuple[Stage, str]] = []
+    """Failures of states that are not wanted any more: their inputs are gone."""
+
+    @property
+    def steps(self) -> list[Step]:
+        return [*self.builds, *self.holds]
+
+
+def make_plan(
+    stages: Iterable[Stage],
+    world: World,
+    now: float,
+    *,
+    only: Mapping[str, set[str] | None] | None = None,
+    busy: Mapping[str, str] | None = None,
+) -> Plan:
+    """The plan for stages in the order in which they take from each other.
+
+    only   stage by stage, the entities to look at (None: all); stages that are not named are left out
+    busy   outputs that are being built just now, and by which stage: nothing is planned for them
+    """
+    plan = Plan([], [], [], [], {}, [])
+    pending: dict[str, str] = {}
+    for stage in stages:
+        if only is not None and stage.name not in only:
+            continue
+        _Look(stage, world, now, plan, pending, busy or {}).over(None if only is None else only[stage.name])
+    return plan
+
+
+class _Look:
+    """A look at one stage."""
+
+    def __init__(
+        self, stage: Stage, world: World, now: float, plan: Plan, pending: dict[str, str], busy: Mapping[str, str]
+    ) -> None:
+        self.stage = stage
+        self.world = world
+        self.now = now
+        self.plan = plan
+        self.pending = pending
+        self.busy = busy
+        self.rules = stage.rules
+        self.records = world.records[stage.name]
+        self.failures = world.failures[stage.name]
+        control = world.controls.get("", Control()), world.controls.get(stage.name, Control())
+        self.paused_by = control[0].paused_by or control[1].paused_by
+        self.approved = control[1].approved_code == self.rules.code and control[1].approved_until > now
+        self.again: list[Step] = []
+
+    def over(self, only: set[str] | None) -> None:
+        """Look at these entities, or at all."""
+        paths = self._paths() if only is None or self._needs_all else self._there()
+        seen: set[str] = set()
+        fresh = 0
+        left: Iterable[tuple[str, Paths]] | None = None
+        if only is None and self.stage.plain is not None and self.stage.filter is None:
+            fresh, left = self._at_a_glance(paths[self.stage.inputs[0].pattern], seen)
+        if left is None:
+            left = entities_of(self.stage, paths) if only is None else self._some(only, paths)
+        for entity, inputs in sorted(left, key=itemgetter(0)):  # not as the disk happens to list them
+            seen.add(entity)
+            fresh += self._carefully(entity, inputs)
+        above = self.stage.options.approve_above
+        if above is not None and len(self.again) > above and not self.approved:
+            for step in self.again:
+                self._hold(step, reasons.NeedsApproval(len(self.again), above, step.reason))  # pyright: ignore[reportArgumentType]
+        else:
+            self.plan.builds += self.again
+        self.plan.fresh[self.stage.name] = fresh
+        gone = _gone(self.records.keys(), seen, only)
+        self.plan.orphans += [(self.stage, each) for each in gone if _has_output(self.records[each])]
+        self.plan.past_failures += [(self.stage, each) for each in _gone(self.failures.keys(), seen, only)]
+
+    @property
+    def _needs_all(self) -> bool:
+        """Whether an entity's inputs can only be told by looking at everybody's."""
+        return self.stage.named or set(self.stage.inputs[0].key) != set(self.stage.variables)
+
+    def _there(self) -> dict[Pattern, Mapping[str, None]]:
+        return {one.pattern: self.world.matched.get(one.pattern, {}) for one in self.stage.inputs}
+
+    def _paths(self) -> dict[Pattern, Mapping[str, None]]:
+        """What is there, and what will be: outputs to be built count as inputs that are on their way."""
+        found: dict[Pattern, Mapping[str, None]] = {}
+        for one in self.stage.inputs:
+            there: Mapping[str, None] = self.world.matched.get(one.pattern, {})
+            coming = [
+                path
+                for path in (*self.pending, *self.busy)
+                if path not in there and one.pattern.values(path) is not None
+            ]
+            found[one.pattern] = {**there, **dict.fromkeys(coming)} if coming else there
+        return found
+
+    def _some(self, only: set[str], paths: Mapping[Pattern, Mapping[str, None]]) -> Iterable[tuple[str, Paths]]:
+        if self._needs_all:
+            return [(entity, found) for entity, found in entities_of(self.stage, paths) if entity in only]
+        pattern = self.stage.inputs[0].pattern
+        there, found = paths[pattern], []
+        for entity in sorted(only):
+            try:
+                path = pattern.format(self.stage.entity(entity).variables)
+            except (PatternError, ConfigError):
+                continue
+            if path in there or path in self.pending or path in self.busy:
+                found.append((entity, ((path,),)))
+        return found
+
+    def _at_a_glance(self, paths: Iterable[str], seen: set[str]) -> tuple[int, list[tuple[str, Paths]]]:
+        """States of which it can be told at once that they are fresh: how many, and all others.
+
+        What is asked here is what `staleness` would ask, in the order in which it fails least often.
+        """
+        plain = self.stage.plain or Plain("", "", "", "")
+        first, last = len(plain.input_before), -len(plain.input_after) or None
+        before, after = plain.output_before, plain.output_after
+        records, files, pending, busy = self.records, self.world.files, self.pending, self.busy
+        code, least, fresh = self.rules.code, self.rules.min_size, 0
+        left: list[tuple[str, Paths]] = []
+        for path in paths:
+            entity = path[first:last]
+            record, there = records.get(entity), files.get(path)
+            output = files.get(f"{before}{entity}{after}")
+            if (
+                record is not None
+                and there is not None
+                and output is not None
+                and there.content == record.inputs
+                and output.content == record.content
+                and there.known == there.signature
+                and output.known == output.signature
+                and record.code == code
+                and record.invalid_by is None
+                and record.size >= least
+                and path not in pending
+                and path not in busy
+            ):
+                seen.add(entity)
+                fresh += 1
+            else:
+                left.append((entity, ((path,),)))
+        return fresh, left
+
+    def _carefully(self, entity: str, paths: Paths) -> bool:
+        """Whether a state is fresh; what is not, is put into the plan."""
+        stage, world = self.stage, self.world
+        if stage.filter is not None and not self._wanted(entity, paths):
+            return False
+        record = self.records.get(entity)
+        outputs = self._outputs(entity, record)
+        if outputs is None:
+            return False
+        if outputs and outputs[0] in self.busy:
+            return False
+        every = [path for group in paths for path in group]
+        waits = tuple(path for path in every if path in self.pending or path in self.busy)
+        contents = [world.content(path) for path in every]
+        if waits or None in contents:
+            missing = waits or tuple(path for path, content in zip(every, contents, strict=True) if content is None)
+            step = Step(stage, entity, reasons.Blocked(missing), paths, "")
+            self._hold(step, step.reason)
+            return False
+        inputs = input_text(every, [content or "" for content in contents], named=stage.named)
+        content, size = self._output_content(outputs, record)
+        reason = staleness(
+            self.rules, record, self.failures.get(entity), content=content, size=size, inputs=inputs, now=self.now
+        )
+        if reason is None:
+            if content is not None and (record is None or record.content != content):
+                signature = world.files[outputs[0]].signature if len(outputs) == 1 else 0
+                self.plan.adoptions.append(Adoption(stage, entity, inputs, paths, content, size, signature))
+            return True
+        version = 0 if record is None else record.version
+        step = Step(stage, entity, self._told(reason, record, every), paths, inputs, version)
+        for path in outputs:
+            self.pending[path] = stage.name
+        if not step.is_build:
+            self.plan.holds.append(step)
+        elif self.paused_by is not None:
+            self._hold(step, reasons.Paused(self.paused_by))
+        elif isinstance(reason, _FIRST_TIME):
+            self.plan.builds.append(step)
+        else:
+            self.again.append(step)
+        return False
+
+    def _hold(self, step: Step, reason: reasons.Reason) -> None:
+        step.reason = reason
+        self.plan.holds.append(step)
+        record = self.records.get(step.entity)
+        for path in self._outputs(step.entity, record) or ():
+            self.pending[path] = self.stage.name
+
+    def _outputs(self, entity: str, record: Record | None) -> list[str] | None:
+        if self.stage.scatter:
+            return list(input_pairs(record.content)) if record is not None else []
+        try:
+            return [self.stage.quick_path(entity)]
+        except PatternError as error:
+            self.plan.problems.append(f"{self.stage.name}: {error}")
+            return None
+
+    def _output_content(self, outputs: list[str], record: Record | None) -> tuple[str | None, int]:
+        files = self.world.files
+        if self.stage.scatter:
+            facts = [files.get(path) for path in outputs]
+            if record is None or not _has_output(record) or None in facts:
+                return None, 0
+            return input_text(outputs, [fact.content for fact in facts if fact]), sum(f.size for f in facts if f)
+        fact = files.get(outputs[0])
+        if fact is None:
+            return None, 0
+        return fact.content, fact.size
+
+    def _told(self, reason: reasons.Reason, record: Record | None, paths: list[str]) -> reasons.Reason:
+        """The reason with what only the world knows: which helper, which input."""
+        if isinstance(reason, reasons.CodeChanged):
+            codes, name = self.world.codes, self.stage.name
+            before = codes.get((name, reason.before))
+            if before is not None:
+                return msgspec.structs.replace(reason, parts=changed_parts(before, self.stage.code.parts))
+        if reason == reasons.InputChanged():
+            return reasons.InputChanged(changed=tuple(paths))
+        return reason
+
+    def _wanted(self, entity: str, paths: Paths) -> bool:
+        condition = self.stage.filter
+        values = entity_values(entity) if self.stage.variables else ()
+        context = {**dict(zip(self.stage.variables, values, strict=True)), "id": entity}
+        try:
+            return condition is None or condition.holds({**context, "files": sum(map(len, paths))})
+        except RefError as error:
+            self.plan.problems.append(f"{self.stage.name}: {entity}: {error}")
+            return False
+
+
+def _gone(known: Set[str], seen: set[str], only: set[str] | None) -> list[str]:
+    """Entities that are known of, and were not seen though they were looked for."""
+    return sorted(known - seen if only is None else (only - seen) & known)
+
+
+def _has_output(record: Record) -> bool:
+    """Whether something was built, and was not nothing."""
+    return bool(record.content) and not record.is_nothing

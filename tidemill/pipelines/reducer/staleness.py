@@ -1,0 +1,145 @@
+"""Whether a state is out of date, and why: a pure function of the facts.
+
+The order of the questions is the order of what a person would want to know first. `None` means that it is fresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Literal
+
+import msgspec
+
+from tidemill.pipelines.reducer import reasons
+
+OnEdit = Literal["rebuild", "adopt"]
+
+#: Stands for the content of a state that its stage has decided not to make.
+NOTHING = "-"
+
+#: Seconds until a failed state is tried again: after the first failure, after the second, ...
+BACKOFF = (60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
+
+
+class Record(msgspec.Struct, gc=False):
+    """What is known of the last build of a state. Empty texts mean that it was never built."""
+
+    content: str  # the hash of what was built
+    code: str
+    inputs: str  # what it was built from, as `input_text` writes it
+    size: int = 0
+    version: int = 0
+    invalid_by: str | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the stage has decided that there is nothing to make."""
+        return self.content == NOTHING
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """The newest failure of a state, for one code and one set of inputs."""
+
+    code: str
+    inputs: str
+    attempts: int
+    error: str
+    failed_at: float
+    retry_at: float | None  # None: parked
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What a stage demands of its states."""
+
+    code: str
+    min_size: int = 0
+    on_edit: OnEdit = "rebuild"
+
+
+def staleness(
+    rules: Rules,
+    record: Record | None,
+    failure: Failure | None,
+    *,
+    content: str | None,
+    size: int,
+    inputs: str,
+    now: float,
+) -> reasons.Reason | None:
+    """Why a state must be built, or would have to be but cannot be yet; None if it is as it should be.
+
+    content     the hash of the output as it is now, None if there is none
+    inputs      the inputs as they are now
+    """
+    reason = _out_of_date(rules, record, content, size, inputs)
+    if reason is None:
+        return None
+    if failure is None or failure.code != rules.code or failure.inputs != input_key(inputs):
+        return reason
+    if failure.retry_at is None:
+        return reasons.Parked(failure.attempts, failure.error)
+    if failure.retry_at > now:
+        return reasons.BackingOff(failure.attempts, failure.error, failure.retry_at)
+    return reasons.RetryDue(failure.attempts, failure.error)
+
+
+def _out_of_date(
+    rules: Rules, record: Record | None, content: str | None, size: int, inputs: str
+) -> reasons.Build | None:
+    if record is None or not record.content:
+        if content is None:
+            return reasons.Missing()
+        return None if rules.on_edit == "adopt" else reasons.Edited(known=False)
+    if content is None and not record.is_nothing:
+        return reasons.Deleted()
+    if record.invalid_by is not None:
+        return reasons.Invalidated(record.invalid_by)
+    if record.code != rules.code:
+        return reasons.CodeChanged(record.code, rules.code)
+    if record.inputs != inputs:
+        return input_change(record.inputs, inputs)
+    if record.is_nothing:
+        return None if content is None or rules.on_edit == "adopt" else reasons.Edited()
+    if record.content != content and rules.on_edit == "rebuild":
+        return reasons.Edited()
+    if size < rules.min_size:
+        return reasons.TooSmall(size, rules.min_size)
+    return None
+
+
+def retry_at(attempts: int, failed_at: float, backoff: tuple[float, ...] = BACKOFF) -> float | None:
+    """When a state that has failed so many times is tried again; None when it is parked."""
+    return failed_at + backoff[attempts - 1] if attempts <= len(backoff) else None
+
+
+def input_text(paths: Sequence[str], contents: Sequence[str], *, named: bool = True) -> str:
+    """Inputs as one text that can be compared. Not `named`: one input alone, whose path follows from its entity."""
+    if not named:
+        return contents[0]
+    return "\n".join(f"{content} {path}" for path, content in zip(paths, contents, strict=True))
+
+
+def input_pairs(text: str) -> dict[str, str]:
+    """What an input text says, by path; a single input stands under an empty path."""
+    if not text or text == NOTHING:
+        return {}
+    lines = [line.partition(" ") for line in text.split("\n")]
+    return {path: content for content, _, path in lines}
+
+
+def input_key(text: str) -> str:
+    """A short name for a set of inputs."""
+    return text if len(text) <= 40 else blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def input_change(before: str, after: str) -> reasons.InputChanged:
+    """What came, went and changed between two input texts."""
+    old, new = input_pairs(before), input_pairs(after)
+    if "" in old and len(new) == 1:
+        return reasons.InputChanged()
+    return reasons.InputChanged(
+        changed=tuple(path for path in new if path in old and old[path] != new[path]),
+        added=tuple(path for path in new if path not in old and path),
+        removed=tuple(path for path in old if path not in new and path),
+    )

@@ -1,0 +1,313 @@
+"""Calling a stage's function: what it is given, and what becomes of what it returns.
+
+The function gets the entity, then its inputs: a text for an input of one file, a list of `File` for one of many. An
+annotation asks for something else: `bytes`, `Path`, `File`, or a list of one of those. It returns text, bytes, a
+`Path` whose file is taken, bytes piece by piece, anything that has a JSON form, or `SKIP`: there is nothing to make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import tempfile
+import time
+import traceback
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.errors import ConfigError, TidemillError, words_of
+from tidemill.pipelines.definition.pattern import PatternError
+from tidemill.pipelines.definition.pipeline import Entity, Stage
+from tidemill.pipelines.reducer.facts import Paths
+from tidemill.pipelines.stores.base import Readable, States
+from tidemill.pipelines.stores.files import FileStates
+
+_MANY = (list, Sequence, Iterable, tuple)
+_PIECE = 1 << 20
+_IN_MEMORY = 8 << 20  # bytes of a stream that are held before it goes to a temporary file
+
+
+class Skip:
+    """What a stage's function returns when it has decided that there is nothing to make."""
+
+    def __repr__(self) -> str:
+        return "SKIP"
+
+
+SKIP = Skip()
+
+
+class BuildError(TidemillError):
+    """A stage's function gave something that cannot be a state."""
+
+
+class Held:
+    """Contents that were read beforehand; others are read where they are, if that can be."""
+
+    def __init__(self, contents: Mapping[str, bytes], beyond: Readable | None = None) -> None:
+        self._contents = contents
+        self._beyond = beyond
+
+    def read_now(self, path: str) -> bytes:
+        if path in self._contents:
+            return self._contents[path]
+        if self._beyond is None:
+            raise ConfigError(f"{path} was not read")
+        return self._beyond.read_now(path)
+
+    def pieces_now(self, path: str) -> Iterator[bytes]:
+        if path not in self._contents and self._beyond is not None:
+            yield from self._beyond.pieces_now(path)
+        else:
+            yield self.read_now(path)
+
+    def place(self, path: str) -> Path | None:
+        return None
+
+
+class File:
+    """An input file, as a stage's function sees it. What is large is best read piece by piece."""
+
+    def __init__(self, path: str, source: Readable) -> None:
+        self.path = path
+        self.name = path.rpartition("/")[2]
+        self._source = source
+
+    def read(self) -> bytes:
+        """Its content."""
+        return self._source.read_now(self.path)
+
+    def text(self) -> str:
+        """Its content as text."""
+        return self.read().decode()
+
+    def pieces(self) -> Iterator[bytes]:
+        """Its content piece by piece."""
+        return self._source.pieces_now(self.path)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The same for async functions."""
+        pieces = self.pieces()
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+            yield piece
+
+    def place(self) -> Path:
+        """Where it is on this machine, if its states are files."""
+        found = self._source.place(self.path)
+        if found is None:
+            raise ConfigError(f"{self.path} is not a file on this machine: its states are kept elsewhere")
+        return found
+
+    def __repr__(self) -> str:
+        return f"<File {self.path}>"
+
+
+class Result(msgspec.Struct):
+    """How a build went: contents by path (none: there is nothing to make), or what went wrong.
+
+    `needs` are the signatures of its inputs when it began: it counts only if they are still so.
+    """
+
+    outputs: dict[str, Any]
+    took: float
+    log: str = ""
+    error: str | None = None
+    needs: dict[str, int] = {}
+
+
+class Caller:
+    """A stage's function, looked at once and called often."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._forms: list[tuple[str | None, str, bool]] = []  # of each input: by which name, as what, a list or not
+        try:
+            parameters = list(inspect.signature(stage.function).parameters.values())
+            hints = get_type_hints(stage.function)
+        except (NameError, TypeError, ValueError):
+            parameters, hints = [], {}
+        names = [each.name for each in parameters]
+        room = [each for each in parameters[1:] if each.name not in stage.options.params]
+        for at, one in enumerate(stage.inputs):
+            if one.name and not one.name.isdigit():
+                if one.name not in names and not any(each.kind is each.VAR_KEYWORD for each in parameters):
+                    raise ConfigError(f"stage {stage.name}: its function has no parameter {one.name!r} for its input")
+                name, hint = one.name, hints.get(one.name)
+            else:
+                name, hint = None, hints.get(room[at].name) if at < len(room) else None
+            self._forms.append((name, *_form(hint, one.is_many, f"stage {stage.name}")))
+        several = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+        self._room = len(stage.inputs) if several or not parameters else max(0, len(room))
+        self._params = {name: value for name, value in stage.options.params.items() if name in names}
+
+    def arguments(self, entity: Entity, groups: Sequence[Sequence[File]]) -> tuple[list[Any], dict[str, Any]]:
+        """What the function is called with."""
+        positional: list[Any] = [entity]
+        named = dict(self._params)
+        for (name, form, many), files in zip(self._forms, groups, strict=True):
+            given = [_given(file, form) for file in files]
+            value = given if many else given[0]
+            if name is not None:
+                named[name] = value
+            elif len(positional) <= self._room:
+                positional.append(value)
+        return positional, named
+
+    def wanted_whole(self, paths: Paths) -> list[str]:
+        """The inputs that the function is given as texts or bytes: they must be read before it is called."""
+        forms = zip(self._forms, paths, strict=True)
+        return [path for (_, form, _), group in forms if form in ("text", "bytes") for path in group]
+
+    def call(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Any:
+        """Call the function; an async one gives a coroutine."""
+        positional, named = self.arguments(entity, groups)
+        return self.stage.function(*positional, **named)
+
+    def run(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
+        """A whole build of a plain function."""
+        began = time.perf_counter()
+        try:
+            outputs = self._outputs(entity, self.call(entity, groups))
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
+            return self._failed(entity, error, began)
+        return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
+
+    async def run_async(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
+        """A whole build, whatever the function is; a plain one runs in a thread."""
+        if not self.stage.is_async:
+            return await asyncio.to_thread(self.run, entity, groups)
+        began = time.perf_counter()
+        budget = self.stage.options.budget
+        try:
+            async with asyncio.timeout(budget) as limit:
+                made = self.call(entity, groups)
+                value = await _spooled(made) if inspect.isasyncgen(made) else await made
+            outputs = self._outputs(entity, value)
+        except TimeoutError as error:
+            known = BuildError(f"it took longer than its budget of {budget:g} s") if limit.expired() else error
+            return self._failed(entity, known, began)
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
+            return self._failed(entity, error, began)
+        return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
+
+    def _failed(self, entity: Entity, error: Exception, began: float) -> Result:
+        told = words_of(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {words_of(error)}"
+        trace = "".join(traceback.format_exception(error, limit=-8))
+        return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), told)
+
+    def _outputs(self, entity: Entity, value: Any) -> dict[str, Any]:
+        """What the function returned, as contents by path."""
+        stage = self.stage
+        if value is SKIP:
+            return {}
+        if not stage.scatter:
+            content = to_content(value, stage.name)
+            least = stage.options.min_size
+            if least and isinstance(content, bytes) and len(content) < least:
+                raise BuildError(f"the result has {len(content)} bytes, and must have at least {least}")
+            return {entity.path: content}
+        if not isinstance(value, Mapping):
+            raise BuildError(f"stage {stage.name} scatters: it must return a dict of its outputs, not a {_kind(value)}")
+        outputs: dict[str, Any] = {}
+        for key, content in value.items():
+            chosen = key if isinstance(key, tuple) else (key,)
+            if len(chosen) != len(stage.scatter):
+                raise BuildError(f"{key!r} does not name {', '.join(stage.scatter)}")
+            values = {**entity.variables, **dict(zip(stage.scatter, map(str, chosen), strict=True))}
+            try:
+                outputs[stage.output_path(values)] = to_content(content, stage.name)
+            except PatternError as error:
+                raise BuildError(str(error)) from error
+        if not outputs:
+            raise BuildError(f"stage {stage.name} returned no output at all")
+        return outputs
+
+
+def to_content(value: Any, stage: str) -> Any:
+    """What is written: bytes, or something that gives them piece by piece."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if value is None or value is SKIP:
+        raise BuildError(f"stage {stage} returned nothing; return its output as text or bytes, or SKIP for the whole")
+    if isinstance(value, Path):
+        return _pieces_of_file(value)
+    if isinstance(value, Iterator):
+        return (_bytes(piece) for piece in value)
+    return encode(value) + b"\n"
+
+
+def _bytes(piece: str | bytes) -> bytes:
+    return piece.encode() if isinstance(piece, str) else piece
+
+
+def _pieces_of_file(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as opened:
+        while piece := opened.read(_PIECE):
+            yield piece
+
+
+async def _spooled(pieces: AsyncIterator[Any]) -> Iterator[bytes]:
+    """What an async generator gives, kept in a temporary file if it is much: it is written elsewhere and later."""
+    held = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by whoever reads it
+    try:
+        async for piece in pieces:
+            held.write(_bytes(piece))
+    except BaseException:
+        held.close()
+        raise
+
+    def read() -> Iterator[bytes]:
+        with held:
+            held.seek(0)
+            while piece := held.read(_PIECE):
+                yield piece
+
+    return read()
+
+
+async def open_inputs(states: States, caller: Caller, paths: Paths) -> Readable:
+    """Where the inputs of a build are read from: what can only be read while others go on is read now."""
+    if isinstance(states, FileStates):
+        return states
+    beyond: Any = states if hasattr(states, "pieces_now") else None
+    wanted = caller.wanted_whole(paths) if beyond is not None else [path for group in paths for path in group]
+    return Held({path: await states.read(path) for path in wanted}, beyond)
+
+
+def files_of(paths: Paths, source: Readable) -> list[list[File]]:
+    """The input files of an entity."""
+    return [[File(path, source) for path in group] for group in paths]
+
+
+def _form(hint: Any, many: bool, where: str) -> tuple[str, bool]:
+    """As what a file is given, and whether as one of a list."""
+    origin = get_origin(hint)
+    if origin in _MANY or hint in _MANY:
+        inner = (get_args(hint) or (File,))[0]
+        return _form(inner, False, where)[0] if inner is not Any else "file", True
+    if hint is None or hint is Any or hint is inspect.Parameter.empty:
+        return ("file", True) if many else ("text", False)
+    form = {str: "text", bytes: "bytes", Path: "path", File: "file"}.get(hint)
+    if form is None:
+        raise ConfigError(f"{where}: an input cannot be given as {hint}; use str, bytes, Path, File or a list of those")
+    if many:
+        return form, True
+    return form, False
+
+
+def _given(file: File, form: str) -> Any:
+    if form == "text":
+        return file.text()
+    if form == "bytes":
+        return file.read()
+    return file.place() if form == "path" else file
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

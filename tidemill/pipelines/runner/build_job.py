@@ -1,0 +1,146 @@
+"""Builds on queues: each stage is a task, each build of a state a job that any worker may run.
+
+The unique key of such a job is its entity: a state is built by one worker at a time, on whatever host. A failure of the
+code belongs to the state and waits as long as the stage says; a lost worker is the queue's business.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.core.job import NewJob, Origin
+from tidemill.core.retry import Discard, Snooze, retry
+from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage
+from tidemill.pipelines.reducer import reasons
+from tidemill.pipelines.reducer.facts import FileFact, World
+from tidemill.pipelines.reducer.plan import Step
+from tidemill.pipelines.reducer.staleness import input_text
+from tidemill.pipelines.runner.build import Caller, files_of, open_inputs
+from tidemill.pipelines.runner.commit import Committer
+from tidemill.pipelines.runner.slots import group_key
+from tidemill.pipelines.stores.base import Seen, StoreTrouble, Unreadable
+from tidemill.pipelines.view.pipeline_view import open_states
+from tidemill.store.database import Database
+from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.states.states import NEWEST_CODE, News, notify_states
+
+CHUNK = 500
+PATIENCE_WITH_OLD_WORKERS = 10.0
+
+Reach = Callable[[], Awaitable[Database]]
+
+
+def task_name(stage: Stage) -> str:
+    return f"{stage.pipeline.name}/{stage.name}"
+
+
+def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
+    """The task that builds states of a stage."""
+    caller = Caller(stage)
+
+    async def build(
+        entity: str, paths: list[list[str]], inputs: str, code: str, version: int, reason: dict[str, Any]
+    ) -> dict:
+        """Build one state."""
+        groups = tuple(tuple(group) for group in paths)
+        step = Step(stage, entity, msgspec.convert(reason, reasons.Reason), groups, inputs, version)
+        return await _build(caller, await reach(), step, code)
+
+    options = stage.options
+    most = options.group[1] if options.group else options.parallel
+    key = group_key(options.group) if options.group else f"pipeline {task_name(stage)}"
+    return Task(
+        build,
+        task_name(stage),
+        TaskOptions(
+            queue=options.queue or stage.pipeline.queue,
+            priority=options.priority,
+            # What is written here is tried again by the queue; failures of the code are not.
+            retry=retry(5, backoff="1s", cap="1m", retry_on=("StoreTrouble",)),
+            budget=options.budget,
+            concurrency_key=None if most is None else key,
+            concurrency_max=most or 1,
+            tags=("pipeline",),
+        ),
+    )
+
+
+def here(by: str) -> Origin:
+    """Why a job exists that this process enqueues."""
+    return Origin(by=by, host=socket.gethostname(), pid=os.getpid())
+
+
+async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[Step]) -> list[int]:
+    """Store a job for each step; a state whose build waits or runs already keeps the one that it has."""
+    origin = here("pipeline")
+    ids: list[int] = []
+    for start in range(0, len(steps), CHUNK):
+        jobs: list[NewJob] = []
+        for step in steps[start : start + CHUNK]:
+            args = task.signature.pack(
+                {
+                    "entity": step.entity,
+                    "paths": step.paths,
+                    "inputs": step.inputs,
+                    "code": step.stage.code.total,
+                    "version": step.version,
+                    "reason": msgspec.to_builtins(step.reason),
+                }
+            )
+            jobs.append(task.new_job(args, unique_key=step.entity or "*", origin=origin))
+        async with database.transaction() as connection:
+            ids += [ref.id for ref in await insert_jobs(database, connection, jobs, notify=True)]
+    return ids
+
+
+async def _build(caller: Caller, database: Database, step: Step, code: str) -> dict[str, Any]:
+    stage = step.stage
+    pipeline: Pipeline = stage.pipeline
+    builder = f"worker {socket.gethostname()}:{os.getpid()}"
+    news = News(pipeline.name, builder, stage.name, [step.entity])
+    if code != stage.code.total:
+        newest = await database.fetchrow(NEWEST_CODE, pipeline.name, stage.name)
+        if newest is not None and newest["code"] == code:
+            raise Snooze(PATIENCE_WITH_OLD_WORKERS, f"this worker runs other code of stage {stage.name}: restart it")
+        return await _dropped(database, news, "it was asked for by a process with other code")
+    states = open_states(pipeline, database)
+    every = [path for group in step.paths for path in group]
+    seen = await states.contents(every)
+    for one in seen.values():
+        if isinstance(one, Unreadable):
+            raise StoreTrouble(one.why)  # On another host it may be readable.
+    found = {path: one for path, one in seen.items() if isinstance(one, Seen)}
+    if len(found) < len(seen) or step.inputs != input_text(
+        every, [found[path].content for path in every], named=stage.named
+    ):
+        return await _dropped(database, news, "its inputs have changed since it was asked for")
+    try:
+        source = await open_inputs(states, caller, step.paths)
+    except FileNotFoundError:
+        return await _dropped(database, news, "an input has gone since it was asked for")
+    result = await caller.run_async(stage.entity(step.entity), files_of(step.paths, source))
+    result.needs = {path: one.signature for path, one in found.items()}
+    world = World()
+    for path, one in (await states.contents(list(result.outputs))).items():
+        if isinstance(one, Seen):
+            world.files[path] = FileFact(one.signature, one.signature, one.content, one.size)
+    done = await Committer(database, states, pipeline.name, builder).commit(stage, [(step, result)], world)
+    if done.failed:
+        raise Discard(result.error or "the build failed")
+    if done.overtaken:
+        return await _dropped(database, news, "its inputs changed while it was built, or somebody was quicker")
+    outcome = "skipped" if not result.outputs else "built" if done.changed else "same"
+    return {"outcome": outcome, "paths": done.changed}
+
+
+async def _dropped(database: Database, news: News, why: str) -> dict[str, Any]:
+    """Nothing was done: whoever drives the pipeline looks again."""
+    async with database.transaction() as connection:
+        await notify_states(database, connection, news)
+    return {"outcome": "dropped", "why": why}

@@ -1,0 +1,274 @@
+"""Putting results in place: all or nothing for each state, and only if it was built from what is still there.
+
+1. the contents are stored under hidden names, and made durable;
+2. the database is told what is about to be put in place (the intent);
+3. in one transaction that holds the states' rows: whatever is overtaken, or whose inputs have changed, is dropped; the
+   rest is renamed into place, becomes the truth in the database, and is announced. What a state was made of before and
+   is no more, is taken away.
+
+Whoever dies between renaming and committing leaves an output that is exactly what its intent says: the next one who
+looks finishes the build (`finish_intents`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tidemill.pipelines.definition.pipeline import Stage
+from tidemill.pipelines.reducer.facts import World
+from tidemill.pipelines.reducer.plan import Step
+from tidemill.pipelines.reducer.staleness import NOTHING, Failure, Record, input_key, input_pairs, input_text
+from tidemill.pipelines.runner.build import Result
+from tidemill.pipelines.stores.base import Draft, Prepared, States, hash_content
+from tidemill.store.database import Database
+from tidemill.store.states.states import (
+    FIND_INTENTS,
+    Built,
+    NewFailure,
+    News,
+    NewState,
+    adopt_states,
+    fail_states,
+    hold_intended,
+    intend,
+    notify_states,
+    promote,
+)
+
+Build = tuple[Step, Result]
+
+
+class Committed(msgspec.Struct):
+    """What came of a batch: paths that are new or gone, states that are done, failed, or must be looked at again."""
+
+    changed: list[str] = []
+    done: list[str] = []
+    failed: list[str] = []
+    overtaken: list[str] = []
+
+
+class Committer:
+    """Puts results of one pipeline in place."""
+
+    def __init__(self, database: Database, states: States, pipeline: str, builder: str) -> None:
+        self._database = database
+        self._states = states
+        self._pipeline = pipeline
+        self._builder = builder
+
+    async def commit(self, stage: Stage, builds: Sequence[Build], world: World) -> Committed:
+        """Put results in place, and store failures; the world learns of it."""
+        return await _Batch(self._database, self._states, self._pipeline, self._builder, stage, world).commit(builds)
+
+
+class _Batch:
+    """Results of one stage that are put in place together."""
+
+    def __init__(
+        self, database: Database, states: States, pipeline: str, builder: str, stage: Stage, world: World
+    ) -> None:
+        self._database = database
+        self._states = states
+        self._pipeline = pipeline
+        self._builder = builder
+        self._stage = stage
+        self._world = world
+        self._prepared: dict[str, list[Prepared]] = {}
+        self._news = Committed()
+
+    async def commit(self, builds: Sequence[Build]) -> Committed:
+        good = [build for build in builds if build[1].error is None]
+        await self._prepare(good)
+        await self._fail([build for build in builds if build[1].error is not None])
+        good = await self._undisturbed([build for build in good if build[1].error is None])
+        if good:
+            try:
+                await self._put_in_place(good)
+            except BaseException:
+                await self._states.discard([each for step, _ in good for each in self._prepared[step.entity]])
+                raise
+        return self._news
+
+    async def _prepare(self, good: Sequence[Build]) -> None:
+        """Store contents where nobody sees them yet; what comes in pieces may turn out to be a failure only now."""
+        world, drafts = self._world, []
+        for step, result in good:
+            self._prepared[step.entity] = []
+            for path, content in result.outputs.items():
+                fact = world.files.get(path)
+                before = None if fact is None else fact.signature
+                same = _unchanged(world, path, content)
+                if same is not None:
+                    there = Prepared(path, *same, result.needs, step.entity, before)
+                    self._prepared[step.entity].append(there)
+                else:
+                    drafts.append(Draft(path, content, result.needs, step.entity, before))
+        for each in await self._states.prepare(drafts):
+            self._prepared[each.entity].append(each)
+        least = self._stage.options.min_size
+        for step, result in good:
+            for each in self._prepared[step.entity]:
+                if each.error is None and each.size < least:
+                    each.error = f"the result has {each.size} bytes, and must have at least {least}"
+                result.error = result.error or each.error
+            if result.error is not None:
+                await self._states.discard(self._prepared[step.entity])
+
+    async def _undisturbed(self, builds: list[Build]) -> list[Build]:
+        """Those that make nothing, or fail, count only if their inputs are still what they were when it was decided.
+
+        For all others that is found out when they are put in place.
+        """
+        unsure = [build for build in builds if not build[1].outputs or build[1].error is not None]
+        if not unsure:
+            return builds
+        there = await self._states.look({path for _, result in unsure for path in result.needs})
+        disturbed = {
+            step.entity
+            for step, result in unsure
+            if any(there[path] != needed for path, needed in result.needs.items())
+        }
+        self._news.overtaken += disturbed
+        return [build for build in builds if build[0].entity not in disturbed]
+
+    async def _put_in_place(self, good: Sequence[Build]) -> None:
+        database, pipeline, stage = self._database, self._pipeline, self._stage
+        by, prepared = secrets.token_hex(8), self._prepared
+        new = {step.entity: self._new_state(step) for step, _ in good}
+        async with database.transaction() as connection:
+            going = await intend(database, connection, pipeline, stage.name, by, list(new.values()))
+        built: list[Built] = []
+        async with database.transaction() as connection:
+            held = await hold_intended(
+                database, connection, pipeline, stage.name, by, [new[entity] for entity in going]
+            )
+            signatures = await self._states.publish([each for entity in held for each in prepared[entity]])
+            for step, result in good:
+                mine = prepared[step.entity]
+                if step.entity in held and all(each.path in signatures for each in mine):
+                    alone = signatures[mine[0].path] if len(mine) == 1 else 0
+                    outcome = _outcome(mine)
+                    built.append(Built(step.entity, alone, result.took, outcome, str(step.reason), result.log or None))
+            gone = await self._take_away({one.entity: held[one.entity] for one in built})
+            versions = await promote(database, connection, pipeline, stage.name, self._builder, built)
+            changed = [each.path for one in built if one.outcome == "built" for each in prepared[one.entity]]
+            changed += gone
+            news = News(pipeline, self._builder, stage.name, list(versions), changed)
+            await notify_states(database, connection, news)
+        await self._states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
+        self._learn(new, versions, signatures, gone)
+        self._news.changed += changed
+
+    def _new_state(self, step: Step) -> NewState:
+        mine = self._prepared[step.entity]
+        if not mine:
+            content = NOTHING
+        elif self._stage.scatter:
+            content = input_text([each.path for each in mine], [each.content for each in mine])
+        else:
+            content = mine[0].content
+        size = sum(each.size for each in mine)
+        return NewState(step.entity, content, self._stage.code.total, step.inputs, size, step.version)
+
+    async def _take_away(self, before: Mapping[str, str]) -> list[str]:
+        """Remove outputs that a state had `before` and has no more; returns their paths."""
+        stage, left = self._stage, set[str]()
+        for entity, content in before.items():
+            made = {each.path for each in self._prepared[entity]}
+            had = input_pairs(content).keys() if stage.scatter else {stage.quick_path(entity)}
+            left |= had - made
+        there = [path for path, signature in (await self._states.look(left)).items() if signature is not None]
+        if there:
+            archive = stage.options.on_orphan == "archive"
+            await (self._states.archive(there) if archive else self._states.remove(there))
+        return there
+
+    def _learn(
+        self,
+        new: Mapping[str, NewState],
+        versions: Mapping[str, int],
+        signatures: Mapping[str, int],
+        gone: Iterable[str],
+    ) -> None:
+        """What is in place is known from now on."""
+        world, name = self._world, self._stage.name
+        for path in gone:
+            world.see(path, None)
+        for entity, state in new.items():
+            if entity not in versions:
+                self._news.overtaken.append(entity)
+                continue
+            for each in self._prepared[entity]:
+                world.see(each.path, signatures[each.path])
+                fact = world.files[each.path]
+                fact.known, fact.content, fact.size = fact.signature, each.content, each.size
+            record = Record(state.content, state.code, state.inputs, state.size, versions[entity])
+            world.records[name][entity] = record
+            world.failures[name].pop(entity, None)
+            self._news.done.append(entity)
+
+    async def _fail(self, bad: list[Build]) -> None:
+        bad = await self._undisturbed(bad)
+        if not bad:
+            return
+        stage = self._stage
+        failures = [
+            NewFailure(
+                step.entity, stage.code.total, input_key(step.inputs), (result.error or "")[:2000],
+                result.log[:20_000], result.took, str(step.reason),
+            )
+            for step, result in bad
+        ]  # fmt: skip
+        rows = await fail_states(
+            self._database, self._pipeline, stage.name, failures, builder=self._builder, waits=stage.options.backoff
+        )
+        for row in rows:
+            values = dict(row)
+            self._world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, Failure)
+            self._news.failed.append(row["entity"])
+
+
+async def finish_intents(
+    database: Database, pipeline: str, stage: Stage, found: Mapping[str, tuple[str, int, int]], *, by: str
+) -> dict[str, Record]:
+    """Finish builds whose builder died after it had put its result in place.
+
+    `found` says what is in place: content, size and signature by entity.
+    """
+    rows = await database.fetch(FIND_INTENTS, pipeline, stage.name, list(found))
+    left = [row for row in rows if row["intent_content"] == found[row["entity"]][0]]
+    if not left:
+        return {}
+    adopted = await adopt_states(
+        database, pipeline, stage.name,
+        [
+            (row["entity"], row["intent_content"], row["intent_code"], row["intent_inputs"], *found[row["entity"]][1:])
+            for row in left
+        ],
+        by=by, outcome="finished",
+    )  # fmt: skip
+    return {
+        row["entity"]: Record(
+            row["intent_content"], row["intent_code"], row["intent_inputs"], row["intent_size"], adopted[row["entity"]]
+        )
+        for row in left
+    }
+
+
+def _outcome(mine: Sequence[Prepared]) -> str:
+    if not mine:
+        return "skipped"
+    return "same" if all(each.held is None for each in mine) else "built"
+
+
+def _unchanged(world: World, path: str, content: object) -> tuple[str, int] | None:
+    """The hash and size of content that is in place already: writing it again would only cost time."""
+    if not isinstance(content, bytes):
+        return None
+    fact = world.files.get(path)
+    if fact is None or fact.known != fact.signature or fact.size != len(content):
+        return None
+    return (fact.content, fact.size) if hash_content(content) == fact.content else None

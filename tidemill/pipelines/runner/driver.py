@@ -1,0 +1,293 @@
+"""Driving one pipeline: look, decide, have things built, look again.
+
+The driver is the shell around `make_plan`. Its lookout knows what the files and the database say; the driver hands what
+the plan asks for to its builders, and when something was built or has changed, it plans again for whom it concerns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.core.codec import decode
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage
+from tidemill.pipelines.reducer.facts import World
+from tidemill.pipelines.reducer.plan import Adoption, Plan, Step
+from tidemill.pipelines.reducer.staleness import Record, input_key, input_pairs
+from tidemill.pipelines.runner.commit import Build, Committed, Committer, finish_intents
+from tidemill.pipelines.runner.local_builder import StageLine
+from tidemill.pipelines.runner.log import log
+from tidemill.pipelines.runner.running_builds import Marks
+from tidemill.pipelines.runner.slots import Slots
+from tidemill.pipelines.stores.base import StoreTrouble
+from tidemill.pipelines.stores.manifest_writer import Manifests
+from tidemill.pipelines.view.pipeline_view import Lookout, record_of
+from tidemill.store.database import Database
+from tidemill.store.states import states as rows
+
+#: Has steps built elsewhere, and gives the number of each one's job.
+Dispatch = Callable[[Stage, Sequence[Step]], Awaitable[list[int]]]
+
+
+class Driver:
+    """One pipeline, looked at and acted upon."""
+
+    def __init__(
+        self,
+        database: Database,
+        pipeline: Pipeline,
+        *,
+        dispatch: Dispatch | None = None,
+        on_news: Callable[[], None] = lambda: None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Without `dispatch`, everything is built in this process. `on_news` is called when a build has ended here."""
+        self.pipeline = pipeline
+        self.lookout = Lookout(database, pipeline, clock=clock)
+        self.builder = f"{socket.gethostname()}:{os.getpid()}"
+        self.trouble: str | None = None  # why nothing can be written just now
+        self.in_flight: dict[tuple[str, str], int] = {}  # builds elsewhere, and their jobs
+        self.manifests = Manifests(pipeline, self.lookout.states, self.world)
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._database = database
+        self._committer = Committer(database, self.lookout.states, pipeline.name, self.builder)
+        self._dispatch = dispatch
+        self._on_news = on_news
+        self._lines: dict[str, StageLine] = {}
+        self._slots = Slots(database)
+        self._marks = Marks(database, pipeline.name, self.builder, self._running, self.idle.is_set)
+
+    @property
+    def world(self) -> World:
+        """Everything that is known about the pipeline's states and the files around them."""
+        return self.lookout.world
+
+    # -- learning -----------------------------------------------------------------------------------
+
+    async def begin(self) -> Plan:
+        """Look at everything for the first time, and finish what others have left behind."""
+        await self.lookout.measure_clocks()
+        await self.lookout.look_around()
+        await self.lookout.keep_codes()
+        await self.lookout.settle()
+        await self._finish_intents()
+        return self.lookout.plan()
+
+    async def _finish_intents(self) -> None:
+        """Finish builds whose builders died after their result was in place."""
+        by_stage: dict[str, dict[str, tuple[str, int, int]]] = {}
+        for name, entity in self.lookout.intents:
+            stage = self.pipeline.stages[name]
+            record = self.world.records[name][entity]
+            fact = None if stage.scatter else self.world.files.get(stage.quick_path(entity))
+            if fact is not None and fact.content != record.content:
+                by_stage.setdefault(name, {})[entity] = (fact.content, fact.size, fact.signature)
+        self.lookout.intents.clear()
+        for name, found in by_stage.items():
+            stage = self.pipeline.stages[name]
+            done = await finish_intents(self._database, self.pipeline.name, stage, found, by=self.builder)
+            self.world.records[name].update(done)
+
+    async def learn(self, stage: Stage, entities: Iterable[str]) -> list[str]:
+        """What a builder elsewhere has done to these states; returns the paths that it concerns."""
+        wanted, name = list(entities), self.pipeline.name
+        records, failures = self.world.records[stage.name], self.world.failures[stage.name]
+        paths: set[str] = set()
+        for row in await self._database.fetch(rows.LOAD_SOME, name, stage.name, wanted):
+            before, record = records.get(row["entity"]), record_of(row)
+            records[row["entity"]] = record
+            if stage.scatter:
+                paths |= input_pairs(record.content).keys() | (input_pairs(before.content).keys() if before else set())
+        for entity in wanted:
+            failures.pop(entity, None)
+        for row in await self._database.fetch(rows.LOAD_SOME_FAILURES, name, stage.name, wanted):
+            self.lookout.take_failure(row)
+        self.release(stage.name, wanted)
+        if not stage.scatter:
+            paths |= {stage.quick_path(entity) for entity in wanted}
+        await self.lookout.look(paths)
+        await self.lookout.settle()
+        self.manifests.note(stage, [entity for entity in wanted if entity in records and records[entity].content])
+        return sorted(paths)
+
+    async def note_lost(self, stage: Stage, lost: Mapping[str, Any]) -> None:
+        """Builds whose jobs were ended by somebody else, a watchdog or a person, have failed."""
+        if not lost:
+            return
+        steps = {step.entity: step for step in self.lookout.plan().builds if step.stage is stage}
+        failures = []
+        for entity, row in lost.items():
+            errors = decode(row["errors"]) if row["errors"] else []
+            told = errors[-1].get("message", "") if errors else row["note"] or ""
+            if (step := steps.get(entity)) is not None:
+                failures.append(
+                    rows.NewFailure(
+                        entity, stage.code.total, input_key(step.inputs), f"its job {row['state']}: {told}", "", 0.0,
+                        str(step.reason),
+                    )
+                )  # fmt: skip
+        if failures:
+            await rows.fail_states(
+                self._database, self.pipeline.name, stage.name, failures, builder=self.builder,
+                waits=stage.options.backoff,
+            )  # fmt: skip
+            await self.lookout.load_wishes()
+
+    # -- acting -------------------------------------------------------------------------------------
+
+    async def act(self, plan: Plan) -> None:
+        """Do what a plan says: adopt, and have built."""
+        while known := await self.manifests.recognise(plan):
+            await self._adopt(known)
+            plan = self.lookout.plan()  # What takes from them can be recognised now.
+        await self._adopt(plan.adoptions)
+        await self._forget_failures(plan.past_failures)
+        by_stage: dict[str, list[Step]] = {}
+        for step in plan.builds:
+            by_stage.setdefault(step.stage.name, []).append(step)
+        for name, steps in by_stage.items():
+            stage = self.pipeline.stages[name]
+            self.lookout.busy.update((self.lookout.output_key(name, step.entity), name) for step in steps)
+            if stage.options.in_process or self._dispatch is None:
+                self.idle.clear()
+                self._line(stage).put(steps)
+                self._marks.begin()
+            else:
+                for step, job in zip(steps, await self._dispatch(stage, steps), strict=True):
+                    self.in_flight[name, step.entity] = job
+
+    def note_flight(self, stage: Stage, entity: str, job: int) -> None:
+        """A state is being built elsewhere."""
+        self.in_flight[stage.name, entity] = job
+        self.lookout.busy[self.lookout.output_key(stage.name, entity)] = stage.name
+
+    def release(self, stage: str, entities: Iterable[str]) -> None:
+        """These are not being built any more."""
+        for entity in entities:
+            self.lookout.busy.pop(self.lookout.output_key(stage, entity), None)
+            self.in_flight.pop((stage, entity), None)
+        if stage in self._lines:
+            self._lines[stage].release(entities)
+
+    async def _forget_failures(self, past: Sequence[tuple[Stage, str]]) -> None:
+        """States whose inputs are gone have not failed."""
+        by_stage: dict[str, list[str]] = {}
+        for stage, entity in past:
+            by_stage.setdefault(stage.name, []).append(entity)
+            self.world.failures[stage.name].pop(entity, None)
+        for name, entities in by_stage.items():
+            await rows.forget_failures(self._database, self.pipeline.name, name, entities)
+
+    async def _adopt(self, adoptions: Sequence[Adoption]) -> None:
+        """Take outputs as they were found."""
+        by_stage: dict[str, list[Adoption]] = {}
+        for each in adoptions:
+            by_stage.setdefault(each.stage.name, []).append(each)
+        for name, found in by_stage.items():
+            code = self.pipeline.stages[name].code.total
+            states = [(a.entity, a.content, code, a.inputs, a.size, a.signature) for a in found]
+            versions = await rows.adopt_states(self._database, self.pipeline.name, name, states, by=self.builder)
+            for each in found:
+                record = Record(each.content, code, each.inputs, each.size, versions[each.entity])
+                self.world.records[name][each.entity] = record
+
+    def _running(self) -> Iterator[tuple[str, str, float]]:
+        """The builds that run in this process: stage, entity, since when."""
+        for name, line in self._lines.items():
+            for entity, since in line.running.items():
+                yield name, entity, since
+
+    def _line(self, stage: Stage) -> StageLine:
+        if stage.name not in self._lines:
+            self._lines[stage.name] = StageLine(
+                stage, self.lookout.states, self.world, self._commit, self._note_break, self._slots
+            )
+        return self._lines[stage.name]
+
+    async def _commit(self, stage: Stage, builds: Sequence[Build]) -> None:
+        """Results of a line are put in place; who takes from them is looked at next."""
+        entities = [step.entity for step, _ in builds]
+        try:
+            news = await self._committer.commit(stage, builds, self.world)
+        except StoreTrouble as error:
+            self.trouble = str(error)
+            log.error("states cannot be written", pipeline=self.pipeline.name, stage=stage.name, error=str(error))
+            self.release(stage.name, entities)
+            self._note_end()
+            return
+        self.release(stage.name, entities)
+        self.trouble = None
+        self._log(stage, news)
+        self.manifests.note(stage, news.done)
+        if news.overtaken:
+            overtaken = set(news.overtaken)
+            # What is known of them is not what the database knows: built upon that, they would be overtaken for ever.
+            for row in await self._database.fetch(rows.LOAD_SOME, self.pipeline.name, stage.name, news.overtaken):
+                self.world.records[stage.name][row["entity"]] = record_of(row)
+            await self.lookout.look(
+                [path for step, _ in builds if step.entity in overtaken for group in step.paths for path in group]
+            )
+            await self.lookout.settle()
+        await self._follow(stage, news)
+        self._note_end()
+
+    async def _follow(self, stage: Stage, news: Committed) -> None:
+        """Look at those whom new results concern, and at what was overtaken."""
+        if stage.scatter and news.overtaken:
+            await self.act(self.lookout.plan())
+            return
+        paths = list(news.changed)
+        if not stage.scatter:
+            paths += [stage.quick_path(entity) for entity in (*news.done, *news.overtaken)]
+        if paths:
+            await self.act(self.lookout.plan(paths))
+
+    def _log(self, stage: Stage, news: Committed) -> None:
+        if news.failed:
+            failure = self.world.failures[stage.name].get(news.failed[0])
+            log.warning(
+                "builds failed", pipeline=self.pipeline.name, stage=stage.name, states=len(news.failed),
+                first=news.failed[0], error=failure.error if failure else "",
+            )  # fmt: skip
+        if news.done:
+            log.info("built", pipeline=self.pipeline.name, stage=stage.name, states=len(news.done))
+
+    def _note_end(self) -> None:
+        self._on_news()
+        if not any(line.taken for line in self._lines.values()):
+            self.idle.set()
+
+    def _note_break(self) -> None:
+        """A line cannot go on: nobody must wait for it."""
+        self._on_news()
+        self.idle.set()
+
+    def check(self) -> None:
+        """Raise what has broken a line, such as a database that is away."""
+        for line in self._lines.values():
+            line.check()
+
+    async def close(self) -> None:
+        """Let what runs come to its end, and write what is left to write."""
+        ended = await asyncio.gather(*(line.close() for line in self._lines.values()), return_exceptions=True)
+        await self._marks.close()
+        await self.manifests.flush()
+        for broken in ended:
+            if broken is not None:
+                raise broken
+
+
+async def run_once(driver: Driver) -> Plan:
+    """Bring a pipeline up to date in this process; returns the plan that is left: what failed, waits or is held."""
+    try:
+        await driver.act(await driver.begin())
+        await driver.idle.wait()
+        driver.check()
+    finally:
+        await driver.close()
+    return driver.lookout.plan()

@@ -1,0 +1,171 @@
+"""A line: the builds of one stage that run in this process.
+
+Plain functions run in a thread, many in one go when each is quick; async ones run together on the event loop. Results
+are handed on as they come, together with whatever else has come by then: a slow build keeps no quick one waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from tidemill.pipelines.definition.pipeline import Stage
+from tidemill.pipelines.reducer.facts import World
+from tidemill.pipelines.reducer.plan import Step
+from tidemill.pipelines.runner.build import Caller, Result, files_of, open_inputs
+from tidemill.pipelines.runner.commit import Build
+from tidemill.pipelines.runner.slots import Slots
+from tidemill.pipelines.stores.base import States
+from tidemill.pipelines.stores.files import FileStates
+
+Commit = Callable[[Stage, Sequence[Build]], Awaitable[None]]
+
+MOST = 500  # results in a commit
+ASYNC_AT_ONCE = 64
+QUICK = 0.1  # seconds that one go of plain calls may take
+
+
+class StageLine:
+    """The builds of one stage in this process."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        states: States,
+        world: World,
+        commit: Commit,
+        on_break: Callable[[], None],
+        slots: Slots,
+    ) -> None:
+        """`commit` gets results as they come; `on_break` is called when the line cannot go on: see `check`."""
+        self.taken: set[str] = set()
+        self.running: dict[str, float] = {}  # entities that are being built, and since when
+        self._caller = Caller(stage)
+        self._stage = stage
+        self._states = states
+        self._world = world
+        self._commit = commit
+        self._on_break = on_break
+        self._slots = slots
+        self._todo: deque[Step] = deque()
+        self._done: list[Build] = []
+        self._running: set[asyncio.Task[None]] = set()
+        self._committing: asyncio.Task[None] | None = None
+        self._chunk = 1
+        self._closing = False
+        self._broken: BaseException | None = None
+
+    def put(self, steps: Iterable[Step]) -> None:
+        """Have steps built; those that are being built already are left out."""
+        for step in steps:
+            if step.entity not in self.taken:
+                self.taken.add(step.entity)
+                self._todo.append(step)
+        self._start()
+
+    def release(self, entities: Iterable[str]) -> None:
+        """These are done with, and may come again."""
+        self.taken.difference_update(entities)
+
+    def check(self) -> None:
+        """Raise whatever has broken the line, if anything has."""
+        if self._broken is not None:
+            raise self._broken
+
+    async def close(self) -> None:
+        """Drop what has not begun, and wait for the rest."""
+        self._closing = True
+        self.release(step.entity for step in self._todo)
+        self._todo.clear()
+        while self._running or self._committing is not None:
+            waiting = [*self._running, *([self._committing] if self._committing else [])]
+            await asyncio.wait(waiting)
+        self.check()
+
+    def _start(self) -> None:
+        most = self._stage.options.parallel or (ASYNC_AT_ONCE if self._stage.is_async else 1)
+        while self._todo and len(self._running) < most and not self._closing:
+            room = self._chunk if most == 1 and not self._stage.is_async else 1
+            steps = [self._todo.popleft() for _ in range(min(room, len(self._todo)))]
+            task = asyncio.create_task(self._run(steps))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._note(task)
+        self._start()
+
+    def _note(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._broken = self._broken or task.exception()
+            self._on_break()
+
+    async def _run(self, steps: list[Step]) -> None:
+        async with self._slots.hold(self._stage.options.group):
+            self.running.update(dict.fromkeys((step.entity for step in steps), time.monotonic()))
+            try:
+                done = [(steps[0], await self._build(steps[0]))] if self._stage.is_async else await self._some(steps)
+            finally:
+                for step in steps:
+                    del self.running[step.entity]
+        self._give(done)
+
+    async def _build(self, step: Step) -> Result:
+        """One build of any function, on states of any place."""
+        needs = self._needs(step)
+        try:
+            source = await open_inputs(self._states, self._caller, step.paths)
+        except FileNotFoundError as error:
+            return Result({}, 0.0, error=f"an input is gone: {error}", needs=needs)
+        result = await self._caller.run_async(self._stage.entity(step.entity), files_of(step.paths, source))
+        result.needs = needs
+        return result
+
+    async def _some(self, steps: list[Step]) -> list[Build]:
+        """Plain calls, in one go in a thread where the functions can read their inputs by themselves."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if isinstance(self._states, FileStates):
+            results = await asyncio.to_thread(self._call_all, steps, self._states)
+        else:
+            results = [(step, await self._build(step)) for step in steps]
+        took = loop.time() - began
+        if took < QUICK and len(steps) == self._chunk:
+            self._chunk = min(MOST, self._chunk * 4)
+        elif took > QUICK * 4:
+            self._chunk = max(1, self._chunk // 4)
+        return results
+
+    def _call_all(self, steps: list[Step], states: FileStates) -> list[Build]:
+        results: list[Build] = []
+        for step in steps:
+            needs = self._needs(step)
+            result = self._caller.run(self._stage.entity(step.entity), files_of(step.paths, states))
+            result.needs = needs
+            results.append((step, result))
+        return results
+
+    def _needs(self, step: Step) -> dict[str, int]:
+        """The signatures of a build's inputs as they are known when it begins."""
+        files = self._world.files
+        return {path: files[path].signature if path in files else 0 for group in step.paths for path in group}
+
+    def _give(self, results: list[Build]) -> None:
+        self._done += results
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit_all())
+            self._committing.add_done_callback(self._committed)
+
+    async def _commit_all(self) -> None:
+        while self._done:
+            batch, self._done = self._done[:MOST], self._done[MOST:]
+            await self._commit(self._stage, batch)
+
+    def _committed(self, task: asyncio.Task[None]) -> None:
+        self._committing = None
+        self._note(task)
+        if self._done:
+            self._give([])

@@ -1,0 +1,366 @@
+"""The role that keeps pipelines up to date: `tidemill pipeline run app.py`.
+
+Three things wake it. Whoever writes a state says so (NOTIFY); the operating system tells of files that others change
+(watchfiles); and every `scan_interval` it looks for itself, since both may miss something. Of several such processes,
+one drives a pipeline and the others stand by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.core.codec import decode
+from tidemill.core.errors import PayloadError
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage
+from tidemill.pipelines.reducer.plan import Step
+from tidemill.pipelines.runner.build_job import enqueue_builds, task_name
+from tidemill.pipelines.runner.driver import Driver
+from tidemill.pipelines.runner.file_watcher import watch_files
+from tidemill.pipelines.runner.log import log
+from tidemill.pipelines.runner.pending_changes import Heard, Wishes
+from tidemill.pipelines.view.pipeline_view import fits, give_back_memory
+from tidemill.store.database import Connection, Database, is_away, is_full
+from tidemill.store.migrate import migrate, wait_for_schema
+from tidemill.store.notify import ANYTHING, Listener
+from tidemill.store.states import states as rows
+from tidemill.store.states.backfills import mark_due
+from tidemill.store.states.history import forget_builds
+
+STAND_BY = 2.0
+CHECK_FLIGHTS = 5.0
+TRUST_AFTER = 0.25
+PACE = 1.0
+HOUSEKEEPING = 3600.0
+FIRST_HOUSEKEEPING = 5.0
+MANY = 5000  # changed paths from which on it is quicker to look at everything
+
+
+class Kept:
+    """A pipeline that is kept up to date until it is told to leave."""
+
+    def __init__(self, pipeline: Pipeline, after: asyncio.Task[None] | None) -> None:
+        """`after` is the keeping of what had its name before: it comes to its end first."""
+        self.pipeline = pipeline
+        self.after = after
+        self.wishes = Wishes()
+        self.leaving = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    def leave(self) -> None:
+        self.leaving.set()
+        self.wishes.event.set()
+
+
+class PipelineRunner:
+    """Keeps pipelines up to date until it is stopped. Which they are may change meanwhile: `replace`."""
+
+    def __init__(
+        self,
+        database: Database,
+        pipelines: Sequence[Pipeline],
+        task_of: Callable[[Stage], Any] | None,
+        *,
+        keep_days: int = 30,
+        migrates: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """Without `task_of`, there are no workers to rely on: everything is built in this process."""
+        self.drivers: dict[str, Driver] = {}
+        self._database = database
+        self._task_of = task_of
+        self._keep_days = keep_days
+        self._migrates = migrates
+        self._clock = clock
+        self._stop = asyncio.Event()
+        self._told = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._driven: set[str] = set()
+        self._kept = {pipeline.name: Kept(pipeline, None) for pipeline in pipelines}
+        self._group: asyncio.TaskGroup | None = None
+
+    def stop(self) -> None:
+        self._stop.set()
+        for kept in self._kept.values():
+            kept.leave()
+
+    async def wait_ready(self) -> None:
+        """Return when every pipeline is driven, here or elsewhere."""
+        await self._ready.wait()
+
+    def replace(self, pipelines: Iterable[Pipeline]) -> None:
+        """Keep these from now on. One that is another has its turn when the builds of what it replaces have ended."""
+        wanted = {pipeline.name: pipeline for pipeline in pipelines}
+        for name, kept in list(self._kept.items()):
+            if wanted.get(name) is kept.pipeline:
+                del wanted[name]
+                continue
+            kept.leave()
+            del self._kept[name]
+            if name in wanted:
+                self._kept[name] = Kept(wanted.pop(name), kept.task)
+                self._begin(self._kept[name])
+        for name, pipeline in wanted.items():
+            self._kept[name] = Kept(pipeline, None)
+            self._begin(self._kept[name])
+
+    def _begin(self, kept: Kept) -> None:
+        if self._group is not None and not self._stop.is_set():
+            kept.task = self._group.create_task(self._keep(kept), name=f"pipeline {kept.pipeline.name}")
+
+    async def run(self) -> None:
+        """Keep the pipelines up to date until told to stop."""
+        await self._database.open()
+        if self._migrates:
+            await migrate(self._database, patience=None)
+        await wait_for_schema(self._database)
+        listener = Listener(self._database)
+        listener.on(rows.STATES_CHANNEL, self._heard)
+        listening = asyncio.create_task(listener.run())
+        try:
+            await listener.wait_ready()
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for kept in self._kept.values():
+                    self._begin(kept)
+                self._check_ready()
+                pacing = group.create_task(self._pace_backfills(), name="backfills with a rate")
+                await self._stop.wait()
+                pacing.cancel()
+        finally:
+            listening.cancel()
+            await asyncio.wait([listening])
+
+    async def _pace_backfills(self) -> None:
+        """Mark the states of backfills with a rate as their time comes."""
+        while True:
+            self._told.clear()
+            if await mark_due(self._database, list(self._kept)):
+                await asyncio.sleep(PACE)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HOUSEKEEPING):
+                    await self._told.wait()
+
+    def _heard(self, payload: str) -> None:
+        if payload == ANYTHING:
+            self._told.set()
+            for kept in self._kept.values():
+                kept.wishes.heard.reload = kept.wishes.heard.everything = True
+                kept.wishes.event.set()
+            return
+        try:
+            news: rows.News = decode(payload, rows.News)
+        except PayloadError:
+            return
+        if not news.stage and not news.paths:
+            self._told.set()  # Somebody wants something of the whole pipeline: a backfill, perhaps.
+        for name, kept in self._kept.items():
+            driver = self.drivers.get(name)
+            if driver is not None and self._take_news(news, driver, kept.wishes.heard):
+                kept.wishes.event.set()
+
+    def _take_news(self, news: rows.News, driver: Driver, heard: Heard) -> bool:
+        """What somebody has said becomes what this pipeline is to be looked at for; returns whether it is anything."""
+        if news.pipeline == driver.pipeline.name:
+            if news.by == driver.builder:
+                return False
+            if news.stage:
+                heard.entities.setdefault(news.stage, set()).update(news.entities)
+            elif not news.paths:
+                heard.reload = True
+        else:
+            other = self.drivers.get(news.pipeline)
+            if other is not None and other.lookout.states != driver.lookout.states:
+                return False
+            if not news.paths and news.entities:
+                return False  # Nothing of it can be an input here.
+            heard.everything |= not news.paths
+        heard.paths.update(news.paths)
+        return True
+
+    async def _keep(self, kept: Kept) -> None:
+        """Drive one pipeline whenever nobody else does, over any number of bad days."""
+        pipeline = kept.pipeline
+        if kept.after is not None:
+            await asyncio.wait([kept.after])
+        while not kept.leaving.is_set():
+            try:
+                async with self._lead(pipeline) as lead:
+                    if lead is not None:
+                        await self._drive(kept, lead)
+                        continue
+                    self._note_driven(pipeline)
+            except Exception as error:
+                if not (is_away(error) or is_full(error)):
+                    raise
+                log.warning("the database is away", pipeline=pipeline.name, error=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STAND_BY):
+                    await kept.leaving.wait()
+
+    def _note_driven(self, pipeline: Pipeline) -> None:
+        """A pipeline is driven, here or elsewhere."""
+        self._driven.add(pipeline.name)
+        self._check_ready()
+
+    def _check_ready(self) -> None:
+        if self._driven >= self._kept.keys():
+            self._ready.set()
+
+    @contextlib.asynccontextmanager
+    async def _lead(self, pipeline: Pipeline) -> AsyncIterator[Connection | None]:
+        """Hold the lead of a pipeline, if it is to be had: for as long as this connection lives."""
+        connection = await self._database.connect_to_listen()
+        try:
+            name = f"{self._database.schema}:{pipeline.name}"
+            taken = await connection.fetchval(rows.TAKE_LEAD, name)
+            yield connection if taken else None
+            if taken and not connection.is_closed():
+                await connection.execute(rows.LEAVE_LEAD)  # Whoever comes next finds it free at once.
+        finally:
+            connection.terminate()
+
+    async def _drive(self, kept: Kept, lead: Connection) -> None:
+        pipeline, wishes = kept.pipeline, kept.wishes
+        lead.add_termination_listener(lambda _: wishes.event.set())
+        dispatch = None if self._task_of is None else self._dispatch
+        driver = Driver(self._database, pipeline, dispatch=dispatch, on_news=wishes.event.set, clock=self._clock)
+        self.drivers[pipeline.name] = driver
+        wishes.take()
+        watching = asyncio.create_task(watch_files(driver.lookout, wishes))
+        try:
+            await self._find_flights(driver)
+            await driver.act(await driver.begin())
+            give_back_memory(driver.lookout)
+            log.info("drives the pipeline", pipeline=pipeline.name, files=len(driver.world.files))
+            for problem in driver.lookout.problems:
+                log.error("cannot look at everything", pipeline=pipeline.name, problem=problem)
+            for note in driver.lookout.notes:
+                log.warning("clocks differ", pipeline=pipeline.name, note=note)
+            self._note_driven(pipeline)
+            await self._rounds(driver, kept, lead)
+        finally:
+            del self.drivers[pipeline.name]
+            watching.cancel()
+            await asyncio.wait([watching])
+            await driver.close()
+
+    async def _rounds(self, driver: Driver, kept: Kept, lead: Connection) -> None:
+        pipeline, lookout, clock, wishes = driver.pipeline, driver.lookout, self._clock, kept.wishes
+        scan_at = clock.monotonic() + pipeline.scan_interval
+        flights_at = clock.monotonic() + CHECK_FLIGHTS
+        house_at = clock.monotonic() + FIRST_HOUSEKEEPING
+        while not kept.leaving.is_set():
+            await self._wait(driver, wishes, scan_at, flights_at)
+            if kept.leaving.is_set() or lead.is_closed():
+                return  # Somebody else may have the lead by now.
+            driver.check()
+            heard, now = wishes.take(), clock.monotonic()
+            changed: list[str] = []
+            if heard.reload:
+                await lookout.reload()
+            for stage, entities in heard.entities.items():
+                changed += await self._learn(driver, stage, entities)
+            everything = heard.everything or len(heard.paths) > MANY
+            if everything or now >= scan_at:
+                changed += await self._scan(driver, everything=everything or not wishes.is_told)
+                scan_at = now + pipeline.scan_interval
+            elif heard.folders:
+                changed += await lookout.survey_folders()
+            if not everything:
+                changed += await lookout.look(heard.paths)
+            if now >= flights_at:
+                changed += await self._check_flights(driver)
+                flights_at = now + CHECK_FLIGHTS
+            if lookout.distrusted and not heard.paths:
+                changed += await lookout.reread_distrusted()
+            if now >= house_at:
+                await self._keep_house(driver)
+                house_at = now + HOUSEKEEPING
+            changed += await lookout.settle()
+            retries = lookout.due_retries()
+            if everything or heard.reload or len(changed) > MANY:
+                await driver.act(lookout.plan())
+            elif changed or retries:
+                await driver.act(lookout.plan(changed, retries))
+            if driver.idle.is_set() and driver.manifests.due_in() == 0.0:
+                await lookout.unheeded(driver.manifests.flush())
+                give_back_memory(lookout)
+
+    async def _scan(self, driver: Driver, *, everything: bool) -> list[str]:
+        """Look for what nobody has announced; returns the paths that are news.
+
+        Not `everything`: at files that came and went, and at a share of all others, while the system tells of changes.
+        """
+        if everything:
+            return await driver.lookout.survey()
+        pipeline = driver.pipeline
+        return await driver.lookout.quick_survey(max(1, round(pipeline.full_scan / pipeline.scan_interval)))
+
+    async def _wait(self, driver: Driver, wishes: Wishes, scan_at: float, flights_at: float) -> None:
+        """Until something is heard, or something is due."""
+        lookout, now = driver.lookout, self._clock.monotonic()
+        until = min(scan_at, flights_at if driver.in_flight else scan_at)
+        if lookout.distrusted:
+            until = min(until, now + TRUST_AFTER)
+        due = lookout.next_retry()
+        if due is not None:
+            until = min(until, now + max(0.0, due - lookout.now()) + 0.01)
+        writing = driver.manifests.due_in()
+        if writing is not None:
+            until = min(until, now + max(writing, 0.05))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, until - now)):
+                await wishes.event.wait()
+
+    # -- builds elsewhere ---------------------------------------------------------------------------
+
+    async def _dispatch(self, stage: Stage, steps: Sequence[Step]) -> list[int]:
+        task = self._task_of(stage) if self._task_of is not None else None
+        return await enqueue_builds(self._database, task, steps) if task is not None else []
+
+    async def _find_flights(self, driver: Driver) -> None:
+        """Builds that were enqueued before this process began."""
+        for stage in driver.lookout.order:
+            for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage)):
+                entity = row["unique_key"] if stage.variables else ""
+                if fits(stage, entity):
+                    driver.note_flight(stage, entity, row["id"])
+
+    async def _check_flights(self, driver: Driver) -> list[str]:
+        """Builds that have come to an end without saying so; returns the outputs to be looked at."""
+        changed: list[str] = []
+        for stage in driver.lookout.order:
+            flying = {entity: job for (name, entity), job in driver.in_flight.items() if name == stage.name}
+            if not flying:
+                continue
+            alive = {row["id"] for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage))}
+            ended = {entity: job for entity, job in flying.items() if job not in alive}
+            if not ended:
+                continue
+            badly = {row["id"]: row for row in await self._database.fetch(rows.LIST_ENDED, list(ended.values()))}
+            changed += await self._learn(driver, stage.name, set(ended))
+            lost = {
+                entity: badly[job]
+                for entity, job in ended.items()
+                if job in badly and entity not in driver.world.failures[stage.name]
+            }
+            await driver.note_lost(stage, lost)
+        return changed
+
+    async def _learn(self, driver: Driver, stage: str, entities: set[str]) -> list[str]:
+        """What a builder elsewhere has done; returns the outputs to be looked at."""
+        known = driver.pipeline.stages.get(stage)
+        return [] if known is None else await driver.learn(known, entities)
+
+    async def _keep_house(self, driver: Driver) -> None:
+        await forget_builds(self._database, keep_days=self._keep_days)
+        await driver.lookout.measure_clocks()
+        await driver.lookout.forget_gone()
+        await driver.lookout.states.sweep(driver.lookout.folders)
+        await driver.manifests.catch_up(self._database)
+        give_back_memory(driver.lookout)

@@ -1,0 +1,124 @@
+"""Builds under way: those that are jobs, and those that a pipeline's own process has marked.
+
+A build in process is marked once it has taken a moment: most are over before anybody could see them, and cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage
+from tidemill.pipelines.runner.build_job import task_name
+from tidemill.pipelines.runner.log import log
+from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.states.build_jobs import list_build_jobs
+from tidemill.store.states.marks import list_marks, set_marks
+
+WORTH_A_MARK = 0.5  # seconds that a build has taken
+LOOK_EVERY = 0.5
+SAY_AGAIN = 5.0
+HEARD_WITHIN = 20.0
+MOST = 500
+
+
+class BuildJob(msgspec.Struct, frozen=True):
+    """A build that waits or runs: a job, or in the process that keeps the pipeline, without job and queue."""
+
+    id: int | None
+    state: str
+    queue: str | None
+    started_at: datetime | None
+
+
+#: Builds by stage and entity.
+BuildJobs = Mapping[tuple[str, str], BuildJob]
+
+
+async def builds_under_way(database: Database, pipeline: Pipeline, stages: Iterable[Stage]) -> BuildJobs:
+    """The builds of some stages that wait or run now."""
+    wanted = {stage.name: stage for stage in stages}
+    if not wanted:
+        return {}
+    found = {
+        (row["stage"], row["entity"]): BuildJob(None, "running", None, row["began_at"])
+        for row in await list_marks(database, pipeline.name, heard_within=HEARD_WITHIN)
+        if row["stage"] in wanted
+    }
+    tasks = {task_name(stage): stage for stage in wanted.values() if not stage.options.in_process}
+    for row in await list_build_jobs(database, list(tasks)) if tasks else ():
+        stage = tasks[row["task"]]
+        entity = "" if row["unique_key"] == "*" and not stage.variables else row["unique_key"]
+        found[stage.name, entity] = BuildJob(row["id"], row["state"], row["queue"], row["started_at"])
+    return found
+
+
+class Marks:
+    """Says which builds run in this process, for as long as any does."""
+
+    def __init__(
+        self,
+        database: Database,
+        pipeline: str,
+        builder: str,
+        running: Callable[[], Iterable[tuple[str, str, float]]],
+        is_idle: Callable[[], bool],
+    ) -> None:
+        """`running` gives the builds that run: stage, entity, and since when by the monotonic clock."""
+        self._database = database
+        self._pipeline = pipeline
+        self._builder = builder
+        self._running = running
+        self._is_idle = is_idle
+        self._task: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    def begin(self) -> None:
+        """Builds have begun."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._say())
+            self._task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Nothing runs any more."""
+        self._closing.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.warning("builds cannot be marked", pipeline=self._pipeline, error=str(error))
+        elif not self._closing.is_set() and not self._is_idle():
+            self.begin()  # Some have begun while the last ones were told to be over.
+
+    async def _say(self) -> None:
+        """Mark what runs, until nothing does."""
+        said: set[tuple[str, str]] = set()
+        due = 0.0
+        while not self._closing.is_set() and not self._is_idle():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._closing.wait()
+            now = time.monotonic()
+            long = [each for each in self._running() if now - each[2] >= WORTH_A_MARK][:MOST]
+            names = {(stage, entity) for stage, entity, _ in long}
+            if names != said or (names and now >= due):
+                said, due = names, now + SAY_AGAIN
+                ahead = time.time() - now
+                await self._set([(stage, entity, since + ahead) for stage, entity, since in long])
+        if said:
+            await self._set([])
+
+    async def _set(self, marks: list[tuple[str, str, float]]) -> None:
+        try:
+            await set_marks(self._database, self._pipeline, self._builder, marks)
+        except Exception as error:
+            if not (is_away(error) or is_full(error)):
+                raise

@@ -1,0 +1,45 @@
+"""Bringing a pipeline up to date from a script, in this process and without workers.
+
+from tidemill.pipelines import Pipeline, plan_pipeline, update_pipeline
+
+left = await update_pipeline(blog)          what could not be built, and why: left.builds, left.holds
+plan = await plan_pipeline(blog)            what would be built, and why
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tidemill.pipelines.definition.pipeline import Pipeline
+from tidemill.pipelines.reducer.plan import Plan
+from tidemill.pipelines.runner.driver import Driver, run_once
+from tidemill.pipelines.view.pipeline_view import look_at
+from tidemill.store.database import Database
+from tidemill.store.migrate import migrate
+
+
+async def update_pipeline(pipeline: Pipeline, database: Database | None = None) -> Plan:
+    """Build what is missing or out of date; returns what is left: what failed, what waits, what is held."""
+    async with _opened(database) as opened:
+        return await run_once(Driver(opened, pipeline))
+
+
+async def plan_pipeline(pipeline: Pipeline, database: Database | None = None) -> Plan:
+    """What would be built and why, without building anything."""
+    async with _opened(database) as opened:
+        _, plan = await look_at(opened, pipeline)
+        return plan
+
+
+@asynccontextmanager
+async def _opened(database: Database | None) -> AsyncIterator[Database]:
+    """The database given, or that of the settings in force here, made ready."""
+    if database is not None:
+        yield database
+        return
+    from tidemill.engine.settings import load_settings  # slow to load
+
+    async with Database(load_settings().database(), application="tidemill pipelines") as opened:
+        await migrate(opened)
+        yield opened

@@ -1,0 +1,59 @@
+"""States that come from outside: written into a pipeline by whoever has them, such as a plan of a stream.
+
+Only what stages take in and no stage makes can be written so. What is built from it is built at once: the pipeline's
+runner is told when the writer's transaction commits.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines.definition.declared import Pipelines
+from tidemill.pipelines.definition.pipeline import Pipeline
+from tidemill.pipelines.stores.base import Draft, StoreTrouble
+from tidemill.pipelines.stores.database import DatabaseStates
+from tidemill.pipelines.view.pipeline_view import open_states
+from tidemill.store.database import Database, Executor
+from tidemill.store.states.blobs import write_blobs
+from tidemill.store.states.states import News, notify_states
+
+
+class Inputs:
+    """The way into the pipelines of an application."""
+
+    def __init__(self, pipelines: Pipelines) -> None:
+        self._pipelines = pipelines
+
+    def check(self, pipeline: str | None, path: str) -> str:
+        """The pipeline that is meant; an error if the path is not one that it takes from outside."""
+        found = self._pipelines.require(pipeline)
+        check_input(found, path)
+        return found.name
+
+    async def write(self, database: Database, connection: Executor, pipeline: str, states: dict[str, bytes]) -> None:
+        """Write contents, by path; in the connection's transaction where states are kept in the database."""
+        found = self._pipelines.require(pipeline)
+        place = open_states(found, database)
+        if isinstance(place, DatabaseStates):
+            await write_blobs(database, place.name, sorted(states.items()), connection=connection)
+        else:
+            try:
+                before = await place.look(states)
+                drafts = [Draft(path, content, {}, before=before[path]) for path, content in states.items()]
+                prepared = await place.prepare(drafts)
+                missing = set(states) - set(await place.publish(prepared))
+            except StoreTrouble as error:
+                raise OSError(str(error)) from error  # Somebody will mend it: worth waiting for.
+            if missing:
+                raise OSError(f"pipeline {pipeline}: {min(missing)} could not be put in place")
+        await notify_states(database, connection, News(pipeline, paths=sorted(states)))
+
+
+def check_input(pipeline: Pipeline, path: str) -> None:
+    """An error unless some stage takes this path in, and none makes it."""
+    for stage in pipeline.stages.values():
+        if stage.output.match(path) is not None:
+            raise ConfigError(f"pipeline {pipeline.name}: {path} is made by stage {stage.name}: write what it takes in")
+    patterns = {one.pattern for stage in pipeline.stages.values() for one in stage.inputs}
+    if not any(pattern.match(path) is not None for pattern in patterns):
+        known = ", ".join(sorted(pattern.text for pattern in patterns))
+        raise ConfigError(f"pipeline {pipeline.name}: no stage takes in {path}; they take in {known}")

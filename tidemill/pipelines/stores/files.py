@@ -1,0 +1,333 @@
+"""States in files: the default, and the one that a person can look at with `ls` and `cat`.
+
+A state is written under a hidden name, made durable, and renamed: nobody ever sees a part of it. Many together are
+made durable by one call, since a call for each is what makes writing files slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from tidemill.pipelines.definition.pattern import Pattern
+from tidemill.pipelines.runner.log import log
+from tidemill.pipelines.stores.base import (
+    ContentError,
+    Draft,
+    ManifestEntry,
+    Prepared,
+    Seen,
+    StoreTrouble,
+    Survey,
+    Unreadable,
+    failed,
+    hash_content,
+    hash_pieces,
+    prepared,
+)
+from tidemill.pipelines.stores.folder_walk import Known, Walk, signature
+from tidemill.pipelines.stores.manifest import change_manifest, read_manifest
+
+CHUNK = 1 << 20
+TEMPORARY = ".tidemill-"  # how hidden names begin
+ARCHIVE = ".archive"
+COARSE_NS = 1_000_000_000  # clocks that differ by less are not told apart
+_SYNC_TOGETHER = 8  # from so many files on, one call for the whole file system is cheaper
+
+
+class FileStates:
+    """States as files under a root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self.skew_ns = 0  # how much further the file system's clock is than this host's
+        self._inside: dict[str, bool] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileStates) and other.root == self.root
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def place(self, path: str) -> Path:
+        return self.root / path
+
+    async def survey(self, patterns: Sequence[Pattern]) -> Survey:
+        return await asyncio.to_thread(self.survey_now, patterns)
+
+    def survey_now(self, patterns: Sequence[Pattern]) -> Survey:
+        """The same, in this thread."""
+        return Walk(str(self.root), patterns, skew_ns=self.skew_ns).run()
+
+    def survey_folders(
+        self, patterns: Sequence[Pattern], known: Known, changed: Iterable[str], folders: Iterable[str]
+    ) -> Survey:
+        """The same for folders that have `changed` or are new; files with `known` signatures are not looked at."""
+        return Walk(str(self.root), patterns, known, skew_ns=self.skew_ns).run_in(changed, folders)
+
+    def measure_skew(self) -> float:
+        """How many seconds the file system's clock is ahead of this host's: that of another host may be wrong.
+
+        Files are given the file system's time, so that is what tells whether one was changed just now.
+        """
+        probe = f"{self.root}/{TEMPORARY}{os.urandom(6).hex()}.clock"
+        try:
+            opened = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError:
+            return 0.0  # Where nothing can be written there is nothing to be overtaken by.
+        try:
+            now = time.time_ns()
+            ahead = os.fstat(opened).st_mtime_ns - now
+        finally:
+            os.close(opened)
+            _unlink(probe)
+        self.skew_ns = ahead if abs(ahead) > COARSE_NS else 0
+        return self.skew_ns / 1e9
+
+    def changed_folders(self, folders: Mapping[str, int]) -> list[str]:
+        """Those of these folders that files came to or went from since."""
+        return [folder for folder, before in folders.items() if self.folder_time(folder) != before]
+
+    def folder_time(self, folder: str) -> int:
+        """When files last came to a folder or went from it; 0 if it cannot be told."""
+        try:
+            return os.stat(f"{self.root}/{folder}").st_mtime_ns
+        except OSError:
+            return 0
+
+    async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
+        return self.look_now(paths)
+
+    def look_now(self, paths: Iterable[str]) -> dict[str, int | None]:
+        """The same, in this thread."""
+        return {path: self._signature(path) for path in paths}
+
+    def _signature(self, path: str) -> int | None:
+        try:
+            found = os.stat(f"{self.root}/{path}")
+        except (OSError, ValueError):
+            return None
+        return signature(found) if stat.S_ISREG(found.st_mode) else None
+
+    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
+        return await asyncio.to_thread(self.contents_now, paths)
+
+    def contents_now(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
+        """The same, in this thread."""
+        return {path: self._seen(path) for path in paths}
+
+    def _seen(self, path: str) -> Seen | Unreadable | None:
+        try:
+            opened = os.open(f"{self.root}/{path}", os.O_RDONLY)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            return Unreadable(f"{self.root}/{path} cannot be read: {error.strerror}")
+        try:
+            before = os.fstat(opened)
+            if not stat.S_ISREG(before.st_mode):
+                return None
+            digest, size = blake2b(digest_size=16), 0
+            while chunk := os.read(opened, CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+                if len(chunk) >= before.st_size:
+                    break
+            after = os.fstat(opened)
+            if signature(after) != signature(before) or size != after.st_size:
+                return None
+            return Seen(digest.hexdigest(), size, signature(after))
+        except OSError as error:
+            return Unreadable(f"{self.root}/{path} cannot be read: {error.strerror}")
+        finally:
+            os.close(opened)
+
+    async def read(self, path: str) -> bytes:
+        return self.read_now(path)
+
+    def read_now(self, path: str) -> bytes:
+        """The same, in this thread."""
+        with open(f"{self.root}/{path}", "rb", buffering=0) as opened:
+            return opened.read()
+
+    async def stream(self, path: str) -> AsyncIterator[bytes]:
+        with await asyncio.to_thread(open, self.place(path), "rb") as opened:
+            while chunk := await asyncio.to_thread(opened.read, CHUNK):
+                yield chunk
+
+    def pieces_now(self, path: str) -> Iterator[bytes]:
+        """The content piece by piece, in this thread."""
+        with open(self.place(path), "rb") as opened:
+            while chunk := opened.read(CHUNK):
+                yield chunk
+
+    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
+        return await asyncio.to_thread(self.prepare_now, drafts)
+
+    def prepare_now(self, drafts: Sequence[Draft]) -> list[Prepared]:
+        """The same, in this thread."""
+        done: list[Prepared] = []
+        together = len(drafts) >= _SYNC_TOGETHER and _find_syncfs() is not None
+        try:
+            for draft in drafts:
+                try:
+                    done.append(self._write(draft, sync=not together))
+                except ContentError as error:
+                    done.append(failed(draft, error))
+            if together and done:
+                _sync_all(self.root)
+        except OSError as error:
+            for each in done:
+                _unlink(each.held)
+            raise StoreTrouble(
+                f"{self.root}: a state cannot be written: {error.strerror}; make room or mend it"
+            ) from error
+        return done
+
+    def _write(self, draft: Draft, *, sync: bool) -> Prepared:
+        folder = draft.path.rpartition("/")[0]
+        self._check_inside(folder)
+        temporary = f"{self.root}/{folder}/{TEMPORARY}{os.urandom(6).hex()}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            opened = os.open(temporary, flags, 0o644)
+        except FileNotFoundError:
+            os.makedirs(f"{self.root}/{folder}", exist_ok=True)
+            opened = os.open(temporary, flags, 0o644)
+        found: dict[str, Any] = {}
+        try:
+            if isinstance(draft.content, bytes):
+                _write_all(opened, draft.content)
+                found = {"content": hash_content(draft.content), "size": len(draft.content)}
+            else:
+                for piece in hash_pieces(draft.content, found):
+                    _write_all(opened, piece)
+            if sync:
+                os.fsync(opened)
+        except BaseException:
+            _unlink(temporary)
+            raise
+        finally:
+            os.close(opened)
+        return prepared(draft, found["content"], found["size"], temporary)
+
+    def _check_inside(self, folder: str) -> None:
+        """A folder must be inside of the root also when links are followed."""
+        known = self._inside.get(folder)
+        if known is None:
+            root, real = os.path.realpath(self.root), os.path.realpath(f"{self.root}/{folder}")
+            known = self._inside[folder] = real == root or real.startswith(f"{root}/")
+        if not known:
+            raise StoreTrouble(f"{self.root}/{folder} leads out of {self.root}: nothing is written there")
+
+    async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
+        return await asyncio.to_thread(self.publish_now, ready)
+
+    def publish_now(self, ready: Sequence[Prepared]) -> dict[str, int]:
+        """The same, in this thread."""
+        done: dict[str, int] = {}
+        for each in ready:
+            if any(self._signature(path) != needed for path, needed in each.needs.items()):
+                _unlink(each.held)
+                continue
+            target = f"{self.root}/{each.path}"
+            try:
+                if each.held is not None:
+                    os.replace(each.held, target)
+                found = signature(os.stat(target))
+                if each.held is not None or found == each.before:
+                    done[each.path] = found
+            except OSError as error:
+                _unlink(each.held)
+                log.error("a state could not be put in place", path=each.path, error=str(error))
+        return done
+
+    async def discard(self, unwanted: Sequence[Prepared]) -> None:
+        for each in unwanted:
+            _unlink(each.held)
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        by_folder: dict[str, list[str]] = {}
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            by_folder.setdefault(folder, []).append(name)
+        for folder, names in by_folder.items():
+            await self.keep_manifest(folder, dict.fromkeys(names))
+        for path in paths:
+            _unlink(f"{self.root}/{path}")
+
+    async def archive(self, paths: Sequence[str]) -> None:
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        for path in paths:
+            target = self.root / ARCHIVE / stamp / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.place(path), target)
+        await self.remove(paths)
+
+    async def keep_manifest(self, directory: str, entries: Mapping[str, ManifestEntry | None]) -> None:
+        folder = self.root / directory
+        if folder.is_dir():
+            await asyncio.to_thread(change_manifest, folder, entries)
+
+    async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
+        return await asyncio.to_thread(read_manifest, self.root / directory)
+
+    async def sweep(self, folders: Iterable[str]) -> None:
+        await asyncio.to_thread(self.sweep_temporaries, list(folders))
+
+    def sweep_temporaries(self, folders: Iterable[str], *, older: float = 3600) -> int:
+        """Remove what builders left behind that died before they put it in place."""
+        swept, limit = 0, time.time() - older
+        for folder in folders:
+            try:
+                with os.scandir(self.root / folder) as entries:
+                    for entry in entries:
+                        if entry.name.startswith(TEMPORARY) and entry.stat(follow_symlinks=False).st_mtime < limit:
+                            _unlink(entry.path)
+                            swept += 1
+            except OSError:
+                continue
+        return swept
+
+
+def _write_all(opened: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(opened, data) :]
+
+
+def _unlink(path: str | None) -> None:
+    if path is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@cache
+def _find_syncfs() -> Any:
+    """The system's call to make all of a file system durable, where there is one."""
+    if sys.platform != "linux":
+        return None
+    import ctypes  # slow to load
+
+    return getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+
+
+def _sync_all(root: Path) -> None:
+    """Make everything that was written to a root's file system durable."""
+    import ctypes
+
+    opened = os.open(root, os.O_RDONLY)
+    try:
+        if _find_syncfs()(opened) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(opened)

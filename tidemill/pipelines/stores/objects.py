@@ -1,0 +1,278 @@
+"""States in an object store: S3 and what speaks like it, through obstore (`pip install tidemill[s3]`).
+
+from obstore.store import S3Store
+
+Pipeline("blog", store=ObjectStates(S3Store("bucket", prefix="blog/")))
+
+A put is atomic by itself. It is made on the condition that the object is still the one that was seen, or still is not
+there, so that of two builders who do not know of each other only one has its way. What comes piece by piece is never
+held here as a whole: it is uploaded under a hidden name, and moved into place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines.definition.pattern import Pattern
+from tidemill.pipelines.stores.base import (
+    ContentError,
+    Draft,
+    ManifestEntry,
+    Prepared,
+    Seen,
+    StoreTrouble,
+    Survey,
+    Unreadable,
+    failed,
+    hash_content,
+    hash_pieces,
+    manifest_path,
+    prepared,
+)
+from tidemill.pipelines.stores.manifest import changed_manifest, entries_in
+
+AT_ONCE = 32
+PARTS_AT_ONCE = 3  # of one upload, 5 MiB each: so much of a large content is held while a store is slow
+UPLOADS = ".tidemill/uploads/"
+FORGOTTEN_AFTER = 86400.0  # seconds until an upload that nobody has put in place is removed
+_TRIES = 20
+
+
+class Uploaded(msgspec.Struct, frozen=True):
+    """Content that lies in the store under another name."""
+
+    key: str
+
+
+class ObjectStates:
+    """States as objects in a store of obstore's."""
+
+    def __init__(self, store: Any) -> None:
+        try:
+            import obstore
+        except ImportError as error:
+            raise ConfigError("states in an object store need obstore: pip install 'tidemill[s3]'") from error
+        self._obstore = obstore
+        self.store = store
+        self._tags: dict[str, tuple[int, Any]] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectStates) and (other.store is self.store or other.store == self.store)
+
+    def __hash__(self) -> int:
+        return hash(str(self.store))
+
+    def open(self, database: Any) -> ObjectStates:
+        """These states, for one process."""
+        return self
+
+    def _note(self, meta: Mapping[str, Any]) -> int:
+        """The signature of an object, and the tag by which its store knows this version of it."""
+        tag = meta.get("e_tag")
+        text = f"{tag}|{meta.get('version')}|{meta.get('size')}|{meta.get('last_modified')}"
+        signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big") or 1
+        self._tags[str(meta["path"])] = (signature, tag)
+        return signature
+
+    async def survey(self, patterns: Sequence[Pattern]) -> Survey:
+        survey = Survey({}, {pattern: {} for pattern in patterns}, [], set())
+        for folder in _outermost({pattern.folder for pattern in patterns}):
+            try:
+                stream = self.store.list(prefix=f"{folder}/" if folder else None)
+                async for chunk in stream:
+                    for meta in chunk:
+                        path = str(meta["path"])
+                        hit = [pattern for pattern in survey.matched if pattern.values(path) is not None]
+                        if hit:
+                            survey.signatures[path] = self._note(meta)
+                            for pattern in hit:
+                                survey.matched[pattern][path] = None
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                survey.problems.append(f"{folder or 'the store'} cannot be listed: {error}")
+                survey.blind.append(folder)
+        return survey
+
+    async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
+        wanted = list(paths)
+        found = await asyncio.gather(*(self._head(path) for path in wanted))
+        return dict(zip(wanted, found, strict=True))
+
+    async def _head(self, path: str) -> int | None:
+        async with self._room:
+            try:
+                return self._note(await self.store.head_async(path))
+            except FileNotFoundError:
+                return None
+
+    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
+        found = await asyncio.gather(*(self._seen(path) for path in paths))
+        return dict(zip(paths, found, strict=True))
+
+    async def _seen(self, path: str) -> Seen | Unreadable | None:
+        async with self._room:
+            digest, size = blake2b(digest_size=16), 0
+            try:
+                answer = await self.store.get_async(path)
+                async for piece in answer.stream():
+                    digest.update(piece)
+                    size += len(piece)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                return Unreadable(f"{path} cannot be read: {error}")
+            return Seen(digest.hexdigest(), size, self._note(answer.meta))
+
+    async def read(self, path: str) -> bytes:
+        async with self._room:
+            answer = await self.store.get_async(path)
+            return bytes(await answer.bytes_async())
+
+    async def stream(self, path: str) -> AsyncIterator[bytes]:
+        answer = await self.store.get_async(path)
+        async for piece in answer.stream():
+            yield bytes(piece)
+
+    def read_now(self, path: str) -> bytes:
+        """The same as `read`, in this thread."""
+        return bytes(self.store.get(path).bytes())
+
+    def pieces_now(self, path: str) -> Iterator[bytes]:
+        """The content piece by piece, in this thread."""
+        for piece in self.store.get(path).stream():
+            yield bytes(piece)
+
+    def place(self, path: str) -> None:
+        """Objects are not files of this machine."""
+
+    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
+        return [await self._prepare(draft) for draft in drafts]
+
+    async def _prepare(self, draft: Draft) -> Prepared:
+        """A content is held here, one that comes in pieces is uploaded: a put shows all of an object, or nothing."""
+        if isinstance(draft.content, bytes):
+            return prepared(draft, hash_content(draft.content), len(draft.content), draft.content)
+        found: dict[str, Any] = {}
+        trouble: list[ContentError] = []
+        pieces = hash_pieces(draft.content, found)
+
+        async def upload() -> AsyncIterator[bytes]:
+            try:
+                while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+                    yield piece
+            except ContentError as error:
+                trouble.append(error)
+                raise
+
+        key = f"{UPLOADS}{secrets.token_hex(12)}"
+        try:
+            async with self._room:
+                await self.store.put_async(key, upload(), max_concurrency=PARTS_AT_ONCE)
+        except Exception as error:
+            if trouble:
+                await self._drop(key)
+                return failed(draft, trouble[0])
+            raise StoreTrouble(f"{draft.path} cannot be uploaded: {error}") from error
+        return prepared(draft, found["content"], found["size"], Uploaded(key))
+
+    async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
+        needed = await self.look({path for each in ready for path in each.needs})
+        good = [each for each in ready if all(needed[path] == want for path, want in each.needs.items())]
+        signatures = await asyncio.gather(*(self._put(each) for each in good))
+        return {each.path: found for each, found in zip(good, signatures, strict=True) if found is not None}
+
+    async def _put(self, each: Prepared) -> int | None:
+        """Put one object, if it is still what it was."""
+        if each.held is None:
+            found = await self._head(each.path)
+            return found if found == each.before else None
+        try:
+            if isinstance(each.held, Uploaded):
+                if each.before is not None and await self._head(each.path) != each.before:
+                    return None
+                async with self._room:
+                    await self.store.rename_async(each.held.key, each.path, overwrite=each.before is not None)
+            else:
+                async with self._room:
+                    await self._conditional(each.path, each.held, self._mode(each))
+        except (FileExistsError, FileNotFoundError):
+            return None
+        except Exception as error:
+            if type(error).__name__ in ("AlreadyExistsError", "PreconditionError", "NotFoundError"):
+                return None
+            raise StoreTrouble(f"{each.path} cannot be put: {error}") from error
+        return await self._head(each.path)
+
+    def _mode(self, each: Prepared) -> Any:
+        """On which condition an object is put."""
+        if each.before is None:
+            return "create"
+        signature, tag = self._tags.get(each.path, (0, None))
+        return {"e_tag": tag} if signature == each.before and tag is not None else "overwrite"
+
+    async def _conditional(self, path: str, data: bytes, mode: Any) -> None:
+        try:
+            await self.store.put_async(path, data, mode=mode)
+        except Exception as error:
+            if type(error).__name__ != "NotImplementedError" and not isinstance(error, NotImplementedError):
+                raise
+            await self.store.put_async(path, data)  # The store knows no conditions; the database still does.
+
+    async def discard(self, unwanted: Sequence[Prepared]) -> None:
+        for each in unwanted:
+            if isinstance(each.held, Uploaded):
+                await self._drop(each.held.key)
+
+    async def remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            await self._drop(path)
+
+    async def _drop(self, path: str) -> None:
+        try:
+            await self.store.delete_async(path)
+        except FileNotFoundError:
+            return
+
+    async def sweep(self, folders: Iterable[str]) -> None:
+        """Remove uploads whose builders died before they put them in place; they are all in one folder."""
+        limit = time.time() - FORGOTTEN_AFTER
+        async for chunk in self.store.list(prefix=UPLOADS):
+            for meta in chunk:
+                if meta["last_modified"].timestamp() < limit:
+                    await self._drop(str(meta["path"]))
+
+    async def archive(self, paths: Sequence[str]) -> None:
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        for path in paths:
+            await self.store.rename_async(path, f".archive/{stamp}/{path}")
+
+    async def keep_manifest(self, directory: str, entries: Mapping[str, ManifestEntry | None]) -> None:
+        path = manifest_path(directory)
+        for _ in range(_TRIES):
+            before = await self._head(path)
+            data = changed_manifest(None if before is None else await self.read(path), entries)
+            if await self._put(Prepared(path, "", len(data), {}, before=before, held=data)) is not None:
+                return
+        raise StoreTrouble(f"{path} is changed by others all the time")
+
+    async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
+        path = manifest_path(directory)
+        try:
+            return entries_in(await self.read(path), path)
+        except FileNotFoundError:
+            return {}
+
+
+def _outermost(folders: set[str]) -> list[str]:
+    """Folders without those that are inside of others."""
+    return sorted(one for one in folders if not any(one.startswith(f"{o}/") or (not o and one) for o in folders))

@@ -1,0 +1,337 @@
+"""A pipeline file gone through for one entity: what would be built and why, from what, and what would be in it.
+
+Nothing is built, written or remembered. Files are read to fill expressions in; where that is not wanted, or a file is
+not there yet, the expressions say what they wait for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
+from tidemill.pipelines.definition.pipeline import Entity, Input, Pipeline, Stage, check_order
+from tidemill.pipelines.reducer.facts import World, entities_of
+from tidemill.pipelines.reducer.plan import Step, make_plan
+from tidemill.pipelines.runner.build import File, Held
+from tidemill.pipelines.stores.base import StoreTrouble
+from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.workflows.graph import Graph, as_content, read_graph
+from tidemill.pipelines.workflows.node_graph import Wiring, wire
+from tidemill.pipelines.workflows.nodes import TRANSFORMS, Node
+from tidemill.pipelines.workflows.rehearsal import Field, Rehearsal, Rehearsed, Unknown, fill_field, rehearse_node
+from tidemill.pipelines.workflows.stage_list import read_stages
+from tidemill.store.database import Database
+
+MOST_READ = 256 * 1024
+MOST_ENTITIES = 200
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """An input of a stage, and the paths that it has for the entity."""
+
+    name: str
+    pattern: str
+    paths: list[str]
+    missing: list[str]
+    """Those of the paths that are not there yet."""
+
+
+class StageRun(msgspec.Struct, frozen=True):
+    """What would become of one state. `verdict` is build, wait, fresh, unknown or none."""
+
+    stage: str
+    node: str
+    entity: str | None
+    verdict: str
+    why: str
+    inputs: list[Taken]
+    output: str | None
+    nodes: list[Rehearsed]
+    content: str | None = None
+
+
+class DryRun(msgspec.Struct, frozen=True):
+    """What would become of an entity, stage by stage, and some of the entities that there are."""
+
+    pipeline: str
+    entity: str | None
+    entities: list[str]
+    looked: bool
+    """Whether files were looked at."""
+    stages: list[StageRun]
+    problems: list[str]
+
+
+def read_pipeline(data: Mapping[str, Any], name: str) -> tuple[Pipeline, Wiring | None]:
+    """The pipeline in a file, with its wiring if it is a graph."""
+    called = str(data.get("name") or name)
+    if "stages" in data:
+        return read_stages(data, called, []), None
+    wiring = wire(data, read_graph(data, []), called, [])
+    return wiring.pipeline, wiring
+
+
+async def dry_run(data: Mapping[str, Any], name: str, entity: str | None, *, database: Database | None) -> DryRun:
+    """Go through a pipeline for an entity; without a database, nothing is looked at."""
+    pipeline, wiring = read_pipeline(data, name)
+    walk = _Walk(data, pipeline, wiring, None if database is None else Lookout(database, pipeline))
+    await walk.look(entity)
+    stages = [await walk.stage(stage) for stage in walk.order] if entity is not None else []
+    return DryRun(pipeline.name, entity, walk.entities, database is not None, stages, walk.problems)
+
+
+class _Walk:
+    """One entity on its way through the stages."""
+
+    def __init__(
+        self, data: Mapping[str, Any], pipeline: Pipeline, wiring: Wiring | None, lookout: Lookout | None
+    ) -> None:
+        self.order = check_order(pipeline.stages.values())
+        self.entities: list[str] = []
+        self.problems: list[str] = []
+        self._data = data
+        self._wiring = wiring
+        self._lookout = lookout
+        self._world = World() if lookout is None else lookout.world
+        self._steps: dict[str, Step] = {}
+        self._about: dict[str, Entity] = {}
+        self._made: dict[str, Any] = {}  # what earlier stages would write: by path, contents or Unknown
+
+    async def look(self, entity: str | None) -> None:
+        """Look at what is there, and decide what would be built."""
+        if entity is not None:
+            self._find_entities(entity)
+        lookout = self._lookout
+        if lookout is None:
+            return
+        await lookout.look_around()
+        self.problems += lookout.problems[:5]
+        self.entities = self._list_entities()
+        if entity is None:
+            return
+        paths = {
+            path
+            for stage in self.order
+            if stage.name in self._about
+            for path in (self._output(stage), *(each for _, found in self._inputs(stage) for each in found))
+            if path is not None and path in lookout.world.files
+        }
+        lookout.unknown = paths
+        await lookout.settle(store=False)
+        only: dict[str, set[str] | None] = {name: {about.id} for name, about in self._about.items()}
+        plan = make_plan(self.order, lookout.world, lookout.now(), only=only)
+        self._steps = {step.stage.name: step for step in plan.steps}
+        self.problems += plan.problems[:5]
+
+    def _find_entities(self, wanted: str) -> None:
+        """What the entity is called in each stage: a month is the entity of one that collects its days."""
+        known: dict[str, str] = {}
+        for stage in self.order:
+            try:
+                about = stage.entity(wanted)
+                known |= about.variables
+            except (ConfigError, PatternError):
+                values = [derive(each, known) for each in stage.variables]
+                if None in values:
+                    continue
+                about = stage.entity(entity_id([str(each) for each in values]))
+            self._about[stage.name] = about
+        if not self._about:
+            needed = ", ".join(self.order[0].variables) or "no variables"
+            raise ConfigError(f"{wanted!r} is not an entity of this pipeline: one has {needed}")
+
+    def _list_entities(self) -> list[str]:
+        first = self.order[0]
+        found: list[str] = []
+        for id, _ in entities_of(
+            first, {one.pattern: self._world.matched.get(one.pattern, {}) for one in first.inputs}
+        ):
+            found.append(id)
+            if len(found) >= 20 * MOST_ENTITIES:
+                break
+        return sorted(found)[-MOST_ENTITIES:]
+
+    async def stage(self, stage: Stage) -> StageRun:
+        """What would become of the entity in one stage."""
+        node = self._node_id(stage)
+        about = self._about.get(stage.name)
+        if about is None:
+            told = f"this stage is about other entities: {', '.join(stage.variables)}"
+            return StageRun(stage.name, node, None, "none", told, [], None, [])
+        taken = self._inputs(stage)
+        verdict, why = self._verdict(stage, about, taken)
+        output = self._output(stage)
+        values = {one.name: await self._value(one, paths) for one, paths in taken}
+        nodes, content = self._rehearse(stage, about, values)
+        if output is not None and verdict != "fresh":
+            self._made[output] = content
+        shown = [
+            Taken(one.name, one.pattern.text, paths, [path for path in paths if path not in self._world.files])
+            for one, paths in taken
+        ]
+        text = content if isinstance(content, str) else None
+        return StageRun(stage.name, node, about.id, verdict, why, shown, output, nodes, text)
+
+    def _verdict(self, stage: Stage, about: Entity, taken: list[tuple[Input, list[str]]]) -> tuple[str, str]:
+        if self._lookout is None:
+            return "unknown", "no files were looked at"
+        step = self._steps.get(stage.name)
+        if step is not None:
+            return ("build" if step.is_build else "wait"), str(step.reason)
+        missing = [one.pattern.text for one, paths in taken if not any(path in self._world.files for path in paths)]
+        if missing:
+            return "none", f"there is nothing to make it from: {', '.join(missing)} has no file for {about.id}"
+        if stage.filter is not None and about.id not in self._world.records[stage.name]:
+            return "none", f"the filter {stage.options.filter!r} leaves it out"
+        return "fresh", "it is up to date"
+
+    def _output(self, stage: Stage) -> str | None:
+        if stage.scatter:
+            return None
+        try:
+            return stage.quick_path(self._about[stage.name].id)
+        except PatternError:
+            return None
+
+    def _inputs(self, stage: Stage) -> list[tuple[Input, list[str]]]:
+        """The paths of each input that belong to the entity: those that are there, and those that would be."""
+        about = self._about[stage.name]
+        return [(one, self._paths(stage, one, about)) for one in stage.inputs]
+
+    def _paths(self, stage: Stage, one: Input, about: Entity) -> list[str]:
+        if not one.is_many:
+            try:
+                return [one.pattern.format({name: about.variables[name] for name in one.pattern.variables})]
+            except (KeyError, PatternError):
+                return []
+        found = []
+        for path in [*self._world.matched.get(one.pattern, {}), *self._made]:
+            variables = one.pattern.match(path)
+            if variables is None or (one.pattern.has_glob and stage.output.values(path) is not None):
+                continue
+            if all(derive(key, variables) == about.variables.get(key) for key in one.key):
+                found.append(path)
+        return sorted(set(found))
+
+    async def _value(self, one: Input, paths: list[str]) -> Any:
+        """What a stage would be given for an input."""
+        if not one.is_many:
+            return await self._content(paths[0]) if paths else Unknown(f"{one.pattern.text} has no file")
+        files: list[File] = []
+        for path in paths:
+            content = await self._content(path)
+            if isinstance(content, Unknown):
+                return content
+            files.append(File(path, Held({path: str(content).encode()})))
+        if not files and self._lookout is None:
+            return Unknown(f"the files of {one.pattern.text} were not looked at")
+        return files
+
+    async def _content(self, path: str) -> Any:
+        if path in self._made:
+            return self._made[path]
+        if self._lookout is None:
+            return Unknown(f"{path} was not looked at")
+        if path not in self._world.files:
+            return Unknown(f"{path} is not there")
+        data = bytearray()
+        try:
+            async for chunk in self._lookout.states.stream(path):
+                data += chunk
+                if len(data) > MOST_READ:
+                    return Unknown(f"{path} has more than {MOST_READ:,} bytes: a dry run does not read it")
+        except (OSError, StoreTrouble) as error:
+            return Unknown(f"{path} cannot be read: {error}")
+        return data.decode("utf-8", "replace")
+
+    # -- what would be in it ----------------------------------------------------------------------
+
+    def _node_id(self, stage: Stage) -> str:
+        if self._wiring is None:
+            return stage.name
+        return next(node.id for node in self._wiring.graph.nodes.values() if node.name == stage.name)
+
+    def _rehearse(self, stage: Stage, about: Entity, values: Mapping[str, Any]) -> tuple[list[Rehearsed], Any]:
+        try:
+            if self._wiring is None:
+                return self._staged(stage, about, values)
+            node = next(node for node in self._wiring.graph.nodes.values() if node.name == stage.name)
+            if node.type == "state_transform":
+                return _by_name(node, str(node.data.get("transform")), stage), _unmade(node.name)
+            return self._written(self._wiring, self._wiring.graph, node, about, values)
+        except TidemillError as error:
+            return [], Unknown(str(error))
+
+    def _staged(self, stage: Stage, about: Entity, values: Mapping[str, Any]) -> tuple[list[Rehearsed], Any]:
+        entry = next(each for each in self._data["stages"] if str(each["id"]) == stage.name)
+        written = entry["node"]
+        node = Node(stage.name, str(written["typeId"]), str(entry.get("name") or stage.name), written.get("data") or {})
+        if node.type in TRANSFORMS:
+            return _by_name(node, node.type, stage), _unmade(node.name)
+        item: dict[str, Any] = {"entity": _told(about)}
+        for one in stage.inputs:
+            value = values[one.name]
+            content = value if isinstance(value, str | Unknown) else "\n".join(file.text() for file in value)
+            item[one.name] = {"content": content, "path": "" if one.is_many else self._paths(stage, one, about)[0]}
+        shown, outputs = rehearse_node(node, [item])
+        return [shown], _text(as_content(outputs[0][1]) if outputs else _unmade(node.name))
+
+    def _written(
+        self, wiring: Wiring, graph: Graph, node: Node, about: Entity, values: Mapping[str, Any]
+    ) -> tuple[list[Rehearsed], Any]:
+        seeds: dict[str, Any] = {}
+        for name, value in values.items():
+            unknown = isinstance(value, Unknown)
+            seeds[name] = wiring.seed(name, about, None if unknown else value)
+            if unknown:
+                seeds[name]["content"] = seeds[name]["files"] = value
+        for each in graph.above(node.id)[:-1]:
+            if each.name in wiring.patterns:
+                seeds.setdefault(each.name, wiring.seed(each.name, about, None))
+        rehearsal = Rehearsal(graph, {"entity": _told(about)}, seeds)
+        for each in graph.above(node.id)[:-1]:
+            rehearsal.take(each)
+        items = rehearsal.arriving(node)
+        if not items:
+            return rehearsal.done, Unknown(f"nothing reaches {node.name}")
+        fields = [fill_field(node, name, items[0]) for name in ("content",) if name in node.data]
+        own = Rehearsed(node.id, node.name, node.type, fields, len(items), False)
+        if len(items) != 1:
+            return [*rehearsal.done, own], Unknown(f"{len(items)} items reach {node.name}, and a state has one content")
+        if fields:
+            content = Unknown(fields[0].waits or fields[0].wrong or "") if _is_open(fields[0]) else fields[0].value
+        else:
+            content = items[0].get(graph.nodes[graph.into(node.id)[-1].source].name)
+        return [*rehearsal.done, own], _text(as_content(content))
+
+
+def _is_open(field: Field) -> bool:
+    return field.waits is not None or field.wrong is not None
+
+
+def _by_name(node: Node, wanted: str, stage: Stage) -> list[Rehearsed]:
+    """A state that a function of the application makes: it is not called."""
+    known = "not run in a dry run" if wanted in TRANSFORMS else f"the application declares no @transform({wanted!r})"
+    about = [Field(name, value) for name, value in node.data.items() if name not in ("input", "output")]
+    patterns = [Field("input", stage.inputs[0].pattern.text), Field("output", stage.output.text)]
+    return [Rehearsed(node.id, node.name, node.type, [*patterns, *about], 1, False, note=known)]
+
+
+def _unmade(name: str) -> Unknown:
+    return Unknown(f"what {name} makes is not known before it runs")
+
+
+def _told(about: Entity) -> dict[str, Any]:
+    return {**about.variables, "id": about.id, "path": about.path}
+
+
+def _text(value: Any) -> Any:
+    """What would be written, as text."""
+    if isinstance(value, str | Unknown):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=repr)

@@ -1,0 +1,275 @@
+"""Pipelines as graphs of nodes: the state-pipelines document's own form, and the node graphs of its product.
+
+Every node that writes a state becomes a stage. Its inputs are the patterns of the state nodes that lead to it; what
+stands between them and it is run for each entity.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines.definition.pattern import Pattern
+from tidemill.pipelines.definition.pipeline import Entity, Pipeline
+from tidemill.pipelines.runner.build import SKIP, BuildError, File
+from tidemill.pipelines.stores.database import DatabaseStates
+from tidemill.pipelines.workflows.expressions import evaluate
+from tidemill.pipelines.workflows.graph import Graph, as_content, content_of, group_of, read_groups
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type, run_node
+
+_HOLE = re.compile(r"\{\{\s*\$\.([\w-]+)\.([\w.]+)\s*\}\}")
+_VARIABLE = re.compile(r"\{(?!\{)([A-Za-z_][\w.]*)(?::[a-z]+)?\}(?!\})")
+_SCANS = ("state_scan", "state_trigger", "state_list")
+_GATES = ("state_check", "state_gate")
+
+
+def read_wired(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> Pipeline:
+    """The pipeline that a graph describes."""
+    return wire(data, graph, name, notes).pipeline
+
+
+def wire(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> Wiring:
+    """The same, with the pattern that each node means."""
+    settings = data.get("settings") or {}
+    triggers = [node for node in graph.nodes.values() if node.type in _SCANS]
+    root = data.get("stateRoot") or settings.get("dataDirectory")
+    root = root or next((node.data["state_root"] for node in triggers if node.data.get("state_root")), ".")
+    interval = data.get("scanInterval") or next(
+        (node.data["scan_interval"] for node in triggers if node.data.get("scan_interval")), 60
+    )
+    pipeline = Pipeline(name, root=str(root), scan_interval=interval, store=read_store(data, str(root)))
+    wiring = Wiring(graph, pipeline, notes, read_groups(data))
+    wiring.declare()
+    if not pipeline.stages:
+        raise ConfigError("no node of this pipeline writes a state: it needs a state_transform or a state_write")
+    return wiring
+
+
+def read_store(data: Mapping[str, Any], root: str | None = None) -> DatabaseStates | None:
+    """Where a file wants its states to be kept, if not in files."""
+    store = data.get("stateStore") or "filesystem"
+    if store not in ("filesystem", "database"):
+        raise ConfigError(f"stateStore {store!r} is neither filesystem nor database")
+    return DatabaseStates(root or str(data.get("stateRoot") or ".")) if store == "database" else None
+
+
+class Wiring:
+    """Finds out which patterns each node means."""
+
+    def __init__(self, graph: Graph, pipeline: Pipeline, notes: list[str], groups: Mapping[str, int]) -> None:
+        self.graph = graph
+        self.groups = groups  # how many builds of each may run at once
+        self.pipeline = pipeline
+        self.notes = notes
+        self.patterns: dict[str, str] = {}  # by the node's name
+
+    def declare(self) -> None:
+        """Every node that writes a state becomes a stage."""
+        order: list[Node] = []
+        for id in self.graph.nodes:
+            order += [node for node in self.graph.above(id) if node not in order]
+        for node in order:
+            if node.type in _SCANS:
+                self.patterns[node.name] = self._scanned(node)
+        for node in order:
+            if node.type in ("state_read", *_GATES):
+                self.patterns[node.name] = self._pattern(node, "pattern", "path", "input", "stateType")
+            elif node.type == "state_transform":
+                self._transform(node)
+            elif node.type == "state_write":
+                self._write(node)
+            elif node.type == "state_clear_failure":
+                self.notes.append(f"node {node.name!r}: failures are forgotten when a state is built; it does nothing")
+            elif node.type not in _SCANS:
+                find_type(node)
+
+    def _scanned(self, node: Node) -> str:
+        if "pattern" in node.data:
+            return str(node.data["pattern"])
+        kind = node.data.get("stateType")
+        if kind is None:
+            raise NodeError(f"node {node.name!r}: a {node.type} has a pattern or a stateType")
+        condition = node.data.get("filter")
+        if condition and evaluate(str(condition), {"codeHash": "now"}, currentCodeHash="now") is not True:
+            raise NodeError(f"node {node.name!r}, field 'filter': {condition!r} is not understood")
+        return self.patterns.get(str(kind)) or f"{kind}/{{id}}"
+
+    def _root(self, node: Node) -> str:
+        """The scan that a node's entity comes from."""
+        above = [each for each in self.graph.above(node.id) if each.type in _SCANS]
+        if not above:
+            raise NodeError(f"node {node.name!r}: no state_scan or state_trigger leads to it, so it has no entity")
+        return above[0].name
+
+    def _pattern(self, node: Node, *fields: str) -> str:
+        """A field as a pattern: `{{$.dates.path}}` and `{{$.dates.id}}` become what they stand for."""
+        field = next((each for each in fields if node.data.get(each)), None)
+        if field is None:
+            raise NodeError(f"node {node.name!r}: field {fields[0]!r} is missing")
+        text = str(node.data[field])
+        if field == "stateType":
+            return f"{text}/{self._hole(self._root(node), 'id', node, field)}"
+        resolved = _HOLE.sub(lambda hole: self._resolved(node, field, hole[1], hole[2]), text)
+        if "{{" in resolved:
+            raise NodeError(
+                f"node {node.name!r}, field {field!r}: {text!r} is not understood; "
+                "a path is written with {{$.node.path}}, {{$.node.id}} and {{$.entity.id}}"
+            )
+        if node.data.get("entity_id") is not None:
+            resolved = self._renamed(node, resolved)
+        return resolved
+
+    def _resolved(self, node: Node, field: str, name: str, part: str) -> str:
+        source = self._root(node) if name == "entity" else name
+        if source not in self.patterns:
+            raise NodeError(f"node {node.name!r}, field {field!r}: there is no state {name!r} before it")
+        if part == "path":
+            return self.patterns[source].rstrip("/")
+        return self._hole(source, part, node, field)
+
+    def _hole(self, source: str, part: str, node: Node, field: str) -> str:
+        found = {match[1]: match[0] for match in _VARIABLE.finditer(self.patterns[source])}
+        if part in found:
+            return found[part]
+        if part in ("id", "entity_id") and len(found) == 1:
+            return next(iter(found.values()))
+        known = ", ".join(found) or "none"
+        raise NodeError(f"node {node.name!r}, field {field!r}: {source} has no variable {part!r}; it has {known}")
+
+    def _renamed(self, node: Node, pattern: str) -> str:
+        """A pattern whose entity is said in `entity_id`: its one variable is that of the trigger."""
+        text = str(node.data["entity_id"])
+        hole = _HOLE.fullmatch(text.strip())
+        if hole is None:
+            raise NodeError(
+                f"node {node.name!r}, field 'entity_id': {text!r} is not understood; write {{{{$.trigger.entity_id}}}}"
+            )
+        wanted = self._hole(self._root(node) if hole[1] == "entity" else hole[1], hole[2], node, "entity_id")
+        own = list(_VARIABLE.finditer(pattern))
+        if len(own) != 1:
+            raise NodeError(f"node {node.name!r}, field 'pattern': {pattern!r} must have one variable, for its entity")
+        return pattern[: own[0].start()] + wanted + pattern[own[0].end() :]
+
+    def _inputs(self, node: Node) -> dict[str, str]:
+        """The patterns of all state nodes that lead to a node, by their names."""
+        found: dict[str, str] = {}
+        for each in self.graph.above(node.id)[:-1]:
+            if each.type == "state_scan" and self.patterns[each.name].endswith("/"):
+                continue  # a directory is no state by itself
+            if each.name in self.patterns and each.type not in ("state_transform", "state_write"):
+                found[each.name] = self.patterns[each.name]
+        return found
+
+    def _queue(self, node: Node) -> str | None:
+        """Where builds wait: for workers that serve the node's tag."""
+        if len(node.tags) > 1:
+            self.notes.append(f"node {node.name!r}: of its tags only the first counts, as the queue of its builds")
+        return node.tags[0] if node.tags else None
+
+    def _filter(self, node: Node) -> str | None:
+        for each in self.graph.above(node.id):
+            if each.type == "state_scan" and each.data.get("filter"):
+                return str(each.data["filter"])
+        return None
+
+    def _transform(self, node: Node) -> None:
+        """A transform of a state into another, by name."""
+        wanted = node.data.get("transform")
+        if not wanted:
+            raise NodeError(f"node {node.name!r}: field 'transform' is missing")
+        source, target = self._pattern(node, "input"), self._pattern(node, "output")
+        gates = {name: text for name, text in self._inputs(node).items() if self._type(name) in _GATES}
+        extra = {
+            key: value
+            for key, value in node.data.items()
+            if key not in ("input", "output", "transform", "minSize", "min_size")
+        }
+        function = TRANSFORMS.get(str(wanted))
+
+        async def run(entity: Entity, **inputs: Any) -> Any:
+            known = TRANSFORMS.get(str(wanted))
+            if known is None:
+                raise BuildError(f"there is no transform {wanted!r}: declare it with @transform({wanted!r})")
+            given = inputs["source"]
+            made = known(entity, given, **extra)
+            return as_content(await made if hasattr(made, "__await__") else made)
+
+        self.pipeline.stage(
+            input={"source": source, **gates},
+            output=target,
+            name=node.name,
+            queue=self._queue(node),
+            group=group_of([node], self.groups, self.notes),
+            min_size=int(node.data.get("minSize") or node.data.get("min_size") or 0),
+            filter=self._filter(node),
+            params={"transform": str(wanted), **extra},
+            code_of=function or (),
+        )(run)
+        self.patterns[node.name] = target
+
+    def _write(self, node: Node) -> None:
+        """A state that a piece of the graph makes."""
+        inputs = self._inputs(node)
+        if not inputs:
+            raise NodeError(f"node {node.name!r}: no state leads to it")
+        target = self._pattern(node, "pattern", "output", "path", "stateType")
+        between = [each for each in self.graph.above(node.id)[:-1] if each.name not in self.patterns]
+        graph, id = self.graph, node.id
+
+        async def run(entity: Entity, **given: Any) -> Any:
+            seeds = {name: self.seed(name, entity, value) for name, value in given.items()}
+            for each in graph.above(id)[:-1]:
+                if each.name in self.patterns:  # States that it does not read are there all the same.
+                    seeds.setdefault(each.name, self.seed(each.name, entity, None))
+            about = {**entity.variables, "id": entity.id, "path": entity.path}
+            items = await graph.run(id, seeds, {"entity": about})
+            if not items:
+                return SKIP  # An `if` let nothing through: there is nothing to write.
+            if len(items) > 1:
+                raise BuildError(f"{len(items)} items reach node {node.name!r}, and a state has one content")
+            if "content" in node.data:
+                return as_content(content_of(node, items[0]))
+            last = graph.into(id)[-1].source
+            return as_content(items[0][graph.nodes[last].name])
+
+        functions = tuple(NODE_TYPES[each.type].run for each in between if each.type in NODE_TYPES)
+        self.pipeline.stage(
+            input=inputs,
+            output=target,
+            name=node.name,
+            queue=self._queue(node),
+            group=group_of([*between, node], self.groups, self.notes),
+            min_size=int(node.data.get("min_size") or node.data.get("minSize") or 0),
+            filter=self._filter(node),
+            params={each.name: json.dumps([each.type, each.data], sort_keys=True) for each in [*between, node]},
+            code_of=functions,
+        )(run)
+        self.patterns[node.name] = target
+
+    def seed(self, name: str, entity: Entity, value: Any) -> dict[str, Any]:
+        """What a state node tells those that follow it."""
+        told: dict[str, Any] = {**entity.variables, "id": entity.id, "entity_id": entity.id}
+        pattern = Pattern(self.patterns[name].rstrip("/"))
+        if not pattern.has_glob and all(variable in entity.variables for variable in pattern.variables):
+            told["path"] = pattern.format(entity.variables)
+        if isinstance(value, str):
+            told["content"] = value
+        elif isinstance(value, list):
+            told["files"] = [
+                {"path": file.path, "name": file.name, "content": file.text()}
+                for file in value
+                if isinstance(file, File)
+            ]
+            told["content"] = "\n".join(file["content"] for file in told["files"])
+        return told
+
+    def _type(self, name: str) -> str:
+        return next((node.type for node in self.graph.nodes.values() if node.name == name), "")
+
+
+async def run_single(node: Node, item: dict[str, Any]) -> Any:
+    """What one node gives for one item."""
+    return as_content((await run_node(node, [item]))[0][1])

@@ -1,0 +1,80 @@
+"""The site: all routes under `/api/v1`, their document, and the gate around them."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import Any
+
+from litestar import Litestar, MediaType, Response, Router, get
+from litestar.datastructures import State
+from litestar.di import Provide
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Components, Reference, SecurityScheme
+from litestar.serialization import encode_json
+
+from tidemill.server import pages
+from tidemill.server.console import get_console
+from tidemill.server.middleware.authentication import Scoped
+from tidemill.server.middleware.idempotency import Repeats
+from tidemill.server.middleware.middleware import Gate
+from tidemill.server.problems import answer
+from tidemill.server.routes import ALL
+from tidemill.server.server_state import Desk, TheDesk
+from tidemill.version import VERSION
+
+API = "/api/v1"
+
+
+def build(desk: Desk) -> Gate:
+    """The whole site as an ASGI application."""
+    inner = Litestar(
+        route_handlers=[
+            Router(path=API, route_handlers=[*ALL, get_document]),
+            *pages.routers(desk.app.pages.values()),
+            get_console,
+        ],
+        openapi_config=None,
+        **_common(desk),
+    )
+    return Gate(inner, desk.doorman, desk.settings, Repeats(desk.database))
+
+
+@get("/schema/openapi.json", opt={"scope": "read"}, include_in_schema=False)
+async def get_document(desk: TheDesk) -> Response[bytes]:
+    """The OpenAPI document."""
+    return Response(await asyncio.to_thread(write_document, desk), media_type=MediaType.JSON)
+
+
+@lru_cache(maxsize=1)
+def write_document(desk: Desk) -> bytes:
+    """All routes as an OpenAPI document; written when somebody asks for it."""
+    bearer = SecurityScheme(type="http", scheme="bearer", description="An API token, `tm_...`")
+    schemes: dict[str, SecurityScheme | Reference] = {"token": bearer}
+    config = OpenAPIConfig(
+        title="Tidemill",
+        version=VERSION,
+        description="Everything that a Tidemill engine knows and can do. Errors are `application/problem+json`.",
+        components=Components(security_schemes=schemes),
+        security=[{"token": []}],
+        use_handler_docstrings=True,
+    )
+    described = Litestar([Router(path=API, route_handlers=ALL)], openapi_config=config, **_common(desk))
+    document: dict[str, Any] = described.openapi_schema.to_schema()
+    document["paths"] = {path: each for path, each in document["paths"].items() if path.startswith(API)}
+    return encode_json(document)
+
+
+def _common(desk: Desk) -> dict[str, Any]:
+    async def the_desk() -> Desk:
+        return desk
+
+    return {
+        "dependencies": {"desk": Provide(the_desk, use_cache=True)},
+        "middleware": [Scoped],
+        "exception_handlers": {Exception: answer, 500: answer, 404: answer, 405: answer},
+        "state": State({"read_only": desk.settings.read_only}),
+        "logging_config": None,
+        "request_max_body_size": None,
+        "debug": False,
+    }

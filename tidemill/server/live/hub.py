@@ -1,0 +1,416 @@
+"""The live stream of changes: one ear and one look at the log per server, however many pages are open.
+
+The log in the database knows every change of the last minutes (`store.changes`). This process looks at it when the
+bell rings, and soon again as long as it finds something; what a look finds is put together to one event, written
+once and sent to everybody. The id of an event is the snapshot that the look has seen: a page that comes back with it,
+to this server or after a restart to the next, gets exactly what it has missed, out of memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from tidemill.core.errors import ConfigError, StoreError
+from tidemill.server.middleware.authentication import Caller
+from tidemill.server.problems import Refused
+from tidemill.store.change_log import (
+    CHANGES_CHANNEL,
+    Change,
+    Look,
+    Snapshot,
+    follow_changes,
+    forget_changes,
+    look_at_changes,
+)
+from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.idempotency import forget_answers
+from tidemill.store.notify import Callback, Listener
+from tidemill.store.telemetry.throughput import EVERY, note_pace
+
+log = structlog.get_logger("tidemill.server")
+
+PAUSE = 0.08  # between two looks while there is something to see
+PAUSE_EACH = 0.0002  # and so much longer for each who watches, so that telling them never takes all the time
+SAFETY = 1.0  # a look without a bell, while somebody watches
+KEEP_EVERY = 60.0
+HEARTBEAT = 15.0
+LONGEST = 300.0  # then a page comes again, and is asked again who it is
+MOST_KEPT = 20_000
+MOST_RUNS = 500
+MOST_BEHIND = 256
+MOST_STREAMS = 2000
+MOST_EACH = 100  # for one token: its pages, programs and watchers together
+
+RESET = "reset"
+
+
+class News(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What has changed since the event before: look at these again. `kinds` are whole lists, such as `workers`."""
+
+    queues: list[str] = []
+    runs: list[int] = []
+    kinds: list[str] = []
+    all_runs: bool = False
+    """So many runs have changed that they are not named."""
+
+
+class Frame(NamedTuple):
+    """One event of the stream, and as bytes for whoever wants everything of it."""
+
+    news: News | None
+    """None means: anything may have changed."""
+    id: str
+    data: bytes
+    kind: str = "change"
+    """hello, change, reset, or quiet: nothing has happened for a while."""
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """What somebody wants to hear of; empty is everything."""
+
+    queues: frozenset[str] = frozenset()
+    runs: frozenset[int] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, texts: Iterable[str]) -> Topics:
+        """From `queue:mail`, `run:12`, `runs`, `queues`, `workers` and so on."""
+        queues, runs, kinds = set(), set(), set()
+        for text in texts:
+            what, colon, key = text.partition(":")
+            if what == "queue" and key:
+                queues.add(key)
+            elif what == "run" and key.isascii() and key.isdigit() and len(key) < 20:
+                runs.add(int(key))
+            elif not colon and what:
+                kinds.add(what)
+            else:
+                raise ConfigError(f"{text!r} is not a topic: use queue:NAME, run:ID, queues, runs, workers, ...")
+        return cls(frozenset(queues), frozenset(runs), frozenset(kinds))
+
+    def of(self, news: News) -> News | None:
+        """The part of the news that is wanted; None if there is none."""
+        if not (self.queues or self.runs or self.kinds):
+            return news
+        queues = news.queues if "queues" in self.kinds else [each for each in news.queues if each in self.queues]
+        runs = news.runs if "runs" in self.kinds else [each for each in news.runs if each in self.runs]
+        kinds = [each for each in news.kinds if each in self.kinds]
+        many = news.all_runs and bool(self.runs or "runs" in self.kinds)
+        return News(queues, runs, kinds, many) if queues or runs or kinds or many else None
+
+
+class Hub:
+    """Everybody who watches, and what they have to be told."""
+
+    def __init__(self, database: Database) -> None:
+        self.watching = 0
+        self.ears: dict[str, Callback] = {}
+        """Who else is to be told of news on a channel; to be said before `run`."""
+        self._database = database
+        self._watchers: Counter[str] = Counter()
+        self._bell = asyncio.Event()
+        self._somebody = asyncio.Event()
+        self._looking = asyncio.Lock()
+        self._seen: Snapshot | None = None
+        self._epoch = ""
+        self._gone = 0
+        self._reset_after: int | None = None
+        self._kept: deque[Change] = deque()
+        self._frames: deque[Frame] = deque(maxlen=MOST_BEHIND)
+        self._told: dict[str, News | None] = {}
+        """What those who came back were told since the last look: after a restart many come back from one point."""
+        self._count = 0
+        self._turn: asyncio.Future[None] | None = None
+        self._ready = asyncio.Event()
+        self._closed = False
+
+    # -- its life ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the changes until cancelled."""
+        listener = Listener(self._database)
+        listener.on(CHANGES_CHANNEL, lambda _: self._bell.set())
+        for channel, callback in self.ears.items():
+            listener.on(channel, callback)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(listener.run(), name="tidemill-changes-listener")
+            group.create_task(self._keep(), name="tidemill-changes-keep")
+            group.create_task(self._look(), name="tidemill-changes-look")
+            group.create_task(self._note_pace(), name="tidemill-pace")
+            group.create_task(self._beat(), name="tidemill-changes-beat")
+
+    def close(self) -> None:
+        """Let everybody go."""
+        self._closed = True
+        self._wake()
+
+    async def _look(self) -> None:
+        while True:
+            self._bell.clear()
+            if await self._look_once():
+                await asyncio.sleep(max(PAUSE, self.watching * PAUSE_EACH))
+                continue
+            # While nobody watches, the log in the database remembers.
+            waking, most = (self._bell, SAFETY) if self.watching else (self._somebody, KEEP_EVERY)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(most):
+                    await waking.wait()
+
+    async def _look_once(self) -> bool:
+        """Take what is new; whether there was anything."""
+        async with self._looking:
+            try:
+                look = await look_at_changes(self._database, self._seen)
+                if look.epoch is None or look.epoch != self._epoch:
+                    look = await self._begin()
+                self._take(look)
+            except Exception as error:
+                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                    raise
+                log.warning("changes cannot be followed now", error=str(error))
+                return False
+        self._ready.set()
+        return bool(look.changes)
+
+    async def _begin(self) -> Look:
+        """Follow the log as it is now. Another one than before means that changes were missed."""
+        epoch, gone = await follow_changes(self._database)
+        look = await look_at_changes(self._database, None)
+        missed = self._epoch not in ("", epoch)
+        self._epoch, self._gone, self._seen = epoch, gone, None
+        self._kept.clear()
+        # Who began before the log did may still change something unnoted: tell everybody once they have ended.
+        self._reset_after = gone if missed or look.seen.low <= gone else None
+        return look
+
+    def _take(self, look: Look) -> None:
+        fresh, first = list(look.changes), self._seen is None
+        self._seen, self._gone = look.seen, max(self._gone, look.gone)
+        self._kept.extend(fresh)
+        self._told.clear()
+        while len(self._kept) > MOST_KEPT:
+            self._gone = max(self._gone, self._kept.popleft().xid)
+        if fresh and not first:
+            self._send(put_together(fresh), self._id())
+        if self._reset_after is not None and look.seen.low > self._reset_after:
+            self._reset_after = None
+            self._send(None, self._id())
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(KEEP_EVERY)
+            try:
+                await follow_changes(self._database)
+                await forget_changes(self._database)
+                await forget_answers(self._database)
+            except Exception as error:
+                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                    raise
+                log.warning("changes cannot be kept now", error=str(error))
+
+    async def _note_pace(self) -> None:
+        while True:
+            try:
+                await note_pace(self._database)
+            except Exception as error:
+                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                    raise
+            await asyncio.sleep(EVERY)
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def _id(self) -> str:
+        return f"{self._epoch}.{self._seen.text}" if self._seen is not None else ""
+
+    def _send(self, news: News | None, id: str) -> None:
+        self._add(_frame(news, id))
+
+    def _add(self, frame: Frame) -> None:
+        self._frames.append(frame)
+        self._count += 1
+        self._wake()
+
+    async def _beat(self) -> None:
+        """Tell everybody now and then that nothing is wrong: one clock for all of them."""
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            if self._ready.is_set() and self.watching:
+                self._add(self._quiet())
+
+    def _wake(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None and not turn.done():
+            turn.set_result(None)
+
+    def _next_turn(self) -> asyncio.Future[None]:
+        if self._turn is None or self._turn.done():
+            self._turn = asyncio.get_running_loop().create_future()
+        return self._turn
+
+    def check_room(self, caller: Caller) -> None:
+        """Refuse one more stream to whoever has too many, or to anybody if all together do."""
+        if caller.token_id is not None and self._watchers[caller.name] >= MOST_EACH:
+            raise Refused(429, f"{caller.name} has {MOST_EACH} streams open: close one of them", Retry_After="10")
+        if self.watching >= MOST_STREAMS:
+            raise Refused(503, f"{MOST_STREAMS:,} streams are open, and no more fit", Retry_After="10")
+
+    @contextlib.contextmanager
+    def attended(self, caller: Caller) -> Iterator[None]:
+        """Somebody watches for as long as the block lasts."""
+        self.watching += 1
+        self._watchers[caller.name] += 1
+        self._somebody.set()
+        try:
+            yield
+        finally:
+            self.watching -= 1
+            self._watchers[caller.name] -= 1
+            if not self._watchers[caller.name]:
+                del self._watchers[caller.name]
+            if not self.watching:
+                self._somebody.clear()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the changes are being followed."""
+        return self._ready.is_set()
+
+    @property
+    def place(self) -> int:
+        """How many events there have been."""
+        return self._count
+
+    async def watch(self, caller: Caller, topics: Topics, last: str | None = None) -> AsyncIterator[bytes]:
+        """The stream for one page, as server-sent events."""
+        async for frame in self.frames(caller, topics, last):
+            yield frame.data
+
+    async def frames(self, caller: Caller, topics: Topics, last: str | None = None) -> AsyncIterator[Frame]:
+        """What somebody is told, from where they have been (`last`), for some minutes: they then come back."""
+        with self.attended(caller):
+            await self._ready.wait()
+            if last is not None and self._is_ahead(last):
+                await self._look_once()
+            place = self._count
+            yield self._catch_up(topics, last)
+            until = asyncio.get_running_loop().time() + LONGEST
+            while not self._closed and asyncio.get_running_loop().time() < until:
+                if place == self._count:
+                    await asyncio.shield(self._next_turn())
+                    continue
+                frames, place = self._since(place), self._count
+                if frames is None:
+                    yield _frame(None, self._id())
+                    continue
+                for frame in frames:
+                    if (wanted := _for(topics, frame)) is not None:
+                        yield wanted
+
+    async def changed(self, run_id: int, since: int, *, timeout: float) -> None:
+        """Return when a run may have changed since a place in the stream, or the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while not self._closed:
+                    frames, since = self._since(since), self._count
+                    if frames is None or any(_touches(frame, run_id) for frame in frames):
+                        return
+                    await self._news_within(timeout)
+
+    async def _news_within(self, seconds: float) -> bool:
+        turn = self._next_turn()
+        await asyncio.wait([turn], timeout=seconds)
+        return turn.done()
+
+    def _since(self, place: int) -> list[Frame] | None:
+        """The events after a place; None if they are not all there any more."""
+        behind = self._count - place
+        if behind > len(self._frames):
+            return None
+        return list(self._frames)[len(self._frames) - behind :]
+
+    def _is_ahead(self, last: str) -> bool:
+        """Whether another server has told somebody more than we have seen."""
+        try:
+            then = Snapshot.read(last.partition(".")[2])
+        except ConfigError:
+            return False
+        return self._seen is not None and then.high > self._seen.high
+
+    def _quiet(self) -> Frame:
+        return Frame(News(), self._id(), f"id: {self._id()}\n\n".encode(), "quiet")
+
+    def _catch_up(self, topics: Topics, last: str | None) -> Frame:
+        if last is None:
+            hello = f"id: {self._id()}\nevent: hello\ndata: {{}}\n\n".encode()
+            return Frame(News(), self._id(), hello, "hello")
+        if last not in self._told:
+            missed = self.missed_since(last)
+            self._told[last] = None if missed is None else put_together(missed)
+        news = self._told[last]
+        if news is None:
+            return _frame(None, self._id())
+        wanted = topics.of(news) if news != News() else None
+        return self._quiet() if wanted is None else _frame(wanted, self._id())
+
+    def missed_since(self, last: str) -> list[Change] | None:
+        """What was not visible at this point; None if that cannot be told any more."""
+        epoch, _, rest = last.partition(".")
+        try:
+            then = Snapshot.read(rest)
+        except ConfigError:
+            return None
+        if epoch != self._epoch or self._seen is None or then.high > self._seen.high or then.low <= self._gone:
+            return None
+        return [change for change in self._kept if not then.has(change.xid)]
+
+
+def put_together(changes: Iterable[Change]) -> News:
+    """Many changes as one piece of news."""
+    queues: set[str] = set()
+    runs: set[int] = set()
+    kinds: set[str] = set()
+    for change in changes:
+        if change.what == "queue":
+            queues.update(change.keys)
+        elif change.what == "run":
+            runs.update(map(int, change.keys))
+        else:
+            kinds.add(change.what)
+    many = len(runs) > MOST_RUNS
+    return News(sorted(queues), [] if many else sorted(runs), sorted(kinds), many)
+
+
+def write_event(news: News | None, id: str) -> bytes:
+    """An event as the stream has it."""
+    head = f"id: {id}\n" if id else ""
+    if news is None:
+        return f"{head}event: {RESET}\ndata: {{}}\n\n".encode()
+    return head.encode() + b"event: change\ndata: " + msgspec.json.encode(news) + b"\n\n"
+
+
+def _frame(news: News | None, id: str) -> Frame:
+    return Frame(news, id, write_event(news, id), RESET if news is None else "change")
+
+
+def _for(topics: Topics, frame: Frame) -> Frame | None:
+    if frame.news is None or frame.kind == "quiet":
+        return frame
+    wanted = topics.of(frame.news)
+    if wanted is None:
+        return None
+    return frame if wanted is frame.news else _frame(wanted, frame.id)
+
+
+def _touches(frame: Frame, run_id: int) -> bool:
+    return frame.news is None or frame.news.all_runs or run_id in frame.news.runs

@@ -1,0 +1,66 @@
+"""Live requests to streams, on behalf of whoever has a token here: handed on to a dispatcher that takes them."""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from tidemill.core.errors import NotFoundError
+from tidemill.engine.telemetry.address import is_loopback, joined, read_address
+from tidemill.server.problems import Refused
+from tidemill.server.server_state import Desk
+from tidemill.store.streams.streams import read_status
+
+LONGEST = 60.0
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what dispatchers may say of themselves
+
+_STATUSES = {"INVALID_ARGUMENT": 422, "RESOURCE_EXHAUSTED": 429, "DEADLINE_EXCEEDED": 504}
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the plans found, by plan and task, as JSON; and the plans that failed, with their errors."""
+
+    result: bytes
+    failures: dict[str, str]
+
+
+async def ask_stream(
+    desk: Desk, name: str, eligibilities: list[str], payload: bytes, *, timeout: float = LONGEST
+) -> Found:
+    """Run a stream's plans on a message now."""
+    import grpc
+
+    from tidemill.streams.live.messages import SERVICE, RunRequest, RunResponse
+
+    target = await _dispatcher(desk, name)
+    request = RunRequest(eligibilities=eligibilities, payload=payload)
+    async with grpc.aio.insecure_channel(target) as channel:
+        call = channel.unary_unary(
+            f"/{SERVICE}/Run",
+            request_serializer=RunRequest.SerializeToString,
+            response_deserializer=RunResponse.FromString,
+        )
+        try:
+            answer = await call(request, timeout=min(timeout, LONGEST))
+        except grpc.aio.AioRpcError as error:
+            raise Refused(
+                _STATUSES.get(error.code().name, 503), error.details() or f"stream {name} does not answer"
+            ) from error
+    return Found(answer.result, dict(answer.failures))
+
+
+async def _dispatcher(desk: Desk, name: str) -> str:
+    """Where a living dispatcher of a stream takes live requests."""
+    declared = desk.app.streams.declared.get(name)
+    if declared is None:
+        raise NotFoundError(f"this server's application declares no stream {name!r}")
+    if declared.grpc is None:
+        raise Refused(409, f"stream {name} takes no live requests: give it an address with Stream(..., grpc=...)")
+    host, port = read_address(declared.grpc)
+    for row in await read_status(desk.database, name):
+        here = row["host"] == socket.gethostname()
+        if here or not is_loopback(host):
+            reached = ("127.0.0.1" if here else row["host"]) if host in ANYWHERE else host
+            return joined(reached, port)
+    raise Refused(503, f"no dispatcher of stream {name} is alive where this server can reach it: `tidemill stream run`")

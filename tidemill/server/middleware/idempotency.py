@@ -1,0 +1,88 @@
+"""Requests with an `Idempotency-Key`: the same one again acts once, and gets the answer that the first one got.
+
+The key is taken before anything is done, in a transaction of its own, and the answer is kept after: a request that was
+cut off in between is never done twice, for the next one with its key is told so (409). What is done most often, the
+enqueueing of a job, keeps its answer in the very transaction that stores the job (`keep_within`), so that even then
+the next one gets the answer. The other way round, nothing is ever kept of what was not done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidemill.server.middleware.authentication import Caller
+from tidemill.server.problems import Refused
+from tidemill.store.database import Database, Executor
+from tidemill.store.idempotency import KEEP_ANSWER, claim_answer, drop_answer, keep_answer
+
+if TYPE_CHECKING:
+    from tidemill.server.middleware.middleware import Reply
+
+KEY = "tidemill.idempotency"
+REPLAYED = (b"idempotency-replayed", b"true")
+MOST_KEY = 200
+
+#: Their answers hold a secret, and an answer that is kept can be read in the database.
+NEVER_KEPT = ("api/v1/tokens", "api/v1/session")
+
+
+class Repeats:
+    """Knows what was asked and answered before."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def once(self, inner: Any, scope: Any, body: bytes, reply: Reply, caller: Caller, key: str) -> None:
+        """Let a request act if it is the first with its key, or repeat the answer."""
+        if not key or len(key) > MOST_KEY or not key.isprintable() or not key.isascii():
+            raise Refused(422, f"an Idempotency-Key has 1 to {MOST_KEY} printable characters")
+        if "/".join(part for part in scope["path"].split("/") if part) in NEVER_KEPT:
+            raise Refused(422, "this answer holds a secret and is never kept: send it without an Idempotency-Key")
+        what = hashlib.sha256(
+            b"\0".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
+        ).digest()
+        before = await claim_answer(self._database, caller.name, key, what)
+        if before is None:
+            scope[KEY] = (caller.name, key)
+            await inner(scope, _given(body), reply)
+            await self._keep(caller.name, key, reply)
+        elif before.request != what:
+            raise Refused(422, f"the key {key!r} came with another request before: use a new one")
+        elif before.status is None or before.body is None:
+            raise Refused(
+                409, f"the first request with key {key!r} has not been answered: see what it did, then use a new key"
+            )
+        else:
+            await reply.whole(before.status, before.body, [REPLAYED])
+
+    async def _keep(self, who: str, key: str, reply: Reply) -> None:
+        if reply.status is not None and reply.status < 400:
+            await keep_answer(self._database, who, key, reply.status, reply.body)
+        elif reply.status is not None and reply.status < 500:
+            await drop_answer(self._database, who, key)
+
+
+async def keep_within(
+    database: Database, connection: Executor, scope: Any, status: int, answer: msgspec.Struct
+) -> None:
+    """Keep what will be answered to a request, if it has a key, in the transaction that does what it asks."""
+    if KEY in scope:
+        who, key = scope[KEY]
+        body = msgspec.json.encode(answer)
+        await connection.execute(database.sql(KEEP_ANSWER), who, key, status, body)
+
+
+def _given(body: bytes) -> Any:
+    told = False
+
+    async def receive() -> Any:
+        nonlocal told
+        if told:
+            return {"type": "http.disconnect"}
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive

@@ -1,0 +1,289 @@
+"""What every request passes, in and out: is it meant for us, who asks, is it theirs to ask, may the answer be framed.
+
+In: the host's name (so that no foreign page can point its own name at this machine), the size of the body, the
+caller, and for browsers that the request comes from a page of ours. Out: headers that forbid a page to load or run
+anything but our own files, an ETag, gzip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import time
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+
+from tidemill.engine.telemetry.address import is_loopback
+from tidemill.server.fair_pool import ASKED_AT
+from tidemill.server.middleware.authentication import CALLER, Caller, Doorman, csrf_token
+from tidemill.server.middleware.idempotency import Repeats
+from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
+from tidemill.server.settings import ServerSettings
+
+log = structlog.get_logger("tidemill.server")
+
+SAFE = ("GET", "HEAD", "OPTIONS")
+MOST_HEAD = 48 * 1024
+TOO_LONG = f"the request's address and headers have more than {MOST_HEAD:,} bytes"
+BODY_WITHIN = 30.0
+WORTH_GZIP = 1024
+STRANGERS_BODY = 16 * 1024  # Until somebody has said who they are: enough to log in.
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), microphone=(), geolocation=()"),
+)
+HSTS = (b"strict-transport-security", b"max-age=31536000")
+
+
+class Gate:
+    """An ASGI application around another."""
+
+    def __init__(self, inner: Any, doorman: Doorman, settings: ServerSettings, repeats: Repeats) -> None:
+        self._inner = inner
+        self._doorman = doorman
+        self._settings = settings
+        self._repeats = repeats
+        self._names = {name.lower() for name in (settings.host, *settings.names)}
+        self._headers = [*HEADERS, HSTS] if settings.is_tls else list(HEADERS)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self._inner(scope, receive, send)
+            return
+        began = time.monotonic()
+        ASKED_AT.set(began)
+        headers = dict(scope["headers"])
+        reply = Reply(send, scope["method"], headers, self._headers)
+        try:
+            caller, body = await self._let_in(scope, headers, receive)
+            scope[CALLER] = caller
+            if body is None:
+                asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+                await self._inner(asked, receive, reply)
+            elif caller is not None and b"idempotency-key" in headers and scope["method"] == "POST":
+                key = _text(headers, b"idempotency-key") or ""
+                await self._repeats.once(self._inner, scope, body, reply, caller, key)
+            else:
+                await self._inner(scope, _replay(body, receive), reply)
+        except Exception as error:
+            if reply.started:
+                raise
+            told, more = problem_of(error)
+            await reply.problem(told.status, msgspec.json.encode(told), more.items())
+        finally:
+            if scope["method"] not in SAFE:
+                log.info(
+                    "request",
+                    method=scope["method"],
+                    path=scope["raw_path"].decode("latin-1"),
+                    status=reply.status,
+                    ms=round((time.monotonic() - began) * 1000, 1),
+                    who=getattr(scope.get(CALLER), "name", None),
+                )
+
+    async def _let_in(
+        self, scope: Any, headers: dict[bytes, bytes], receive: Any
+    ) -> tuple[Caller | None, bytes | None]:
+        address = len(scope["raw_path"]) + len(scope["query_string"])
+        if sum(len(name) + len(value) for name, value in scope["headers"]) + address > MOST_HEAD:
+            raise Refused(431, TOO_LONG)
+        host = _text(headers, b"host") or ""
+        if not self._is_ours(host):
+            raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")
+        caller = await self._doorman.find(_bearer(headers), _cookie(headers, cookie_name(self._settings)))
+        if b"authorization" not in headers and (scope["method"] not in SAFE or _is_api(scope["path"])):
+            _check_site(headers)
+        if scope["method"] in SAFE:
+            return caller, None
+        if b"authorization" not in headers:
+            self._check_page(host, headers, caller)
+        return caller, await self._read(headers, receive, caller)
+
+    def _is_ours(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        known = self._settings
+        if name in self._names:  # A host's name is in small letters here.
+            return True
+        if known.is_local:
+            return is_loopback(name)
+        return not known.names or is_loopback(name)
+
+    def _check_page(self, host: str, headers: dict[bytes, bytes], caller: Caller | None) -> None:
+        """A change that a browser asks for must come from a page of ours."""
+        origin = _text(headers, b"origin")
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
+            raise Refused(403, "this request comes from a page of another origin")
+        if caller is not None and caller.session is not None:
+            said = _text(headers, b"x-csrf-token") or ""
+            if not hmac.compare_digest(said.encode("utf-8", "replace"), csrf_token(caller.session).encode()):
+                raise Refused(403, "send `csrf` of GET /api/v1/session as the header X-CSRF-Token")
+
+    async def _read(self, headers: dict[bytes, bytes], receive: Any, caller: Caller | None) -> bytes:
+        most = self._settings.most_body if caller is not None else min(self._settings.most_body, STRANGERS_BODY)
+        whose = "" if caller is not None else " before you log in"
+        size = _text(headers, b"content-length") or "0"
+        if size.isascii() and size.isdigit() and int(size) > most:
+            raise Refused(413, f"the request has {int(size):,} bytes, and {most:,} is the most{whose}")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_WITHIN):
+                while True:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        raise Refused(400, "the request broke off")
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise Refused(413, f"the request has more than {most:,} bytes, which is the most{whose}")
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError as error:
+            raise Refused(408, f"the request did not come within {BODY_WITHIN:g} s") from error
+
+
+class Reply:
+    """The way out: holds an answer back until it is whole, unless it is a stream."""
+
+    def __init__(self, send: Any, method: str, headers: dict[bytes, bytes], more: list[tuple[bytes, bytes]]) -> None:
+        self.status: int | None = None
+        self.started = False
+        self.body = b""
+        self._send = send
+        self._method = method
+        self._asked = headers
+        self._more = more
+        self._start: Any = None
+        self._streaming = False
+
+    async def __call__(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), *self._more]
+            kind = next((value for name, value in message["headers"] if name.lower() == b"content-type"), b"")
+            self._streaming = kind.startswith(b"text/event-stream")
+            if self._streaming:
+                message["headers"] += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+                self.started = True
+                await self._send(message)
+                if self._method == "HEAD":  # That is all: whoever streams now hears that nobody listens.
+                    await self._send({"type": "http.response.body"})
+            else:
+                self._start = message
+        elif message["type"] == "http.response.body" and not self._streaming:
+            self.body += message.get("body", b"")
+            if not message.get("more_body", False):
+                await self._finish()
+        elif self._method != "HEAD":
+            await self._send(message)
+
+    async def problem(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Answer with a problem in place of everything else."""
+        self.body = b""
+        more = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        await self({"type": "http.response.start", "status": status, "headers": [*more, _kind(MEDIA_TYPE.encode())]})
+        await self({"type": "http.response.body", "body": body})
+
+    async def whole(self, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Answer with JSON as it stands."""
+        await self({"type": "http.response.start", "status": status, "headers": [*headers, _kind(b"application/json")]})
+        await self({"type": "http.response.body", "body": body})
+
+    async def _finish(self) -> None:
+        self.started = True
+        start, body = self._start, self.body
+        headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
+        named = {name.lower() for name, _ in headers}
+        if b"cache-control" not in named:
+            headers.append((b"cache-control", b"no-cache" if self._method in SAFE else b"no-store"))
+        if self._method in ("GET", "HEAD") and start["status"] == 200 and b"etag" not in named and body:
+            tag = b'W/"' + hashlib.blake2b(body, digest_size=12).hexdigest().encode() + b'"'
+            headers.append((b"etag", tag))
+            if tag in [each.strip() for each in self._asked.get(b"if-none-match", b"").split(b",")]:
+                start["status"], body = 304, b""
+                self.status = 304
+                headers = [(name, value) for name, value in headers if name.lower() != b"content-type"]
+        if len(body) >= WORTH_GZIP and b"gzip" in self._asked.get(b"accept-encoding", b""):
+            body = gzip.compress(body, compresslevel=1, mtime=0)
+            headers += [(b"content-encoding", b"gzip")]
+        headers.append((b"vary", b"accept-encoding, authorization, cookie"))
+        if start["status"] not in (204, 304):
+            headers.append((b"content-length", str(len(body)).encode()))
+        start["headers"] = headers
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": b"" if self._method == "HEAD" else body})
+
+
+def _is_api(path: str) -> bool:
+    """Whether an address tells what somebody has to be let in for: ours, or that of an application's page."""
+    parts = [part for part in path.split("/") if part]
+    return parts[:1] == ["api"] or (parts[:1] == ["pages"] and parts[2:3] == ["api"])
+
+
+def _check_site(headers: dict[bytes, bytes]) -> None:
+    if _text(headers, b"sec-fetch-site") not in (None, "same-origin", "none"):
+        raise Refused(403, "this request comes from a page of another site")
+
+
+def cookie_name(settings: ServerSettings) -> str:
+    """The cookie's name; over TLS one that browsers guard."""
+    return "__Host-tidemill" if settings.is_tls else "tidemill"
+
+
+def _kind(value: bytes) -> tuple[bytes, bytes]:
+    return (b"content-type", value)
+
+
+def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    value = headers.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _bearer(headers: dict[bytes, bytes]) -> str | None:
+    text = _text(headers, b"authorization")
+    if text is None:
+        return None
+    kind, _, token = text.partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
+    for part in (_text(headers, b"cookie") or "").split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name and value:
+            return value
+    return None
+
+
+def _replay(body: bytes, receive: Any) -> Any:
+    """A body that was read already, for whoever reads it next."""
+    told = False
+
+    async def again() -> Any:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again

@@ -1,0 +1,86 @@
+"""What a state holds, shown safely: the beginning of text as text, small pictures, and of all else only how much."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import NotFoundError
+from tidemill.server.resources.pipeline_cache import Look
+
+MOST_TEXT = 64 * 1024
+MOST_PICTURE = 512 * 1024
+
+#: What a picture begins with. No SVG: it may hold script.
+_PICTURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+)
+
+
+class Content(msgspec.Struct, frozen=True):
+    """What a file of a pipeline holds. `kind` is text, picture or bytes; a picture is in base64, bytes are not told."""
+
+    path: str
+    size: int
+    kind: str
+    media_type: str
+    text: str | None = None
+    data: str | None = None
+    truncated: bool = False
+    """Whether this is only its beginning."""
+
+
+async def preview(look: Look, path: str) -> Content:
+    """The content of an input or an output of a pipeline; of nothing else."""
+    patterns = look.lookout.patterns
+    fact = look.lookout.world.files.get(path)
+    if fact is None or all(pattern.values(path) is None for pattern in patterns):
+        raise NotFoundError(f"pipeline {look.pipeline.name} has no file {path[:200]!r}: it is gone, or never was")
+    begun = await _beginning(look, path, MOST_PICTURE + 1)
+    if begun is None:
+        raise NotFoundError(f"{path!r} is gone: it was there a moment ago")
+    kind = next((name for start, name in _PICTURES if begun.startswith(start)), None)
+    if kind is None and begun.startswith(b"RIFF") and begun[8:12] == b"WEBP":
+        kind = "image/webp"
+    size = max(fact.size, len(begun))
+    if kind is not None:
+        if len(begun) > MOST_PICTURE:
+            return Content(path, size, "bytes", kind, truncated=True)
+        return Content(path, size, "picture", kind, data=base64.b64encode(begun).decode())
+    text = _text(begun[:MOST_TEXT], cut=len(begun) > MOST_TEXT)
+    if text is None:
+        return Content(path, size, "bytes", "application/octet-stream")
+    return Content(path, size, "text", "text/plain", text=text, truncated=len(begun) > MOST_TEXT)
+
+
+async def _beginning(look: Look, path: str, most: int) -> bytes | None:
+    found = bytearray()
+    stream: Any = look.lookout.states.stream(path)
+    try:
+        async with aclosing(stream):
+            async for piece in stream:
+                found += piece
+                if len(found) >= most:
+                    break
+    except (FileNotFoundError, NotFoundError, KeyError):
+        return None
+    return bytes(found[:most])
+
+
+def _text(data: bytes, *, cut: bool) -> str | None:
+    """Data as text, if that is what it is; a character that was cut in two at the end is left out."""
+    if b"\x00" in data:
+        return None
+    for less in range(4 if cut else 1):
+        try:
+            return data[: len(data) - less].decode()
+        except UnicodeDecodeError as error:
+            if error.start < len(data) - 4:
+                return None
+    return None

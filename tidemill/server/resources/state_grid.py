@@ -1,0 +1,141 @@
+"""The grid of a pipeline's states: entities down, stages across, in pages. Pure: a look in, rows out.
+
+Stages whose entities have the same variables share a grid: `{date}` for the days, `{date.month}` for the months.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.pipelines.definition.pattern import entity_values
+from tidemill.pipelines.definition.pipeline import Stage
+from tidemill.pipelines.runner.running_builds import BuildJobs
+from tidemill.server.resources.pipeline_cache import STANDINGS, Look
+
+MOST_LISTS = 40
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Which rows are meant; empty is all. A row is meant if any of its states in `stages` stands so."""
+
+    by: str
+    standings: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    text: str = ""
+
+    def validate(self) -> Rows:
+        for standing in self.standings:
+            if standing not in STANDINGS:
+                raise ConfigError(f"no state is {standing!r}; a state is {', '.join(STANDINGS)}")
+        return self
+
+
+def groups(look: Look) -> dict[str, list[Stage]]:
+    """The stages that share a grid, by the variables of their entities."""
+    found: dict[str, list[Stage]] = {}
+    for stage in look.lookout.order:
+        found.setdefault("/".join(stage.variables), []).append(stage)
+    return found
+
+
+def group(look: Look, by: str | None) -> tuple[str, list[Stage]]:
+    """One of them; the first if it is not said which."""
+    every = groups(look)
+    if by is None:
+        return next(iter(every.items()))
+    if by not in every:
+        known = ", ".join(repr(each) for each in every)
+        raise NotFoundError(f"no stage of pipeline {look.pipeline.name} has its states by {by!r}; there are: {known}")
+    return by, every[by]
+
+
+def all_rows(look: Look, by: str) -> list[str]:
+    """The entities of a grid, in order."""
+    known = look.lists.get(("rows", by))
+    if known is None:
+        stages = groups(look)[by]
+        found: dict[str, None] = {}
+        for stage in stages:
+            found |= look.entities(stage.name)
+        known = look.lists["rows", by] = sorted(found, key=order_of(stages[0]))
+    return known
+
+
+def matching(look: Look, rows: Rows, jobs: BuildJobs) -> list[str]:
+    """The entities that are meant, in order."""
+    if not rows.standings and not rows.text:
+        return all_rows(look, rows.by)
+    key = ("matching", rows)
+    live = "building" in rows.standings or bool(jobs)
+    if not live and key in look.lists:
+        return look.lists[key]
+    stages = [stage.name for stage in groups(look)[rows.by] if not rows.stages or stage.name in rows.stages]
+    candidates = all_rows(look, rows.by)
+    if rows.standings and "fresh" not in rows.standings:
+        few = {entity for stage in stages for entity in look.amiss[stage]} | {entity for _, entity in jobs}
+        candidates = sorted(few & set(candidates), key=order_of(groups(look)[rows.by][0]))
+    wanted, text = set(rows.standings), rows.text.casefold()
+    found = [
+        entity
+        for entity in candidates
+        if (not text or text in entity.casefold())
+        and (not wanted or any(look.standing(stage, entity, jobs) in wanted for stage in stages))
+    ]
+    if not live:
+        if len(look.lists) > MOST_LISTS:
+            for old in [each for each in look.lists if each[0] == "matching"]:
+                del look.lists[old]
+        look.lists[key] = found
+    return found
+
+
+def page_of(
+    entities: Sequence[str], order: Callable[[str], Any], *, after: str | None, limit: int, down: bool
+) -> tuple[list[str], int]:
+    """Some of these entities after one, and how many come before them; `down` begins with the last."""
+    if down:
+        end = len(entities) if after is None else bisect_left(entities, order(after), key=order)
+        return list(reversed(entities[max(0, end - limit) : end])), len(entities) - end
+    first = 0 if after is None else bisect_right(entities, order(after), key=order)
+    return list(entities[first : first + limit]), first
+
+
+def order_of(stage: Stage) -> Callable[[str], Any]:
+    """What entities are sorted by: numbers as numbers, all else as text."""
+    kinds: dict[str, str] = {}
+    for one in stage.inputs:
+        kinds |= one.pattern.kinds
+    numbers = [kinds.get(name) == "int" for name in stage.variables]
+    if not any(numbers):
+        return _itself
+
+    def order(entity: str) -> Any:
+        values = entity_values(entity)
+        if len(values) != len(numbers):
+            return [(1, entity)]
+        return [_number(value) if number else (1, value) for value, number in zip(values, numbers, strict=True)]
+
+    return order
+
+
+def known_stages(look: Look, by: str, names: Collection[str]) -> list[str]:
+    """The columns that are meant, in order; all of the grid if none is named."""
+    for name in names:
+        look.stage(name)
+    return [stage.name for stage in groups(look)[by] if not names or stage.name in names]
+
+
+def _itself(entity: str) -> str:
+    return entity
+
+
+def _number(value: str) -> tuple[int, Any]:
+    try:
+        return 0, int(value)
+    except ValueError:
+        return 1, value

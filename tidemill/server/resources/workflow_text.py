@@ -1,0 +1,149 @@
+"""What is in the text of a workflow file: which form it has, and everything that is wrong with it, line by line.
+
+A file is a graph of nodes or a list of stages (see `tidemill.pipelines.workflows`), or a dag (`tidemill.dags`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+from pathlib import PurePosixPath
+from typing import Any, Literal
+
+import msgspec
+
+from tidemill.app import App
+from tidemill.core.errors import TidemillError
+from tidemill.core.paths import Path, format_path
+from tidemill.dags.definition.files import problems_in_text
+from tidemill.dags.definition.parse import Lines, line_of, read_json, read_yaml
+from tidemill.dags.errors import DagError
+from tidemill.pipelines.workflows.check import find_problems
+from tidemill.pipelines.workflows.load import form_of as workflow_form
+from tidemill.pipelines.workflows.load import has_states
+
+Form = Literal["graph", "stages", "dag"]
+MOST_PROBLEMS = 200
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is wrong, and where: a node of the picture, a field of it, a line of the text."""
+
+    message: str
+    severity: Literal["error", "warning"]
+    place: list[str | int]
+    where: str
+    node: int | None
+    """Which of the nodes or stages it is at, counted from 0; None if it is about the file."""
+    line: int | None
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What a text is, and what is wrong with it."""
+
+    form: Form | None
+    mode: str | None
+    name: str | None
+    nodes: int
+    problems: list[Problem]
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [each for each in self.problems if each.severity == "error"]
+
+
+def parse(text: str, file: str) -> tuple[Any, Lines]:
+    """A text as data, with the lines of its parts; a `DagError` says why it is not JSON or YAML."""
+    return (read_json if file.endswith(".json") else read_yaml)(text.removeprefix("\ufeff"), file)
+
+
+def form_of(data: Any, file: str) -> Form | None:
+    """Which form a file has; only dags are written in YAML too."""
+    if not isinstance(data, Mapping):
+        return None
+    if not file.endswith(".json"):
+        return "dag"
+    return workflow_form(data) or "dag"
+
+
+def check(text: str, file: str, *, app: App, root: FilePath) -> Checked:
+    """Everything that is wrong with a text that is to be the file of this name."""
+    try:
+        data, lines = parse(text, file)
+    except DagError as error:
+        return Checked(None, None, None, 0, [_told(error.problem, (), error.line, is_error=True)])
+    form = form_of(data, file)
+    if form is None:
+        told = "a workflow file is an object with nodes, or with stages"
+        return Checked(None, None, None, 0, [_told(told, (), 1, is_error=True)])
+    if form == "dag":
+        problems = list(_dag_problems(text, file, data, lines, app, root))
+    else:
+        problems = [
+            _told(each.problem, each.place, line_of(each.place, lines), is_error=not each.is_note)
+            for each in find_problems(data, PurePosixPath(file).stem)
+        ]
+    listed = data.get("stages" if form == "stages" else "nodes")
+    return Checked(
+        form,
+        _mode(data, form),
+        data["name"] if isinstance(data.get("name"), str) else None,
+        len(listed) if isinstance(listed, list) else 0,
+        sorted(problems, key=lambda each: (each.severity, each.line or 0))[:MOST_PROBLEMS],
+    )
+
+
+def _mode(data: Mapping[str, Any], form: Form) -> str | None:
+    if form == "dag":
+        return None
+    said = data.get("mode")
+    return said if isinstance(said, str) else "pipeline" if form == "stages" or _is_pipeline(data) else "trigger"
+
+
+def _is_pipeline(data: Mapping[str, Any]) -> bool:
+    return isinstance(data.get("nodes"), list) and has_states(data)
+
+
+def _dag_problems(
+    text: str, file: str, data: Mapping[str, Any], lines: Lines, app: App, root: FilePath
+) -> Iterator[Problem]:
+    place = root / file
+    try:
+        found = problems_in_text(text, place, inside=root, refs=app.seams.ref_resolver)
+    except TidemillError as error:
+        yield _told(str(error), (), None, is_error=True)
+        return
+    for error in found:
+        if error.file in (None, str(place)):
+            yield _told(error.problem, error.place, error.line, is_error=True)
+        else:
+            inner = PurePosixPath(str(error.file)).name
+            where = f"{inner}, line {error.line}" if error.line else inner
+            at = _node_with(data, inner)
+            yield _told(f"{where}: {error.problem}", at, line_of(at, lines), is_error=True)
+    nodes = data.get("nodes")
+    for at, node in enumerate(nodes if isinstance(nodes, list) else []):
+        task = node.get("task") if isinstance(node, Mapping) else None
+        if isinstance(task, str) and task and app.tasks.get(task) is None:
+            close = difflib.get_close_matches(task, list(app.tasks), 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            spot: Path = ("nodes", at, "task")
+            told = f"application {app.name} knows no task {task!r}{hint}"
+            yield _told(told, spot, line_of(spot, lines), is_error=False)
+
+
+def _node_with(data: Mapping[str, Any], file: str) -> Path:
+    """The node whose dag is in a file of this name."""
+    nodes = data.get("nodes")
+    for at, node in enumerate(nodes if isinstance(nodes, list) else []):
+        inner = node.get("dag") if isinstance(node, Mapping) else None
+        if isinstance(inner, str) and PurePosixPath(inner).name == file:
+            return ("nodes", at, "dag")
+    return ()
+
+
+def _told(message: str, place: Path, line: int | None, *, is_error: bool) -> Problem:
+    node = place[1] if len(place) > 1 and place[0] in ("nodes", "stages") and isinstance(place[1], int) else None
+    where = format_path(place) if place else ""
+    return Problem(message, "error" if is_error else "warning", list(place), where, node, line)

@@ -1,0 +1,84 @@
+"""What every route works with: the application, its database, the live changes, and whoever asks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
+
+from tidemill.app import App
+from tidemill.core.job import Origin
+from tidemill.engine.telemetry.exposition import Exposition
+from tidemill.server.live.hub import Hub
+from tidemill.server.middleware.authentication import Caller, Doorman
+from tidemill.server.resources.pipeline_cache import Overlook
+from tidemill.server.settings import ServerSettings
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database, Executor
+from tidemill.store.jobs.day_index import Days
+from tidemill.store.states.states import STATES_CHANNEL
+
+if TYPE_CHECKING:
+    from litestar import Request
+
+_HOST = socket.gethostname()
+
+
+class Desk:
+    """One server's means."""
+
+    def __init__(self, app: App, database: Database, settings: ServerSettings) -> None:
+        self.app = app
+        self.database = database
+        self.settings = settings
+        self.doorman = Doorman(database, settings)
+        self.hub = Hub(database)
+        self.overlook = Overlook(database, app.pipelines)
+        self.hub.ears[STATES_CHANNEL] = self.overlook.hear
+        self.days = Days(database)
+        self.metrics = Exposition(database)
+
+    def origin(self, caller: Caller) -> Origin:
+        """Why something that a caller starts exists."""
+        return Origin(by=caller.name, host=_HOST, pid=os.getpid())
+
+    async def note(
+        self, caller: Caller, action: str, target: str, *, before: object = None, after: object = None
+    ) -> None:
+        """Write down what a caller does, where the doing does not write it down itself."""
+        async with self.database.transaction(patience=30.0) as connection:
+            await write_audit(
+                self.database, connection, who=caller.name, action=action, target=target, before=before, after=after
+            )
+
+    def noting(
+        self, caller: Caller, action: str, target: str | None = None, **after: object
+    ) -> Callable[[Executor, int, bool], Awaitable[None]]:
+        """Writes down, in the transaction that starts a run, that a caller did; the run is the target, if none is
+        named."""
+
+        async def note(connection: Executor, number: int, created: bool) -> None:
+            told = {**after, "created": created} if target is None else {"run": number, **after}
+            await write_audit(
+                self.database,
+                connection,
+                who=caller.name,
+                action=action,
+                target=target or f"r{number}",
+                after=told,
+            )
+
+        return note
+
+
+#: How a handler asks for the desk: `desk: TheDesk`.
+TheDesk = NamedDependency[SkipValidation[Desk]]
+
+
+def caller_of(request: Request[Any, Any, Any]) -> Caller:
+    """Who asks; they have been let in."""
+    return request.scope["tidemill.caller"]  # pyright: ignore[reportGeneralTypeIssues]

@@ -1,0 +1,381 @@
+"""Taking jobs out and finishing them: the hot path, many rows a statement, one round trip a turn.
+
+A turn of a worker is one statement: finish the last batch and claim the next. A claim flips jobs to
+`running` under the worker's id and the job's next attempt number; whoever finishes must name both, so a
+stale owner changes nothing. Finished rows move to the history in the same statement.
+
+`LowWater` keeps claims fast while somebody holds a transaction open: rows claimed since then are dead but
+cannot be vacuumed, and an index scan from the front would read them all again for every claim. So a claim
+starts where the last one ended, and only now and then looks again from the front (a retry, a higher-priority
+or a late-committed job may have come in behind), spending at most a fixed share of the time on it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
+from tidemill.store.database import Connection, Database, Executor, columns
+from tidemill.store.jobs.archive import TOLD, archive_sql
+from tidemill.store.jobs.insert import ADMIT_GATED, notify_queues
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_LEVELS = len(PRIORITIES)
+
+# At or after the low-water mark of this queue and priority.
+_FROM_MARK = """(due_at, id) >= (({0}::timestamptz[])[(wanted.ord - 1) * 10 + p.priority + 1],
+                                   ({1}::bigint[])[(wanted.ord - 1) * 10 + p.priority + 1])"""
+
+# Ready and due jobs of each queue, best first, from that queue's and priority's low-water mark on.
+_PICK = f"""
+    SELECT picked.ctid FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS wanted(queue, room, ord)
+    CROSS JOIN LATERAL (
+        SELECT level.ctid FROM generate_series(9, 0, -1) AS p(priority) CROSS JOIN LATERAL (
+            SELECT ctid FROM tidemill.job
+            WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at <= now()
+              AND {_FROM_MARK.format("$3", "$4")}
+              AND task <> ALL ($5::text[])
+            ORDER BY due_at, id LIMIT wanted.room FOR UPDATE SKIP LOCKED) AS level
+        LIMIT wanted.room) AS picked
+"""
+
+_CLAIM = f"""
+    UPDATE tidemill.job SET state = 'running', worker_id = $6, attempt = attempt + 1, started_at = now(),
+                            note = NULL, progress = NULL
+    WHERE ctid = ANY (ARRAY({_PICK}))
+      AND EXISTS (SELECT FROM tidemill.worker WHERE id = $6 AND ended_at IS NULL)
+    RETURNING id, attempt, queue, task, args, options, failures, losses,
+              concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at
+"""
+
+# The finished jobs that the worker still owns: id, attempt and worker must all match. The LIMIT keeps the
+# planner from turning one look-up a job into a scan of the whole table.
+_OWNED = """
+    CROSS JOIN LATERAL (
+        SELECT j.ctid AS place, j.* FROM tidemill.job AS j
+        WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = {worker} AND j.state = 'running'
+        LIMIT 1) AS owned
+"""
+
+_ENDED = """
+    SELECT owned.*, d.state AS final, d.result, d.note AS last_note, d.error, d.lost
+    FROM unnest({0}::bigint[], {1}::int[], {2}::json[], {3}::text[], {4}::text[], {5}::json[], {6}::boolean[])
+        AS d(id, attempt, result, state, note, error, lost)
+"""
+
+_SUCCEEDED = """
+    SELECT owned.*, d.result FROM unnest($7::bigint[], $8::int[], $9::json[]) AS d(id, attempt, result)
+"""
+
+
+def _archive_ended(where: str) -> str:
+    return archive_sql(
+        "owned",
+        where=where,
+        state="final",
+        note="coalesce(last_note, note)",
+        result="result",
+        error="error",
+        failures="least(failures + (final = 'failed' AND NOT lost)::int, 32767)",
+        losses="least(losses + lost::int, 32767)",
+        errors="tidemill.with_error(errors, error)",
+    )
+
+
+#: Claim up to `room` due jobs of each queue.
+CLAIM_JOBS = _CLAIM
+
+#: Move finished jobs to the history; returns those that were still ours. Locks the rows first, so that a
+#: progress report or a cancel request at the same moment cannot get in between.
+FINISH_JOBS = f"""
+WITH locked AS MATERIALIZED (
+    SELECT j.id FROM tidemill.job AS j, unnest($1::bigint[], $2::int[]) AS d(id, attempt)
+    WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $8 AND j.state = 'running'
+    FOR UPDATE OF j),
+owned AS MATERIALIZED ({_ENDED.format("$1", "$2", "$3", "$4", "$5", "$6", "$7")}{_OWNED.format(worker="$8")}),
+gone AS (
+    DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
+{_archive_ended("id IN (SELECT id FROM gone)")}
+SELECT id, concurrency_key, {TOLD} FROM archived
+"""
+
+
+# IS TRUE keeps the planner from a join whose size it would guess wrongly.
+_GONE = "(id IN (SELECT id FROM gone)) IS TRUE"
+
+
+def _finish_and_claim(owned: str, archive: str) -> str:
+    return f"""
+WITH owned AS MATERIALIZED ({owned}{_OWNED.format(worker="$6")}),
+gone AS (
+    DELETE FROM tidemill.job
+    WHERE ctid = ANY (ARRAY(SELECT place FROM owned)) AND worker_id = $6 AND state = 'running'
+    RETURNING id),
+{archive},
+claimed AS ({_CLAIM})
+SELECT * FROM claimed
+UNION ALL
+SELECT count(*), {TOLD}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
+"""
+
+
+#: Finish one batch and claim the next: the whole turn of a busy worker. The last row counts what was finished.
+#: Rows are found by key once and deleted by place; one that was touched in between (a progress report) may be
+#: passed over: the count shows it, and FINISH_JOBS then finishes it.
+FINISH_AND_CLAIM = _finish_and_claim(_ENDED.format("$7", "$8", "$9", "$10", "$11", "$12", "$13"), _archive_ended(_GONE))
+
+#: The same for jobs that have all simply succeeded: most turns, with half the parameters.
+SUCCEED_AND_CLAIM = _finish_and_claim(
+    _SUCCEEDED, archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result")
+)
+
+#: Put jobs back to be claimed again; failures and losses are counted apart.
+REQUEUE_JOBS = """
+UPDATE tidemill.job AS j
+SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN 'gated' ELSE d.state END,
+    due_at = CASE WHEN d.delay > 0 THEN now() + make_interval(secs => d.delay) ELSE j.due_at END,
+    failures = least(j.failures + d.failed::int, 32767), losses = least(j.losses + d.lost::int, 32767), note = d.note,
+    worker_id = NULL, started_at = NULL, progress = NULL,
+    errors = tidemill.with_error(j.errors, d.error)
+FROM unnest($1::bigint[], $2::int[], $3::float8[], $4::text[], $5::boolean[], $6::boolean[], $7::json[],
+            $8::text[]) AS d(id, attempt, delay, note, failed, lost, error, state)
+WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $9 AND j.state = 'running'
+RETURNING j.id, j.queue, j.concurrency_key
+"""
+
+#: Let through what waits for the concurrency keys of jobs that have just finished.
+ADMIT_AFTER = """
+SELECT tidemill.admit_gated(ARRAY(
+    SELECT DISTINCT concurrency_key FROM tidemill.job_history
+    WHERE id = ANY ($1::bigint[]) AND concurrency_key IS NOT NULL ORDER BY 1))
+"""
+
+#: Claim from a rate-limited queue: take what its token bucket holds, and no more.
+CLAIM_LIMITED = "SELECT * FROM tidemill.claim_limited($1, $2, $3, $4)"
+
+#: Seconds until the next job of these queues is due; null if none waits, and not above zero if one has become
+#: due since the claim before.
+NEXT_DUE = f"""
+SELECT extract(epoch FROM min(level.due_at) - now())::float8 AS seconds
+FROM unnest($1::text[]) WITH ORDINALITY AS wanted(queue, ord)
+CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
+    SELECT due_at FROM tidemill.job
+    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND task <> ALL ($4::text[])
+      AND {_FROM_MARK.format("$2", "$3")}
+    ORDER BY due_at LIMIT 1) AS level
+"""
+
+#: Give back what this worker holds according to the table, but not according to itself.
+RELEASE_STRAYS = """
+UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
+    worker_id = NULL, started_at = NULL, note = 'its claim was lost with the connection'
+WHERE worker_id = $1 AND state = 'running' AND id <> ALL ($2::bigint[])
+RETURNING id, queue
+"""
+
+#: Which of these running jobs somebody wants cancelled.
+FIND_CANCELS = "SELECT id, attempt, cancel_reason FROM tidemill.job WHERE id = ANY ($1) AND cancel_reason IS NOT NULL"
+
+#: Show how far running jobs have come.
+REPORT_PROGRESS = """
+UPDATE tidemill.job AS j SET progress = d.progress, note = d.note
+FROM unnest($1::bigint[], $2::int[], $3::real[], $4::text[]) AS d(id, attempt, progress, note)
+WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $5
+"""
+
+
+class LowWater:
+    """Where the next claim starts looking, per queue and priority."""
+
+    def __init__(self, queues: Sequence[str], *, share: float = 0.1) -> None:
+        self._queues = {queue: index for index, queue in enumerate(queues)}
+        self._share = share
+        self.look_again_at = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Look from the front next time."""
+        self._due = [_LONG_AGO] * (len(self._queues) * _LEVELS)
+        self._ids = [0] * (len(self._queues) * _LEVELS)
+        self.from_front = True
+
+    def marks(self, queues: Sequence[str], now: float) -> tuple[list[datetime], list[int]]:
+        """The marks for a claim on these queues at monotonic time `now`; at the front when it is time for that."""
+        if now >= self.look_again_at:
+            self.reset()
+        return self.standing(queues)
+
+    def standing(self, queues: Sequence[str]) -> tuple[list[datetime], list[int]]:
+        """The marks as they are."""
+        due: list[datetime] = []
+        ids: list[int] = []
+        for queue in queues:
+            first = self._queues[queue] * _LEVELS
+            due += self._due[first : first + _LEVELS]
+            ids += self._ids[first : first + _LEVELS]
+        return due, ids
+
+    def claimed(self, rows: Sequence[tuple[str, int, datetime, int]], *, took: float, now: float) -> None:
+        """Learn from a claim: the rows it got, and how long it took."""
+        for queue, priority, due_at, job_id in rows:
+            at = self._queues[queue] * _LEVELS + priority
+            if (due_at, job_id) > (self._due[at], self._ids[at]):
+                self._due[at], self._ids[at] = due_at, job_id
+        if self.from_front:
+            # The longer a look from the front takes, the rarer it gets: a fixed share of the time.
+            self.look_again_at = now + took / self._share
+            self.from_front = False
+
+
+class Turn(NamedTuple):
+    """What a turn brought. `refused` results changed nothing: they were written before, or their jobs belong to
+    somebody else by now. When `look_again_at` has come, a claim should look from the front of the queues."""
+
+    jobs: list[ClaimedJob]
+    refused: int
+    look_again_at: float
+
+
+class Claims:
+    """A worker's hot path on one connection of its own."""
+
+    def __init__(self, database: Database, connection: Connection, worker_id: int, queues: Sequence[str]) -> None:
+        self._database = database
+        self.connection = connection
+        self.worker_id = worker_id
+        self._low_water = LowWater(queues)
+
+    async def turn(
+        self, finished: Sequence[Finish], wanted: dict[str, int], unknown: Sequence[str], now: float
+    ) -> Turn:
+        """Finish a batch and claim up to `wanted` jobs per queue, in one round trip."""
+        finished = _once_each(finished)
+        queues = list(wanted)
+        claim = (queues, list(wanted.values()), *self._low_water.marks(queues, now), unknown, self.worker_id)
+        from_front, refused = self._low_water.from_front, 0
+        if not finished:
+            rows = await self.connection.fetch(self._database.sql(CLAIM_JOBS), *claim)
+        else:
+            rows = await self._finish_and_claim(finished, claim)
+            refused = len(finished) - rows.pop()[0]
+            if refused:
+                refused -= len(await self.finish(finished))
+            elif keyed := [job.id for job in finished if job.keyed]:
+                await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
+        rows = _in_turn(rows)
+        took = time.monotonic() - now
+        self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], took=took, now=now)
+        # A look from the front that found nothing need not be repeated until there is news.
+        again = math.inf if from_front and not rows else self._low_water.look_again_at
+        return Turn([claimed_job(row) for row in rows], refused, again)
+
+    async def _finish_and_claim(self, finished: Sequence[Finish], claim: tuple[Any, ...]) -> list[Any]:
+        if all(job.state == "succeeded" and job.note is None for job in finished):
+            ids, attempts, results = columns([(job.id, job.attempt, job.result) for job in finished], 3)
+            return await self.connection.fetch(self._database.sql(SUCCEED_AND_CLAIM), *claim, ids, attempts, results)
+        return await self.connection.fetch(self._database.sql(FINISH_AND_CLAIM), *claim, *_finish_columns(finished))
+
+    async def claim_limited(self, queue: str, room: int, unknown: Sequence[str]) -> tuple[list[ClaimedJob], float]:
+        """Claim from a rate-limited queue; also returns how long to wait for its next token."""
+        rows = await self.connection.fetch(
+            self._database.sql(CLAIM_LIMITED), queue, room, self.worker_id, list(unknown)
+        )
+        wait = rows.pop()["wait"]
+        return [claimed_job(row) for row in _in_turn(rows)], wait
+
+    async def finish(self, finished: Sequence[Finish]) -> list[int]:
+        """Move jobs to the history; returns the ids that were still this worker's."""
+        return await finish_jobs(self._database, self.connection, self.worker_id, finished)
+
+    async def requeue(self, jobs: Sequence[Requeue]) -> list[int]:
+        """Put jobs back; returns the ids that were still this worker's."""
+        return await requeue_jobs(self._database, self.connection, self.worker_id, jobs)
+
+    async def next_due(self, queues: Sequence[str], unknown: Sequence[str]) -> float | None:
+        """Seconds until the next job of these queues is due."""
+        marks = self._low_water.standing(queues)
+        return await self.connection.fetchval(self._database.sql(NEXT_DUE), list(queues), *marks, list(unknown))
+
+    async def fetch(self, statement: str, *params: Any) -> list[Any]:
+        """Run a further claim statement on this connection."""
+        return await self.connection.fetch(self._database.sql(statement), *params)
+
+    async def release_strays(self, held: Sequence[int]) -> list[int]:
+        """Give back jobs that the table says are ours but we never got to see."""
+        rows = await self.connection.fetch(self._database.sql(RELEASE_STRAYS), self.worker_id, list(held))
+        if rows:
+            await notify_queues(self._database, self.connection, {row[1] for row in rows})
+        return [row[0] for row in rows]
+
+
+async def report_progress(
+    database: Database, worker_id: int, reports: Sequence[tuple[int, int, float | None, str | None]]
+) -> None:
+    """Show how far running jobs have come: (id, attempt, fraction, message) each."""
+    await database.fetch(REPORT_PROGRESS, *columns(reports, 4), worker_id, patience=None)
+
+
+async def find_cancels(database: Database, ids: Sequence[int]) -> list[tuple[int, int, str]]:
+    """Which of these running jobs somebody wants cancelled: (id, attempt, reason) each."""
+    if not ids:
+        return []
+    rows = await database.fetch(FIND_CANCELS, list(ids), patience=None)
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+async def finish_jobs(
+    database: Database, connection: Executor, worker_id: int, finished: Sequence[Finish]
+) -> list[int]:
+    """Move a worker's jobs to the history, and let through what waited for their concurrency keys."""
+    finished = _once_each(finished)
+    rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(finished), worker_id)
+    if keys := sorted({row[1] for row in rows if row[1] is not None}):
+        await connection.execute(database.sql(ADMIT_GATED), keys)
+    return [row[0] for row in rows]
+
+
+async def requeue_jobs(database: Database, connection: Executor, worker_id: int, jobs: Sequence[Requeue]) -> list[int]:
+    """Put a worker's jobs back into their queues and wake who can take them."""
+    if not jobs:
+        return []
+    rows = await connection.fetch(
+        database.sql(REQUEUE_JOBS),
+        *columns([(j.id, j.attempt, j.delay, j.note, j.failed, j.lost, j.error, j.state) for j in jobs], 8),
+        worker_id,
+    )
+    if keys := sorted({row[2] for row in rows if row[2] is not None}):
+        await connection.execute(database.sql(ADMIT_GATED), keys)
+    await notify_queues(database, connection, {row[1] for row in rows})
+    return [row[0] for row in rows]
+
+
+def _once_each(finished: Sequence[Finish]) -> Sequence[Finish]:
+    return list({job.id: job for job in reversed(finished)}.values())[::-1] if len(finished) > 1 else finished
+
+
+def _finish_columns(finished: Sequence[Finish]) -> list[list[Any]]:
+    return columns([(f.id, f.attempt, f.result, f.state, f.note, f.error, f.lost) for f in finished], 7)
+
+
+def _in_turn(rows: list[Any]) -> list[Any]:
+    """Rows in the order in which they are to start, which an UPDATE does not keep; queues take turns."""
+    rows.sort(key=lambda row: (-row[11], row[12], row[0]))
+    by_queue: dict[str, list[Any]] = {}
+    for row in rows:
+        by_queue.setdefault(row[2], []).append(row)
+    if len(by_queue) < 2:
+        return rows
+    return [row for turn in zip_longest(*by_queue.values()) for row in turn if row is not None]
+
+
+def claimed_job(row: Any) -> ClaimedJob:
+    """A row that a claim has returned, as a job in hand."""
+    id, attempt, queue, task, args, options, failures, losses, keyed, expired, cancel_reason, _, due_at = row[:13]
+    return ClaimedJob(
+        id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), cancel_reason, due_at
+    )

@@ -1,0 +1,89 @@
+"""Enqueueing on the caller's own connection: the job exists if and only if the caller's transaction commits.
+
+Takes an open asyncpg or psycopg connection (plain or async), or an SQLAlchemy connection or session (plain or
+async). The statements are ours, the transaction stays the caller's: nothing here commits or rolls back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import JobRef, NewJob
+from tidemill.store.database import Database
+from tidemill.store.jobs.insert import conversation
+
+
+async def insert_async(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
+    """Store jobs through a caller's async connection."""
+    kind = _kind(connection)
+    talk = conversation(jobs)
+    try:
+        statement, params = next(talk)
+        while True:
+            sql = database.sql(statement)
+            if kind == "asyncpg":
+                rows = await connection.fetch(sql, *params)
+            elif kind == "psycopg async":
+                cursor = await connection.execute(_named(sql, "%({})s"), _numbered(params))
+                rows = await cursor.fetchall()
+            elif kind == "sqlalchemy async":
+                rows = (await connection.execute(_clause(sql), _numbered(params))).fetchall()
+            else:
+                raise ConfigError(f"a {kind} connection is not async: enqueue with `app.enqueue_sync(..., conn=conn)`")
+            statement, params = talk.send([_values(row) for row in rows])
+    except StopIteration as done:
+        return done.value
+
+
+def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
+    """Store jobs through a caller's plain connection."""
+    kind = _kind(connection)
+    talk = conversation(jobs)
+    try:
+        statement, params = next(talk)
+        while True:
+            sql = database.sql(statement)
+            if kind == "psycopg":
+                rows = connection.execute(_named(sql, "%({})s"), _numbered(params)).fetchall()
+            elif kind == "sqlalchemy":
+                rows = connection.execute(_clause(sql), _numbered(params)).fetchall()
+            else:
+                raise ConfigError(f"a {kind} connection is async: enqueue with `await app.enqueue(..., conn=conn)`")
+            statement, params = talk.send([_values(row) for row in rows])
+    except StopIteration as done:
+        return done.value
+
+
+def _kind(connection: Any) -> str:
+    module = type(connection).__module__
+    name = type(connection).__name__
+    if module.startswith("asyncpg"):
+        return "asyncpg"
+    if module.startswith("psycopg"):
+        return "psycopg async" if name.startswith("Async") else "psycopg"
+    for base in type(connection).__mro__:
+        if base.__module__.startswith("sqlalchemy"):
+            return "sqlalchemy async" if base.__name__.startswith(("Async", "async_")) else "sqlalchemy"
+    raise ConfigError(f"conn= takes an asyncpg, psycopg or SQLAlchemy connection or session, not a {module}.{name}")
+
+
+def _named(sql: str, form: str) -> str:
+    return re.sub(r"\$(\d+)", lambda match: form.format(f"p{match[1]}"), sql)
+
+
+def _clause(sql: str) -> Any:
+    from sqlalchemy import text  # only a caller who has SQLAlchemy gets here
+
+    return text(_named(sql.replace("::", r"\:\:"), ":{}"))  # or it would take a cast for a parameter
+
+
+def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
+    return {f"p{index}": value for index, value in enumerate(params, 1)}
+
+
+def _values(row: Any) -> tuple[Any, ...]:
+    # A caller's connection may give rows as mappings.
+    return tuple(row.values()) if isinstance(row, dict) else tuple(row)

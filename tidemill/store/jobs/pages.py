@@ -1,0 +1,297 @@
+"""Pages of jobs and runs: in the order of their ids, newest first, at the same cost however deep and however filtered.
+
+Each combination of filters is a statement of its own, so that each finds the index that was made for it. An id is a
+job's place for all its life, unfinished or finished: pages do not shift while jobs end or new ones come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+import msgspec
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import FINAL_STATES, LIVE_STATES
+from tidemill.store.database import Database
+from tidemill.store.jobs.day_index import Days
+from tidemill.store.runs.runs import OWN_KEY
+
+T = TypeVar("T")
+
+RUN_STATES = ("running", "parked", "succeeded", "failed", "cancelled", "timed_out")
+
+#: The kind of all runs of dags; runs of flows have their workflow's name.
+_DAG = "':dag'"
+
+_SHARED = "id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at"
+_LIVE = f"SELECT {_SHARED}, NULL::timestamptz AS finished_at, progress, note, tags, run_id FROM tidemill.job"
+_PAST = f"SELECT {_SHARED}, finished_at, NULL::real AS progress, note, tags, run_id FROM tidemill.job_history"
+
+_RUN = """
+SELECT r.id, r.workflow, CASE WHEN r.kind = ':dag' THEN 'dag' ELSE 'flow' END AS shape, r.state,
+       CASE WHEN r.key < '~' THEN r.key END AS key, r.seq, r.owner IS NOT NULL AS owned, r.awake, r.note,
+       r.created_at, r.ended_at, r.forked_from, r.parent,
+       CASE WHEN r.ended_at IS NULL THEN (SELECT count(*) FROM tidemill.run_input AS i WHERE i.run_id = r.id)
+            ELSE 0 END AS asks
+FROM tidemill.run AS r
+"""
+
+
+#: A page as the API tells it. Written by the database, for to make thousands of moments in Python takes its time.
+_AS_JSON = """
+SELECT coalesce(json_agg(line), '[]') AS items, count(*) AS count, min(line.id) AS last
+FROM (SELECT {columns} FROM ({page}) AS page) AS line
+"""
+_RUN_LINE = """
+id, workflow, shape, state, key, seq AS ticks, owned, awake, note, created_at, ended_at, forked_from, parent, asks
+"""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A page as JSON: its lines, how many there are, and the id of the last one."""
+
+    items: bytes
+    count: int
+    last: int
+
+
+class JobsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which jobs are meant. Empty means all."""
+
+    states: tuple[str, ...] = ()
+    queue: str | None = None
+    task: str | None = None
+    tag: str | None = None
+    run: int | None = None
+    key: str | None = None
+    up_to: int | None = None
+    """None above this id."""
+
+    def validate(self) -> JobsWanted:
+        for state in self.states:
+            if state not in LIVE_STATES + FINAL_STATES:
+                raise ConfigError(
+                    f"there is no job state {state!r}; the states are {', '.join(LIVE_STATES + FINAL_STATES)}"
+                )
+        return self
+
+    @property
+    def live(self) -> tuple[str, ...]:
+        """The unfinished states among those that are meant."""
+        return tuple(state for state in self.states or LIVE_STATES if state in LIVE_STATES)
+
+    @property
+    def ended(self) -> tuple[str, ...]:
+        return tuple(state for state in self.states or FINAL_STATES if state in FINAL_STATES)
+
+    @property
+    def retried(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Live and ended states that a retry reaches: failed, or those that are named, but not running or succeeded."""
+        states = self.states or ("failed",)
+        live = tuple(state for state in states if state in LIVE_STATES and state != "running")
+        return live, tuple(state for state in states if state in FINAL_STATES and state != "succeeded")
+
+
+class RunsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which runs are meant. Empty means all."""
+
+    states: tuple[str, ...] = ()
+    workflow: str | None = None
+    shape: str | None = None
+    key: str | None = None
+    parent: int | None = None
+    forked_from: int | None = None
+    up_to: int | None = None
+
+    def validate(self) -> RunsWanted:
+        for state in self.states:
+            if state not in RUN_STATES:
+                raise ConfigError(f"there is no run state {state!r}; the states are {', '.join(RUN_STATES)}")
+        if self.shape not in (None, "flow", "dag"):
+            raise ConfigError(f"there is no shape {self.shape!r}; runs are of flows or of dags")
+        if self.key is not None and self.key.startswith(OWN_KEY):
+            raise ConfigError(f"keys of runs do not begin with {OWN_KEY!r}")
+        return self
+
+
+class Conditions:
+    """A WHERE clause and its parameters, put together from our own words only."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.values: list[Any] = []
+
+    def add(self, part: str, value: Any) -> None:
+        """A condition in which `{}` stands for the value, if there is one."""
+        if value is not None:
+            self.values.append(value)
+            self.parts.append(part.format(f"${len(self.values)}"))
+
+    @property
+    def sql(self) -> str:
+        return " AND ".join(self.parts) or "true"
+
+
+def page_of_jobs(
+    wanted: JobsWanted, before: int | None, limit: int, *, days: Sequence[str] = ("job_history",)
+) -> tuple[str, list[Any]]:
+    """The statement for a page of jobs in these tables of the history, and its parameters."""
+    where = _about_jobs(wanted.validate(), before)
+    values = [*where.values, limit]
+    # Tags have an index of their own, which is not in the order of ids: it must not seem worth to walk along all ids.
+    order = f"ORDER BY {'id' if wanted.tag is None else '(id + 0)'} DESC LIMIT ${len(values)}"
+    parts = [f"({select} WHERE {where.sql}{states} {order})" for select, states in _branches(wanted, days)]
+    return _together(parts, f"ORDER BY id DESC LIMIT ${len(values)}"), values
+
+
+def matches_of_jobs(
+    wanted: JobsWanted, *, live: Sequence[str], ended: Sequence[str], after: int, limit: int
+) -> tuple[str, list[Any]]:
+    """The statement for the ids of jobs that an action reaches, oldest first, from an id on."""
+    where = _about_jobs(wanted.validate(), None)
+    where.add("id > {}", after)
+    values = [*where.values, limit]
+    parts = [f"SELECT id FROM tidemill.job WHERE {where.sql} AND state IN ({_quoted(live)})"] if live else []
+    parts += [f"SELECT id FROM tidemill.job_history WHERE {where.sql} AND state = '{state}'" for state in ended]
+    each = [f"({part} ORDER BY id LIMIT ${len(values)})" for part in parts]
+    return _together(each, f"ORDER BY id LIMIT ${len(values)}"), values
+
+
+def page_of_runs(wanted: RunsWanted, before: int | None, limit: int) -> tuple[str, list[Any]]:
+    """The statement for a page of runs, and its parameters."""
+    where = _about_runs(wanted.validate(), before)
+    values = [*where.values, limit]
+    parts = [
+        f"({_RUN} WHERE {where.sql}{states} ORDER BY r.id DESC LIMIT ${len(values)})"
+        for states in ([f" AND r.state = '{state}'" for state in wanted.states] or [""])
+    ]
+    return _together(parts, f"ORDER BY id DESC LIMIT ${len(values)}"), values
+
+
+async def list_job_page(
+    database: Database,
+    wanted: JobsWanted,
+    *,
+    before: int | None = None,
+    limit: int = 50,
+    days: Days | None = None,
+) -> list[asyncpg.Record]:
+    """Jobs that match, newest first, from an id on. `days` saves reading those that cannot be on the page."""
+
+    async def read(sql: str, values: list[Any]) -> tuple[list[asyncpg.Record], int, int]:
+        rows = await database.fetch(sql, *values)
+        return rows, len(rows), rows[-1]["id"] if rows else 0
+
+    return await _read_jobs(read, wanted, before, limit, days)
+
+
+async def write_job_page(
+    database: Database, wanted: JobsWanted, *, before: int | None, limit: int, days: Days
+) -> Written:
+    """The same, as JSON."""
+
+    async def read(sql: str, values: list[Any]) -> tuple[Written, int, int]:
+        page = await _write(database, sql, values)
+        return page, page.count, page.last
+
+    return await _read_jobs(read, wanted, before, limit, days)
+
+
+async def _read_jobs(
+    read: Callable[[str, list[Any]], Awaitable[tuple[T, int, int]]],
+    wanted: JobsWanted,
+    before: int | None,
+    limit: int,
+    days: Days | None,
+) -> T:
+    """A page of jobs, by what reads a statement and tells how many there were, and the last id."""
+    if days is not None and wanted.ended:
+        try:
+            await days.refresh()
+            first, rest = days.candidates(before)[: 1 if before is not None else 0], days.candidates(before)
+            names = (*days.open, *(day.name for day in first))
+            page, count, last = await read(*page_of_jobs(wanted, before, limit, days=names))
+            highest = max((day.high for day in rest[len(first) :]), default=0)
+            if not highest or (count == limit and last > highest):  # No other day can hold some of it.
+                return page
+        except asyncpg.UndefinedTableError:
+            days.forget()
+    return (await read(*page_of_jobs(wanted, before, limit)))[0]
+
+
+async def list_run_page(
+    database: Database, wanted: RunsWanted, *, before: int | None = None, limit: int = 50
+) -> list[asyncpg.Record]:
+    """Runs that match, newest first, from an id on."""
+    sql, values = page_of_runs(wanted, before, limit)
+    return await database.fetch(sql, *values)
+
+
+async def write_run_page(database: Database, wanted: RunsWanted, *, before: int | None, limit: int) -> Written:
+    """The same, as JSON."""
+    return await _write(database, *page_of_runs(wanted, before, limit), columns=_RUN_LINE)
+
+
+async def _write(database: Database, sql: str, values: list[Any], *, columns: str = "*") -> Written:
+    (row,) = await database.fetch(_AS_JSON.format(columns=columns, page=sql), *values)
+    return Written(row["items"], row["count"], row["last"] or 0)
+
+
+async def match_jobs(
+    database: Database, wanted: JobsWanted, *, live: Sequence[str], ended: Sequence[str], after: int = 0, limit: int
+) -> list[int]:
+    """The ids of jobs that match and are in one of these states, oldest first, from an id on."""
+    if not live and not ended:
+        return []
+    sql, values = matches_of_jobs(wanted, live=live, ended=ended, after=after, limit=limit)
+    return [row["id"] for row in await database.fetch(sql, *values)]
+
+
+async def match_runs(database: Database, wanted: RunsWanted, *, limit: int) -> list[int]:
+    """The ids of runs that match, newest first."""
+    return [row["id"] for row in await list_run_page(database, wanted, limit=limit)]
+
+
+def _about_jobs(wanted: JobsWanted, before: int | None) -> Conditions:
+    where = Conditions()
+    where.add("queue = {}::text", wanted.queue)
+    where.add("task = {}::text", wanted.task)
+    where.add("tags @> ARRAY[{}::text]", wanted.tag)
+    where.add("run_id = {}::bigint", wanted.run)
+    where.add("unique_key = {}::text", wanted.key)
+    where.add("id <= {}::bigint", wanted.up_to)
+    where.add("id < {}::bigint", before)
+    return where
+
+
+def _about_runs(wanted: RunsWanted, before: int | None) -> Conditions:
+    where = Conditions()
+    where.add("r.workflow = {}::text", wanted.workflow)
+    where.add("r.key = {}::text AND r.key < '~'", wanted.key)
+    where.add("r.parent = {}::bigint", wanted.parent)
+    where.add("r.forked_from = {}::bigint", wanted.forked_from)
+    where.add("r.id <= {}::bigint", wanted.up_to)
+    where.add("r.id < {}::bigint", before)
+    if wanted.shape is not None:
+        where.parts.append(f"r.kind {'=' if wanted.shape == 'dag' else '<>'} {_DAG}")
+    return where
+
+
+def _branches(wanted: JobsWanted, days: Sequence[str]) -> list[tuple[str, str]]:
+    """Where to look, and for which states: each ended state by itself, for its index has it in the order of ids."""
+    past = [_PAST.replace("job_history", day) for day in days]
+    if not wanted.states:
+        return [(_LIVE, ""), *((select, "") for select in past)]
+    found = [(_LIVE, f" AND state IN ({_quoted(wanted.live)})")] if wanted.live else []
+    return found + [(select, f" AND state = '{state}'") for select in past for state in wanted.ended]
+
+
+def _together(parts: Sequence[str], order: str) -> str:
+    """Selects that are each in order and cut off, as one."""
+    return parts[0] if len(parts) == 1 else f"{' UNION ALL '.join(parts)} {order}"
+
+
+def _quoted(states: Sequence[str]) -> str:
+    return ", ".join(f"'{state}'" for state in states)

@@ -1,0 +1,213 @@
+"""Schedules in the database: the row lock and the time of the next fire make one fire happen once.
+
+Any number of schedulers may run: each takes the due rows that nobody else holds, and stores the jobs and the
+next fire time in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import asyncpg
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
+from tidemill.core.job import JobRef, NewJob, Origin
+from tidemill.core.schedule import FirePlan, Schedule, next_fire
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database, Executor
+from tidemill.store.jobs.insert import insert_jobs
+
+#: News for schedulers: a schedule was added, changed, resumed or removed.
+SCHEDULES_CHANNEL = "schedules"
+
+#: Declare schedules; a changed spec gets a new next fire, an unchanged one keeps its place.
+UPSERT_SCHEDULE = """
+INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided, app)
+VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10)
+ON CONFLICT (name) DO UPDATE SET task = excluded.task, queue = excluded.queue, spec = excluded.spec,
+    job = excluded.job, catchup = excluded.catchup, jitter = excluded.jitter,
+    next_fire = CASE WHEN s.spec::text = excluded.spec::text THEN s.next_fire ELSE excluded.next_fire END,
+    decided = CASE WHEN s.spec::text = excluded.spec::text THEN s.decided ELSE excluded.decided END
+WHERE s.app = excluded.app
+RETURNING name
+"""
+
+#: Schedules that the application no longer declares.
+PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE app = $1 AND name <> ALL ($2)"
+
+#: Due schedules that no other scheduler holds.
+TAKE_DUE = """
+SELECT name, task, queue, spec, job, catchup, jitter, decided,
+       extract(epoch FROM now())::float8 AS now
+FROM tidemill.schedule WHERE NOT paused AND next_fire <= now()
+ORDER BY next_fire LIMIT 100 FOR UPDATE SKIP LOCKED
+"""
+
+#: A schedule has fired, or has let fires pass.
+RECORD_FIRE = """
+UPDATE tidemill.schedule SET next_fire = to_timestamp($2), decided = $8, fired = fired + $3,
+    last_fire = coalesce(to_timestamp($4), last_fire), last_job_id = coalesce($5, last_job_id),
+    missed = missed + $6, missed_at = coalesce(to_timestamp($7), missed_at)
+WHERE name = $1
+"""
+
+#: A schedule that could not be fired is looked at again in a minute; what was due stays undecided.
+PUT_OFF = "UPDATE tidemill.schedule SET next_fire = now() + interval '1 minute' WHERE name = $1"
+
+#: Seconds until the next schedule is due.
+NEXT_SCHEDULED = """
+SELECT extract(epoch FROM min(next_fire) - now())::float8 AS seconds FROM tidemill.schedule WHERE NOT paused
+"""
+
+LIST_SCHEDULES = """
+SELECT name, task, queue, spec, catchup, jitter, paused, next_fire, last_fire, last_job_id, fired, missed, missed_at
+FROM tidemill.schedule ORDER BY name
+"""
+
+#: One schedule, locked for a change.
+LOCK_SCHEDULE = """
+SELECT name, task, queue, spec, job, paused, extract(epoch FROM now())::float8 AS now
+FROM tidemill.schedule WHERE name = $1 FOR UPDATE
+"""
+
+#: Pause, or resume from now on: fires that passed meanwhile are not made up for.
+SET_PAUSED = """
+UPDATE tidemill.schedule SET paused = $2, next_fire = to_timestamp($3), decided = $4 WHERE name = $1
+"""
+
+DATABASE_NOW = "SELECT extract(epoch FROM now())::float8"
+
+NOTIFY_SCHEDULES = "SELECT pg_notify('tidemill_schedules', '')"
+
+Plan = Callable[[asyncpg.Record, Schedule], FirePlan]
+PlaceJob = Callable[[NewJob, str, float, float], NewJob]
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """A schedule as the application declares it, with the job that each fire enqueues."""
+
+    name: str
+    spec: Schedule
+    job: NewJob
+    catchup: str
+    jitter: float
+
+
+class Fired(msgspec.Struct, frozen=True):
+    """What one fire of a schedule led to, or why it could not be fired."""
+
+    schedule: str
+    jobs: tuple[JobRef, ...]
+    missed: int
+    problem: str | None = None
+
+
+async def declare_schedules(
+    database: Database, app: str, declared: Sequence[Declared], now: float | None = None
+) -> None:
+    """Make an application's stored schedules those that it declares, as of `now`: by the database's clock."""
+    async with database.transaction(patience=None) as connection:
+        if now is None:
+            now = float(await connection.fetchval(DATABASE_NOW) or 0.0)
+        await connection.execute(database.sql(PRUNE_SCHEDULES), app, [s.name for s in declared])
+        for schedule in sorted(declared, key=lambda s: s.name):
+            stored = await connection.fetchval(
+                database.sql(UPSERT_SCHEDULE),
+                schedule.name,
+                schedule.job.task,
+                schedule.job.queue,
+                encode(schedule.spec),
+                encode(schedule.job),
+                schedule.catchup,
+                schedule.jitter,
+                next_fire(schedule.spec, now),
+                now,
+                app,
+            )
+            if stored is None:
+                raise ConfigError(f"schedule {schedule.name!r} belongs to another application: give it another name")
+        await connection.execute(database.sql(NOTIFY_SCHEDULES))
+
+
+async def fire_due(database: Database, plan: Plan, place: PlaceJob) -> list[Fired]:
+    """Fire what is due: jobs and next fire times in one transaction. `plan` decides, `place` dates each job.
+
+    One that cannot be fired here does not keep the others from it: it is looked at again a little later.
+    """
+    fired: list[Fired] = []
+    async with database.transaction(patience=None) as connection:
+        for row in await connection.fetch(database.sql(TAKE_DUE)):
+            try:
+                async with connection.transaction():
+                    fired.append(await _fire(database, connection, row, plan, place))
+            except (TidemillError, asyncpg.DataError) as error:
+                await connection.execute(database.sql(PUT_OFF), row["name"])
+                fired.append(Fired(row["name"], (), 0, problem=str(error)))
+    return fired
+
+
+async def _fire(database: Database, connection: Executor, row: asyncpg.Record, plan: Plan, place: PlaceJob) -> Fired:
+    decided = plan(row, decode(row["spec"], Schedule))
+    template = decode(row["job"], NewJob)
+    jobs = [place(template, row["name"], fire, row["jitter"]) for fire in decided.fire]
+    refs = await insert_jobs(database, connection, jobs, notify=True) if jobs else []
+    await connection.execute(
+        database.sql(RECORD_FIRE),
+        row["name"],
+        decided.next,
+        len(jobs),
+        decided.fire[-1] if decided.fire else None,
+        refs[-1].id if refs else None,
+        decided.missed,
+        decided.missed_last,
+        decided.through,
+    )
+    return Fired(row["name"], tuple(refs), decided.missed)
+
+
+async def next_scheduled(database: Database) -> float | None:
+    """Seconds until the next schedule is due; None when there is none."""
+    row = await database.fetchrow(NEXT_SCHEDULED, patience=None)
+    return row["seconds"] if row else None
+
+
+async def list_schedules(database: Database) -> list[asyncpg.Record]:
+    return await database.fetch(LIST_SCHEDULES)
+
+
+async def set_paused(database: Database, name: str, paused: bool, *, by: str) -> None:
+    """Stop a schedule from firing, or let it fire again from now on."""
+    async with database.transaction(patience=30.0) as connection:
+        row = await _lock(database, connection, name)
+        following = next_fire(decode(row["spec"], Schedule), row["now"])
+        await connection.execute(database.sql(SET_PAUSED), name, paused, following, row["now"])
+        await connection.execute(database.sql(NOTIFY_SCHEDULES))
+        await write_audit(
+            database,
+            connection,
+            who=by,
+            action="schedule.pause" if paused else "schedule.resume",
+            target=name,
+            before={"paused": row["paused"]},
+            after={"paused": paused},
+        )
+
+
+async def run_now(database: Database, name: str, *, by: str) -> JobRef:
+    """Enqueue a schedule's job once, now, whatever its plan says."""
+    async with database.transaction(patience=30.0) as connection:
+        row = await _lock(database, connection, name)
+        template = decode(row["job"], NewJob)
+        job = msgspec.structs.replace(template, unique_key=None, unique_for=None, origin=Origin(by=by, schedule=name))
+        refs = await insert_jobs(database, connection, [job], notify=True)
+        await write_audit(database, connection, who=by, action="schedule.run", target=name, after={"job": refs[0].id})
+    return refs[0]
+
+
+async def _lock(database: Database, connection: Executor, name: str) -> asyncpg.Record:
+    row = await connection.fetchrow(database.sql(LOCK_SCHEDULE), name)
+    if row is None:
+        raise NotFoundError(f"there is no schedule {name!r}: `tidemill schedules` lists them")
+    return row

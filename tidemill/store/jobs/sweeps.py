@@ -1,0 +1,162 @@
+"""What the orchestrator does on its rounds: reclaim, expire, admit, route. Each is safe to do twice at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import asyncpg
+
+from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.store.database import Database, Executor
+from tidemill.store.jobs.archive import TOLD, archive_sql
+from tidemill.store.jobs.claims import finish_jobs, requeue_jobs
+from tidemill.store.jobs.insert import ADMIT_GATED, notify_queues
+from tidemill.store.jobs.workers import (
+    END_LAPSED,
+    FIND_LAPSED,
+    FIND_LATE_CLAIMS,
+    FIND_ORPHANS,
+    FLAG_SILENT,
+    HELD_BY,
+    RECENTLY_ENDED,
+)
+from tidemill.store.runs.runs import CANCEL_ORPHANS, FREE_RUNS
+
+#: Waiting jobs whose deadline has passed move to the history unrun.
+EXPIRE_JOBS = f"""
+WITH gone AS (
+    DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.job WHERE deadline <= now() AND state <> 'running'
+        ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+{archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")}
+SELECT id, {TOLD} FROM gone
+"""
+
+#: Concurrency keys with room, and with gated jobs whose time has come.
+FIND_GATED = """
+SELECT waiting.key FROM (
+    SELECT concurrency_key AS key, count(*) FILTER (WHERE state <> 'gated') AS taken FROM tidemill.job
+    WHERE concurrency_key IS NOT NULL GROUP BY 1
+    HAVING bool_or(state = 'gated' AND due_at <= now())) AS waiting
+LEFT JOIN tidemill.concurrency AS gate USING (key)
+WHERE waiting.taken < coalesce(gate.max, 1) ORDER BY 1 LIMIT 1000
+"""
+
+#: Jobs that waited for a worker that knows their task, now that one lives.
+ROUTE_JOBS = """
+UPDATE tidemill.job AS j SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END, note = NULL
+WHERE state = 'unrouted' AND EXISTS (
+    SELECT FROM tidemill.worker AS w
+    WHERE w.ended_at IS NULL AND w.lease_until > now() AND j.queue = ANY (w.queues) AND j.task = ANY (w.tasks))
+RETURNING queue
+"""
+
+Decide = Callable[[ClaimedJob, str], Finish | Requeue]
+
+AT_ONCE = 5000  # jobs of a lost worker that are settled together
+
+
+async def reclaim_lapsed(database: Database, decide: Decide, *, lease: float) -> list[tuple[str, int]]:
+    """End workers whose lease has lapsed and settle their jobs, each worker in one transaction.
+
+    Returns each lost worker with the number of its jobs.
+    """
+    reclaimed = []
+    for row in await database.fetch(FIND_LAPSED, lease, patience=None):
+        name = f"{row['host']}:{row['pid']}#{row['id']}"
+        async with database.transaction(patience=None) as connection:
+            if not await connection.fetch(database.sql(END_LAPSED), row["id"], "its lease lapsed"):
+                continue
+            settled = await _settle(database, connection, row["id"], name, decide)
+        reclaimed.append((name, settled))
+    return reclaimed
+
+
+async def reclaim_late_claims(database: Database, decide: Decide) -> int:
+    """Settle what workers that have just ended had claimed in their last moment; returns how many jobs."""
+    ended = [row["id"] for row in await database.fetch(RECENTLY_ENDED, patience=None)]
+    return await _settle_orphans(database, FIND_LATE_CLAIMS, ended, decide=decide) if ended else 0
+
+
+async def reclaim_orphans(database: Database, decide: Decide) -> int:
+    """Settle jobs whose worker has ended without giving them back, whenever that was; returns how many."""
+    return await _settle_orphans(database, FIND_ORPHANS, decide=decide)
+
+
+async def _settle_orphans(database: Database, statement: str, *args: object, decide: Decide) -> int:
+    total = 0
+    for row in await database.fetch(statement, *args, patience=None):
+        async with database.transaction(patience=None) as connection:
+            name = f"worker #{row['worker_id']}"
+            total += await _settle(database, connection, row["worker_id"], name, decide)
+    return total
+
+
+async def flag_silent(database: Database, *, silence: float) -> list[asyncpg.Record]:
+    """Flag workers that own running jobs and have not been heard of; each is returned once."""
+    return await database.fetch(FLAG_SILENT, silence, patience=None)
+
+
+async def expire_jobs(database: Database) -> int:
+    """Drop waiting jobs whose deadline has passed; returns how many."""
+    return len(await database.fetch(EXPIRE_JOBS, patience=None))
+
+
+async def admit_due(database: Database) -> None:
+    """Let gated jobs through whose time has come and whose key has room."""
+    keys = [row[0] for row in await database.fetch(FIND_GATED, patience=None)]
+    if keys:
+        await database.fetch(ADMIT_GATED, keys, patience=None)
+
+
+async def free_runs(database: Database) -> int:
+    """Let others take up the runs of owners that have ended; returns how many."""
+    row = await database.fetchrow(FREE_RUNS, patience=None)
+    return row["n"] if row else 0
+
+
+async def cancel_orphans(database: Database) -> int:
+    """Ask runs to end whose parent had ended before they were stored; returns how many."""
+    row = await database.fetchrow(CANCEL_ORPHANS, patience=None)
+    return row["n"] if row else 0
+
+
+async def route_jobs(database: Database) -> int:
+    """Make jobs ready that waited for a worker that knows their task; returns how many."""
+    async with database.transaction(patience=None) as connection:
+        rows = await connection.fetch(database.sql(ROUTE_JOBS))
+        if rows:
+            await notify_queues(database, connection, {row["queue"] for row in rows})
+    return len(rows)
+
+
+async def _settle(database: Database, connection: Executor, worker_id: int, name: str, decide: Decide) -> int:
+    settled = 0
+    while rows := await connection.fetch(database.sql(HELD_BY), worker_id, AT_ONCE):
+        outcomes: Sequence[Finish | Requeue] = [decide(_lost(row), name) for row in rows]
+        finished = [outcome for outcome in outcomes if isinstance(outcome, Finish)]
+        await finish_jobs(database, connection, worker_id, finished)
+        await requeue_jobs(
+            database, connection, worker_id, [outcome for outcome in outcomes if isinstance(outcome, Requeue)]
+        )
+        settled += len(rows)
+        if len(rows) < AT_ONCE:
+            break  # Another look would read all jobs once more.
+    return settled
+
+
+def _lost(row: asyncpg.Record) -> ClaimedJob:
+    return ClaimedJob(
+        id=row["id"],
+        attempt=row["attempt"],
+        queue=row["queue"],
+        task=row["task"],
+        args=b"",
+        options=row["options"],
+        failures=row["failures"],
+        losses=row["losses"],
+        keyed=True,
+        expired=False,
+        cancel_reason=row["cancel_reason"],
+    )

@@ -1,0 +1,399 @@
+"""Alerts: opened and resolved with the entity they are about, seen by people, told of by notices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.store.audit import targets, write_audit
+from tidemill.store.database import Database, Executor
+from tidemill.store.monitors.notices import hurry_silenced
+
+ACKED_AT_ONCE = 500
+
+#: Alerts of these entities that are open.
+OPEN_ALERTS = """
+SELECT id, trigger, entity, kind, severity, extract(epoch FROM started_at)::float8 AS started_at,
+       extract(epoch FROM opened_at)::float8 AS opened_at, tick, extract(epoch FROM acked_at)::float8 AS acked_at,
+       realert, realert_from, extract(epoch FROM realert_at)::float8 AS realert_at
+FROM tidemill.alert WHERE monitor = $1 AND entity = ANY ($2) AND resolved_at IS NULL
+"""
+
+#: Resolve alerts, each once, and remember why.
+RESOLVE_ALERTS = """
+WITH done AS (
+    UPDATE tidemill.alert AS a SET resolved_at = to_timestamp(n.at), resolution = n.why, realert_at = NULL
+    FROM unnest($1::bigint[], $2::float8[], $3::text[]) AS n(id, at, why)
+    WHERE a.id = n.id AND a.resolved_at IS NULL RETURNING a.id, a.resolved_at, a.resolution),
+told AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+         SELECT id, resolved_at, 'resolved', 'monitor', resolution FROM done ORDER BY id)
+SELECT id FROM done
+"""
+
+#: Store new alerts; one whose occurrence was told of before is left out.
+OPEN_NEW = """
+WITH made AS (
+    INSERT INTO tidemill.alert (monitor, trigger, entity, kind, key, severity, started_at, opened_at, tick, resolved_at,
+                                resolution, realert, realert_from, again_after, owner, silence, explain)
+    SELECT n.monitor, n.trigger, n.entity, n.kind, n.key, n.severity, to_timestamp(n.started_at),
+           to_timestamp(n.opened_at), n.tick, to_timestamp(n.resolved_at), n.resolution, n.realert, n.realert_from,
+           n.again_after, n.owner, n.silence, n.explain
+    FROM ROWS FROM (json_to_recordset($1::text::json) AS (
+        monitor text, trigger text, entity text, kind text, key text, severity text, started_at float8,
+        opened_at float8, tick bigint, resolved_at float8, resolution text, realert float8, realert_from text,
+        again_after bigint, owner text, silence bigint, explain json)) WITH ORDINALITY AS n ORDER BY n.ordinality
+    ON CONFLICT DO NOTHING RETURNING *),
+told AS (
+    INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+    SELECT id, opened_at, CASE WHEN again_after IS NULL THEN 'opened' ELSE 'opened again' END, 'monitor',
+           CASE WHEN silence IS NOT NULL THEN 'silenced by ' || silence END FROM made ORDER BY id),
+ended AS (
+    INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+    SELECT id, resolved_at, 'resolved', 'monitor', resolution FROM made
+    WHERE resolved_at IS NOT NULL AND kind <> 'momentary' ORDER BY id)
+SELECT id, trigger, entity, key, tick FROM made ORDER BY id
+"""
+
+_COLUMNS = """
+    a.id, a.monitor, a.trigger, a.entity, a.kind, a.key, a.severity, a.started_at, a.opened_at, a.tick, a.resolved_at,
+    a.resolution, a.acked_at, a.acked_by, a.realert, a.realert_at, a.again_after, a.owner, a.note, a.silence
+"""
+
+#: Alerts, the newest first.
+LIST_ALERTS = f"""
+SELECT {_COLUMNS} FROM tidemill.alert AS a
+WHERE ($1::text IS NULL OR a.monitor = $1) AND ($2::text IS NULL OR a.entity = $2)
+  AND ($3::text IS NULL OR a.trigger = $3)
+  AND (NOT $4::boolean OR a.resolved_at IS NULL OR (a.kind = 'momentary' AND a.acked_at IS NULL)
+       OR a.resolved_at > now() - make_interval(secs => $5))
+  AND ($6::float8 IS NULL OR a.opened_at >= to_timestamp($6))
+  AND ($8::bigint IS NULL OR (a.opened_at, a.id) < (SELECT opened_at, id FROM tidemill.alert WHERE id = $8))
+ORDER BY a.opened_at DESC, a.id DESC LIMIT $7
+"""
+
+#: Alerts that are open, were resolved lately, or are about a moment that is news; however many there have ever been.
+CURRENT_ALERTS = f"""
+WITH wanted AS (
+    SELECT id FROM tidemill.alert WHERE monitor = $1 AND resolved_at IS NULL
+    UNION SELECT id FROM tidemill.alert WHERE monitor = $1 AND opened_at > now() - make_interval(secs => $3)
+    UNION SELECT alert FROM (SELECT * FROM tidemill.alert_history ORDER BY id DESC LIMIT 2000) AS lately
+          WHERE action = 'resolved' AND at > now() - make_interval(secs => $2))
+SELECT {_COLUMNS} FROM wanted JOIN tidemill.alert AS a USING (id)
+WHERE a.monitor = $1 AND (a.resolved_at IS NULL OR a.resolved_at > now() - make_interval(secs => $2)
+                          OR (a.kind = 'momentary' AND a.acked_at IS NULL))
+ORDER BY a.opened_at DESC, a.id DESC LIMIT $4
+"""
+SHOW_ALERT = f"SELECT {_COLUMNS}, a.explain FROM tidemill.alert AS a WHERE a.id = $1"
+SHOW_HISTORY = "SELECT at, action, who, detail FROM tidemill.alert_history WHERE alert = $1 ORDER BY id"
+
+#: Acknowledge alerts that nobody has; sets when each comes back.
+ACK_ALERTS = """
+WITH done AS (
+    UPDATE tidemill.alert SET acked_at = to_timestamp($2), acked_by = $3,
+        realert_at = CASE WHEN resolved_at IS NULL AND realert IS NOT NULL THEN
+            CASE realert_from WHEN 'start' THEN started_at ELSE to_timestamp($2) END
+            + make_interval(secs => realert) END,
+        note = coalesce($4, note)
+    WHERE id = ANY ($1) AND acked_at IS NULL RETURNING id, monitor),
+told AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+         SELECT id, to_timestamp($2), 'acknowledged', $3, $4 FROM done ORDER BY id)
+SELECT id FROM done ORDER BY id
+"""
+
+#: Alerts before somebody does something to them.
+HOLD_ALERTS = """
+SELECT id, note, owner FROM tidemill.alert WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
+"""
+
+#: Alerts that wait for somebody to see them: open ones, and those about a moment.
+_UNSEEN = """
+a.acked_at IS NULL AND (a.resolved_at IS NULL OR a.kind = 'momentary') AND ($1::text IS NULL OR a.monitor = $1)
+AND ($2::text IS NULL OR a.entity = $2) AND ($3::text IS NULL OR a.trigger = $3)
+AND ($4::text IS NULL OR a.severity = $4) AND ($5::bigint IS NULL OR a.id <= $5)
+"""
+MATCH_UNSEEN = f"SELECT a.id FROM tidemill.alert AS a WHERE {_UNSEEN} ORDER BY a.id LIMIT $6"
+HOLD_UNSEEN = f"""
+SELECT a.id, a.note, a.owner FROM tidemill.alert AS a WHERE {_UNSEEN} ORDER BY a.id LIMIT $6 FOR NO KEY UPDATE
+"""
+NEWEST_ALERT = "SELECT coalesce(max(id), 0) AS id FROM tidemill.alert"
+
+#: A note, or whose alert it is.
+NOTE_ALERT = """
+WITH done AS (
+    UPDATE tidemill.alert SET note = coalesce($2, note), owner = coalesce($3, owner) WHERE id = $1 RETURNING id)
+INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+SELECT id, now(), CASE WHEN $2::text IS NULL THEN 'taken by ' || $3 ELSE 'note' END, $4, $2 FROM done RETURNING alert
+"""
+
+ADD_SILENCE = """
+INSERT INTO tidemill.silence (monitor, matchers, starts_at, ends_at, by, comment)
+VALUES ($1, $2, to_timestamp($3), to_timestamp($4), $5, $6) RETURNING id
+"""
+HOLD_SILENCE = """
+SELECT monitor, matchers, extract(epoch FROM ends_at)::float8 AS until, comment FROM tidemill.silence
+WHERE id = $1 AND ends_at > now() FOR NO KEY UPDATE
+"""
+END_SILENCE = "UPDATE tidemill.silence SET ends_at = now() WHERE id = $1"
+LIST_SILENCES = """
+SELECT id, monitor, matchers, starts_at, ends_at, by, comment FROM tidemill.silence
+WHERE ($1::text IS NULL OR monitor = $1) AND ends_at > to_timestamp($2) ORDER BY ends_at
+"""
+
+#: The same, until the transaction ends: whoever ends one of them meanwhile waits, and finds what came to wait for it.
+HOLD_SILENCES = f"{LIST_SILENCES} FOR SHARE"
+
+#: Open alerts of a trigger end when it is switched off.
+RESOLVE_TRIGGER = """
+WITH done AS (
+    UPDATE tidemill.alert SET resolved_at = now(), resolution = $3, realert_at = NULL
+    WHERE monitor = $1 AND resolved_at IS NULL AND ($2::text IS NULL OR trigger = $2)
+      AND ($4::text IS NULL OR entity = $4) RETURNING id)
+INSERT INTO tidemill.alert_history (alert, at, action, who, detail) SELECT id, now(), 'resolved', $5, $3 FROM done
+RETURNING alert
+"""
+
+#: Acknowledgements of a time, for a replay.
+READ_ACKS = """
+SELECT trigger, entity, tick, extract(epoch FROM acked_at)::float8 AS acked_at FROM tidemill.alert
+WHERE monitor = $1 AND acked_at IS NOT NULL AND kind <> 'momentary'
+"""
+
+
+class Silence(msgspec.Struct, frozen=True):
+    """Alerts of which nobody is told until `ends_at`: those that all matchers fit, which may hold `*` and `?`."""
+
+    id: int
+    monitor: str
+    matchers: dict[str, str]
+    starts_at: float
+    ends_at: float
+
+
+class Unseen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Alerts that nobody has acknowledged, open ones and those about a moment, by what they are. What is not said does
+    not matter; `up_to` leaves out alerts that came after somebody had looked."""
+
+    monitor: str | None = None
+    entity: str | None = None
+    trigger: str | None = None
+    severity: str | None = None
+    up_to: int | None = None
+
+    def arguments(self) -> tuple[Any, ...]:
+        return self.monitor, self.entity, self.trigger, self.severity, self.up_to
+
+
+async def read_open(
+    database: Database, connection: Executor, monitor: str, entities: Sequence[str]
+) -> list[asyncpg.Record]:
+    return await connection.fetch(database.sql(OPEN_ALERTS), monitor, list(entities))
+
+
+async def resolve_alerts(
+    database: Database, connection: Executor, alerts: Sequence[tuple[int, float, str]]
+) -> set[int]:
+    """Resolve alerts, each with a time and a reason; returns those that were still open."""
+    if not alerts:
+        return set()
+    rows = await connection.fetch(database.sql(RESOLVE_ALERTS), *map(list, zip(*alerts, strict=True)))
+    return {row["id"] for row in rows}
+
+
+async def open_alerts(
+    database: Database, connection: Executor, alerts: Sequence[Mapping[str, Any]]
+) -> list[asyncpg.Record]:
+    """Store new alerts; returns those that were not told of before."""
+    if not alerts:
+        return []
+    return await connection.fetch(database.sql(OPEN_NEW), encode(alerts).decode())
+
+
+async def list_alerts(
+    database: Database,
+    monitor: str | None = None,
+    *,
+    entity: str | None = None,
+    trigger: str | None = None,
+    current: bool = False,
+    linger: float = 120.0,
+    since: float | None = None,
+    before: int | None = None,
+    limit: int = 100,
+) -> list[asyncpg.Record]:
+    """Alerts, the newest first, from one on; `current` leaves out what was resolved longer ago than `linger`."""
+    return await database.fetch(LIST_ALERTS, monitor, entity, trigger, current, linger, since, limit, before)
+
+
+async def list_current(
+    database: Database, monitor: str, *, linger: float = 120.0, news: float = 600.0, limit: int = 1000
+) -> list[asyncpg.Record]:
+    """What a live page shows: open alerts, those resolved within `linger`, momentary ones of the last `news` s."""
+    return await database.fetch(CURRENT_ALERTS, monitor, linger, news, limit)
+
+
+async def show_alert(database: Database, id: int) -> asyncpg.Record:
+    row = await database.fetchrow(SHOW_ALERT, id)
+    if row is None:
+        raise NotFoundError(f"there is no alert {id}")
+    return row
+
+
+async def show_history(database: Database, id: int) -> list[asyncpg.Record]:
+    return await database.fetch(SHOW_HISTORY, id)
+
+
+async def ack_alerts(
+    database: Database, ids: Sequence[int], *, by: str, at: float, note: str | None = None, said: str = ""
+) -> set[int]:
+    """Acknowledge alerts; returns those that nobody had acknowledged before. One that does not exist is an error.
+
+    `said` is a name that whoever does it goes by: people see it on the alert, and the audit names `by`.
+    """
+    async with database.transaction(patience=30.0) as connection:
+        known = await connection.fetch(database.sql(HOLD_ALERTS), list(ids))
+        if missing := set(ids) - {row["id"] for row in known}:
+            raise NotFoundError(f"there is no alert {min(missing)}")
+        return set(await _ack(database, connection, known, by=by, at=at, note=note, said=said))
+
+
+async def match_unseen(database: Database, which: Unseen, *, limit: int) -> list[int]:
+    """Alerts that match and that nobody has acknowledged, the oldest first."""
+    return [row["id"] for row in await database.fetch(MATCH_UNSEEN, *which.arguments(), limit)]
+
+
+async def ack_unseen(database: Database, which: Unseen, *, by: str, at: float, note: str | None = None) -> list[int]:
+    """Acknowledge all that match now, some at a time; returns which. What is opened meanwhile is left alone."""
+    if which.up_to is None:
+        newest = (await database.fetch(NEWEST_ALERT))[0]["id"]
+        which = msgspec.structs.replace(which, up_to=newest)
+    done: list[int] = []
+    while True:
+        async with database.transaction(patience=30.0) as connection:
+            known = await connection.fetch(database.sql(HOLD_UNSEEN), *which.arguments(), ACKED_AT_ONCE)
+            done += await _ack(database, connection, known, by=by, at=at, note=note)
+        if len(known) < ACKED_AT_ONCE:
+            return done
+
+
+async def _ack(
+    database: Database,
+    connection: Executor,
+    known: Sequence[asyncpg.Record],
+    *,
+    by: str,
+    at: float,
+    note: str | None,
+    said: str = "",
+) -> list[int]:
+    """Acknowledge alerts that are held; returns those that nobody had acknowledged before."""
+    ids = [row["id"] for row in known]
+    rows = await connection.fetch(database.sql(ACK_ALERTS), ids, at, _seen_as(by, said), note)
+    done = [row["id"] for row in rows]
+    if done:
+        before = {row["id"]: _held(row) for row in known if row["id"] in set(done)}
+        await write_audit(
+            database, connection, who=by, action="alert.ack", target=targets(done),
+            before=before, after=_said({"ids": done, "note": note}, said),
+        )  # fmt: skip
+    return done
+
+
+async def note_alert(
+    database: Database, id: int, *, by: str, note: str | None = None, owner: str | None = None, said: str = ""
+) -> None:
+    """Put a note on an alert, or say whose it is."""
+    if note is None and owner is None:
+        raise ConfigError("say a note or an owner")
+    async with database.transaction(patience=30.0) as connection:
+        known = await connection.fetchrow(database.sql(HOLD_ALERTS), [id])
+        if known is None:
+            raise NotFoundError(f"there is no alert {id}")
+        await connection.fetch(database.sql(NOTE_ALERT), id, note, owner, _seen_as(by, said))
+        before = _held(known)
+        given = {"note": note, "owner": owner}
+        after = before | {name: value for name, value in given.items() if value is not None}
+        await write_audit(
+            database, connection, who=by, action="alert.note", target=str(id), before=before, after=_said(after, said)
+        )
+
+
+def _held(row: asyncpg.Record) -> dict[str, Any]:
+    return {"note": row["note"], "owner": row["owner"]}
+
+
+def _seen_as(by: str, said: str) -> str:
+    """Whom people see on an alert."""
+    return f"{said}, {by}" if said and said != by else by
+
+
+def _said(after: dict[str, Any], said: str) -> dict[str, Any]:
+    return {**after, "said": said} if said else after
+
+
+async def add_silence(
+    database: Database,
+    monitor: str,
+    matchers: Mapping[str, str],
+    *,
+    starts_at: float,
+    ends_at: float,
+    by: str,
+    comment: str = "",
+) -> int:
+    """Tell nobody of the alerts that these matchers fit, until a moment."""
+    if unknown := set(matchers) - {"trigger", "entity", "severity"}:
+        raise ConfigError(f"a silence matches by trigger, entity or severity, not by {min(unknown)!r}")
+    if not matchers:
+        raise ConfigError("a silence without a matcher would silence everything: say trigger=*, if that is meant")
+    async with database.transaction(patience=30.0) as connection:
+        number: Any = await connection.fetchval(
+            database.sql(ADD_SILENCE), monitor, encode(dict(matchers)), starts_at, ends_at, by, comment
+        )
+        await write_audit(
+            database, connection, who=by, action="monitor.silence", target=monitor,
+            after={"silence": number, "matchers": dict(matchers), "until": ends_at, "comment": comment},
+        )  # fmt: skip
+    return number
+
+
+async def end_silence(database: Database, id: int, *, by: str) -> None:
+    """End a silence now: of what is still open people are told at once."""
+    async with database.transaction(patience=30.0) as connection:
+        held = await connection.fetchrow(database.sql(HOLD_SILENCE), id)
+        if held is None:
+            raise NotFoundError(f"there is no silence {id} that has not ended")
+        await connection.execute(database.sql(END_SILENCE), id)
+        await hurry_silenced(database, connection, held["monitor"], id)
+        before = {"matchers": decode(held["matchers"]), "until": held["until"], "comment": held["comment"]}
+        await write_audit(
+            database, connection, who=by, action="monitor.unsilence", target=held["monitor"],
+            before={"silence": id, **before}, after={"silence": id},
+        )  # fmt: skip
+
+
+async def read_silences(database: Database, monitor: str | None, now: float) -> list[Silence]:
+    """Silences that have not ended, those that have not begun among them."""
+    return _silences(await database.fetch(LIST_SILENCES, monitor, now))
+
+
+async def hold_silences(database: Database, connection: Executor, monitor: str, now: float) -> list[Silence]:
+    """The same, as they stay until the transaction ends."""
+    return _silences(await connection.fetch(database.sql(HOLD_SILENCES), monitor, now))
+
+
+def _silences(rows: Sequence[Any]) -> list[Silence]:
+    return [
+        Silence(
+            row["id"],
+            row["monitor"],
+            msgspec.json.decode(row["matchers"], type=dict[str, str]),
+            row["starts_at"].timestamp(),
+            row["ends_at"].timestamp(),
+        )
+        for row in rows
+    ]

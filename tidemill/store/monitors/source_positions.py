@@ -1,0 +1,51 @@
+"""The parts of a monitor's source: how far each has been read. Moved with what was read, by the owner of its share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidemill.core.errors import LeaseLostError
+from tidemill.store.database import Database, Executor
+from tidemill.store.monitors.monitors import HOLD_SHARDS, SHARDS
+
+READ_PARTS = "SELECT part, position FROM tidemill.monitor_part WHERE monitor = $1 AND part = ANY ($2)"
+
+#: Where parts go on, and up to which moment they have been read, which never goes back.
+MOVE_PARTS = """
+INSERT INTO tidemill.monitor_part AS p (monitor, part, position, heard_at)
+SELECT $1, * FROM unnest($2::int[], $3::bigint[], $4::float8[])
+ON CONFLICT (monitor, part) DO UPDATE
+SET position = excluded.position, heard_at = greatest(p.heard_at, excluded.heard_at)
+"""
+
+
+def share_of_part(part: int) -> int:
+    """The share whose owner reads a part."""
+    return part % SHARDS
+
+
+async def read_parts(database: Database, monitor: str, parts: Sequence[int]) -> dict[int, int]:
+    """Where parts go on, those that have been read at all."""
+    return {row["part"]: row["position"] for row in await database.fetch(READ_PARTS, monitor, list(parts))}
+
+
+async def move_parts(
+    database: Database,
+    connection: Executor,
+    monitor: str,
+    owner: int,
+    positions: Mapping[int, int],
+    heard: Mapping[int, float],
+) -> None:
+    """Move parts on, or raise `LeaseLostError` if one of them is not the owner's any more."""
+    parts = sorted(positions)
+    shares = sorted({share_of_part(part) for part in parts})
+    if await connection.fetchval(database.sql(HOLD_SHARDS), monitor, owner, shares) != len(shares):
+        raise LeaseLostError(f"monitor {monitor}: parts of its source have gone to another process")
+    await connection.execute(
+        database.sql(MOVE_PARTS),
+        monitor,
+        parts,
+        [positions[part] for part in parts],
+        [heard.get(part) for part in parts],
+    )

@@ -1,0 +1,105 @@
+"""Wake-ups: LISTEN on one connection per process, NOTIFY coalesced per process.
+
+A wake-up is a hint, never the truth: it may be lost with a connection, so whoever waits on one also polls
+slowly. After a reconnect every listener is woken once, since news may have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tidemill.store.database import Database, is_away
+from tidemill.store.jobs.insert import notify_queues
+
+Callback = Callable[[str], None]
+
+#: Told to callbacks after a reconnect: anything may have happened.
+ANYTHING = "*"
+
+
+class Listener:
+    """This process's ear: calls back with the payload of every notification on its channels."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._callbacks: dict[str, list[Callback]] = {}
+        self._ready = asyncio.Event()
+
+    def on(self, channel: str, callback: Callback) -> None:
+        """Call back for news on a channel; to be said before `run`."""
+        self._callbacks.setdefault(self._database.channel(channel), []).append(callback)
+
+    async def wait_ready(self) -> None:
+        """Return when the listener hears: what is sent from now on is not missed."""
+        await self._ready.wait()
+
+    async def run(self) -> None:
+        """Listen until cancelled, over any number of lost connections."""
+        while True:
+            connection = await self._database.connect_to_listen()
+            lost = asyncio.Event()
+            connection.add_termination_listener(lambda _, lost=lost: lost.set())
+            try:
+                for channel in self._callbacks:
+                    await connection.add_listener(channel, self._heard)
+                self._ready.set()
+                for channel in self._callbacks:
+                    self._heard(None, 0, channel, ANYTHING)
+                await lost.wait()
+            except Exception as error:
+                if not is_away(error):
+                    raise
+            finally:
+                self._ready.clear()
+                connection.terminate()
+
+    def _heard(self, _connection: Any, _pid: int, channel: str, payload: object) -> None:
+        for callback in self._callbacks.get(channel, ()):
+            callback(str(payload))
+
+
+class Bell:
+    """Rings for queues that got jobs: at once when it has been quiet, else once every few milliseconds."""
+
+    def __init__(self, database: Database, *, quiet: float = 0.005) -> None:
+        self._database = database
+        self._quiet = quiet
+        self._last = float("-inf")
+        self._waiting: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def may_ring_inside(self) -> bool:
+        """Whether the writer should ring in its own statement, since it has been quiet."""
+        now = asyncio.get_running_loop().time()
+        if self._task is None and now - self._last > self._quiet:
+            self._last = now
+            return True
+        return False
+
+    def ring_soon(self, queues: set[str]) -> None:
+        """Ring for these queues together with whoever else asks within the next few milliseconds."""
+        self._waiting |= queues
+        if self._task is None:
+            self._task = asyncio.create_task(self._ring(), name="tidemill-bell")
+
+    async def close(self) -> None:
+        """Ring what is still waiting."""
+        if self._task is not None:
+            await self._task
+
+    async def _ring(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(self._quiet)
+                queues, self._waiting = self._waiting, set()
+                async with self._database.acquire() as connection:
+                    await notify_queues(self._database, connection, queues)
+                self._last = asyncio.get_running_loop().time()
+        except Exception as error:
+            if not is_away(error):
+                raise
+            # The jobs are stored; the workers' safety poll finds them.
+        finally:
+            self._task = None

@@ -1,0 +1,466 @@
+"""A model of the tables that runs live in: what the statements on them mean, in memory.
+
+The simulation runs on it, and a test holds it against PostgreSQL: the same operations must leave the same rows. Each
+method is one statement, and happens at once. What a statement of PostgreSQL sees is what there was when it began,
+though a row that it changes is the newest: a slow commit gives the `View` that it began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.core.clock import Clock
+from tidemill.core.codec import decode, encode
+from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.store.runs.turns import UNWANTED, RunTurn
+
+LIVE = ("running", "parked")
+
+#: A channel and what is said on it: news for whoever listens.
+News = tuple[str, str]
+
+
+class RunRow(msgspec.Struct):
+    """A row of `run`."""
+
+    id: int
+    kind: str
+    workflow: str
+    version: str
+    input: bytes
+    key: str | None = None
+    owner: int | None = None
+    seq: int = 0
+    turn: int = 0
+    awake: bool = True
+    state: str = "running"
+    result: bytes | None = None
+    error: bytes | None = None
+    note: str | None = None
+    ended_at: float | None = None
+    parent: int | None = None
+    parent_work: int | None = None
+
+
+class InboxRow(msgspec.Struct):
+    """A row of `inbox`."""
+
+    id: int
+    run_id: int
+    due_at: float
+    work: int | None = None
+    timer: str | None = None
+    data: bytes | None = None
+
+
+class StoredJob(msgspec.Struct):
+    """A row of `job`, and once it has ended of `job_history`."""
+
+    id: int
+    run_id: int | None
+    work: int | None
+    due_at: float
+    queue: str
+    task: str
+    args: bytes
+    priority: int
+    options: bytes | None
+    state: str = "ready"
+    attempt: int = 0
+    worker: int | None = None
+    failures: int = 0
+    losses: int = 0
+    cancel_reason: str | None = None
+    note: str | None = None
+    result: bytes | None = None
+
+
+class WorkerRow(msgspec.Struct):
+    """A row of `worker`."""
+
+    id: int
+    lease_until: float
+    versions: dict[str, str] = {}
+    ended: bool = False
+
+
+class View(msgspec.Struct, frozen=True):
+    """What a statement saw when it began."""
+
+    at: float
+    inbox: frozenset[int]
+    children: frozenset[int]
+
+
+class DuplicateTick(Exception):
+    """Two owners have written the same tick: the primary key of the journal says no."""
+
+
+class StoreModel:
+    """The rows, and the statements that change them. `tell` hears the news that a statement gives."""
+
+    def __init__(self, clock: Clock, tell: Callable[[News], None] = lambda news: None) -> None:
+        self.clock = clock
+        self.tell = tell
+        self.runs: dict[int, RunRow] = {}
+        self.ticks: dict[int, list[bytes]] = {}
+        self.inbox: dict[int, InboxRow] = {}
+        self.inputs: dict[tuple[int, str], tuple[str, bytes | None, float | None]] = {}
+        self.published: dict[int, list[bytes]] = {}
+        self.snapshots: dict[int, tuple[int, bytes]] = {}
+        self.jobs: dict[int, StoredJob] = {}
+        self.history: dict[int, StoredJob] = {}
+        self.workers: dict[int, WorkerRow] = {}
+        self._last: dict[str, int] = {}
+
+    def _next(self, table: str) -> int:
+        number = self._last[table] = self._last.get(table, 0) + 1
+        return number
+
+    # -- owners -----------------------------------------------------------------------------------
+
+    def register(self, lease: float, versions: dict[str, str]) -> int:
+        number = self._next("worker")
+        self.workers[number] = WorkerRow(number, self.clock.now() + lease, versions)
+        return number
+
+    def renew(self, worker: int, lease: float) -> bool:
+        row = self.workers[worker]
+        if not row.ended:
+            row.lease_until = self.clock.now() + lease
+        return not row.ended
+
+    def end_worker(self, worker: int) -> None:
+        self.workers[worker].ended = True
+
+    def end_lapsed(self) -> list[int]:
+        """End owners and workers whose lease has lapsed."""
+        now = self.clock.now()
+        lapsed = [row for row in self.workers.values() if not row.ended and row.lease_until < now]
+        for row in lapsed:
+            row.ended = True
+        return [row.id for row in lapsed]
+
+    def free_runs(self) -> int:
+        freed = [run for run in self.runs.values() if run.owner is not None and self.workers[run.owner].ended]
+        for run in freed:
+            run.owner, run.awake = None, True
+        if freed:
+            self.tell(("runs", ""))
+        return len(freed)
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *,
+        workflow: str,
+        version: str,
+        input: bytes,
+        key: str | None = None,
+        parent: tuple[int, int] | None = None,
+        kind: str | None = None,
+    ) -> tuple[int, bool]:
+        if key is not None:
+            for run in self.runs.values():
+                if run.workflow == workflow and run.key == key:
+                    return run.id, False
+        number, (up, work) = self._next("run"), parent or (None, None)
+        self.runs[number] = RunRow(number, kind or workflow, workflow, version, input, key, parent=up, parent_work=work)
+        self.tell(("runs", ""))
+        return number, True
+
+    def reserve(self, count: int) -> list[int]:
+        return [self._next("run") for _ in range(count)]
+
+    def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> list[RunRow]:
+        if owner not in self.workers or self.workers[owner].ended:
+            return []
+        knows = dict(zip(kinds, versions, strict=True))
+        found = [
+            run
+            for run in sorted(self.runs.values(), key=lambda run: run.id)
+            if run.state == "running" and run.owner is None and run.awake and run.kind in knows
+            if run.seq == 0 or run.version == (knows[run.kind] or run.version) or not self._has_home(run)
+        ]
+        for run in found[:room]:
+            run.owner, run.turn = owner, 0
+        return found[:room]
+
+    def _has_home(self, run: RunRow) -> bool:
+        now, name = self.clock.now(), f"run {run.kind}"
+        return any(
+            not worker.ended and worker.lease_until > now and worker.versions.get(name) == run.version
+            for worker in self.workers.values()
+        )
+
+    def find_own(self, owner: int, held: Sequence[int], room: int) -> list[RunRow]:
+        found = [run for run in self.runs.values() if run.owner == owner and run.state == "running"]
+        return sorted((run for run in found if run.id not in held), key=lambda run: run.id)[:room]
+
+    def unpark(self, kinds: Sequence[str]) -> None:
+        for run in self.runs.values():
+            if run.state == "parked" and run.kind in kinds:
+                run.state, run.awake, run.note = "running", True, None
+
+    def load(self, numbers: Sequence[int]) -> tuple[dict[int, bytes], dict[int, list[bytes]]]:
+        known = {number: self.snapshots[number] for number in numbers if number in self.snapshots}
+        ticks = {number: self.ticks.get(number, [])[known.get(number, (0,))[0] :] for number in numbers}
+        return {number: data for number, (_, data) in known.items()}, ticks
+
+    def due(self, owner: int, taken: Sequence[int], room: int) -> list[InboxRow]:
+        now, known = self.clock.now(), set(taken)
+        return [
+            row
+            for row in sorted(self.inbox.values(), key=lambda row: row.id)
+            if row.due_at <= now and row.id not in known
+            if (run := self.runs.get(row.run_id)) is not None and run.owner == owner
+        ][:room]
+
+    def wake(self) -> float | None:
+        """Wake runs for which something is due; in how many seconds the next timer is."""
+        now, woken = self.clock.now(), 0
+        for number in {row.run_id for row in self.inbox.values() if row.due_at <= now}:
+            run = self.runs.get(number)
+            if run is None:
+                continue
+            if run.state == "running" and run.owner is None and not run.awake:
+                run.awake = True
+                woken += 1
+            elif run.state not in LIVE:
+                self._empty_inbox(number, None)
+        if woken:
+            self.tell(("runs", ""))
+        return min((row.due_at - now for row in self.inbox.values() if row.due_at > now), default=None)
+
+    def send(self, run_id: int, tick: bytes) -> bool:
+        run = self.runs.get(run_id)
+        if run is None or run.state not in LIVE:
+            return False
+        run.awake = True
+        self._put(run_id, data=tick)
+        self.tell(("runs", ""))
+        return True
+
+    def cancel_parked(self, run_id: int, note: str) -> bool:
+        run = self.runs.get(run_id)
+        if run is None or run.state != "parked":
+            return False
+        run.state, run.ended_at, run.note = "cancelled", self.clock.now(), note
+        self._write_ends({run_id}, {run_id}, self.look())
+        return True
+
+    def publish(self, run_id: int, shown: Sequence[bytes]) -> None:
+        self.published.setdefault(run_id, []).extend(shown)
+
+    def noted(self, run_id: int, work: int) -> list[bytes]:
+        waiting = [row.data for row in self.inbox.values() if row.run_id == run_id and row.data is not None]
+        return [data for data in [*self.ticks.get(run_id, []), *waiting] if _is_note(data, work)]
+
+    def _put(self, run_id: int, *, work: int | None = None, data: bytes | None = None) -> None:
+        number = self._next("inbox")
+        self.inbox[number] = InboxRow(number, run_id, self.clock.now(), work, None, data)
+
+    def _empty_inbox(self, run_id: int, view: View | None) -> None:
+        for number in [row.id for row in self.inbox.values() if row.run_id == run_id]:
+            if view is None or number in view.inbox:
+                del self.inbox[number]
+
+    def _want_nothing(self, run_id: int) -> None:
+        """A run that has ended asks nothing, and its jobs are wanted no longer."""
+        for key in [key for key in self.inputs if key[0] == run_id]:
+            del self.inputs[key]
+        for row in self.jobs.values():
+            if row.run_id == run_id and row.cancel_reason is None:
+                row.cancel_reason = UNWANTED
+                self.tell(("control", ""))
+
+    # -- turns ------------------------------------------------------------------------------------
+
+    def look(self) -> View:
+        """What a statement that begins now will see."""
+        children = frozenset(run.id for run in self.runs.values() if run.parent is not None)
+        return View(self.clock.now(), frozenset(self.inbox), children)
+
+    def commit(self, owner: int, number: int, turns: Sequence[RunTurn], view: View | None = None) -> set[int]:
+        """Write a turn of many runs, all of it or nothing; returns those that were still the owner's."""
+        seen = view or self.look()
+        mine = [turn for turn in turns if self._is_mine(turn, owner, number)]
+        for turn in mine:
+            if turn.ticks and turn.before < len(self.ticks.get(turn.run_id, [])):
+                raise DuplicateTick(f"tick {turn.before + 1} of run {turn.run_id} is there already")
+        used = {inbox_id for turn in turns if turn.new is None for inbox_id in turn.used}
+        for turn in mine:
+            self._write_head(turn, owner, number, used, seen)
+        over = {turn.run_id for turn in mine if turn.state is not None and turn.state != "parked"}
+        if over:  # An end takes away what there was before, and not what is written together with it.
+            self._write_ends(over, {turn.run_id for turn in mine if turn.new is None}, seen)
+        for turn in mine:
+            self._write_rows(turn)
+        return {turn.run_id for turn in mine}
+
+    def _is_mine(self, turn: RunTurn, owner: int, number: int) -> bool:
+        run = self.runs.get(turn.run_id)
+        if turn.new is not None:
+            return run is None
+        return run is not None and run.owner == owner and run.seq == turn.before and run.turn < number
+
+    def _write_head(self, turn: RunTurn, owner: int, number: int, used: set[int], view: View) -> None:
+        if (new := turn.new) is not None:
+            self.runs[turn.run_id] = RunRow(turn.run_id, new.kind, new.workflow, new.version, new.input, owner=owner)
+        run = self.runs[turn.run_id]
+        run.seq, run.turn = turn.last, number
+        run.state, run.note = turn.state or run.state, run.note if turn.note is None else turn.note
+        run.result = run.result if turn.result is None else turn.result
+        run.error = run.error if turn.error is None else turn.error
+        if turn.state is not None and turn.state != "parked":
+            run.ended_at = view.at
+        if turn.release and new is None:
+            run.awake = turn.awake or any(
+                row.run_id == run.id and row.due_at <= view.at and row.id in view.inbox and row.id not in used
+                for row in self.inbox.values()
+            )
+        if turn.release or turn.state is not None:
+            run.owner = None
+
+    def _write_rows(self, turn: RunTurn) -> None:
+        number = turn.run_id
+        self.ticks.setdefault(number, []).extend(turn.ticks)
+        self.published.setdefault(number, []).extend(turn.shown)
+        if turn.snapshot is not None:
+            self.snapshots[number] = (turn.last, turn.snapshot)
+        for inbox_id in turn.used:
+            self.inbox.pop(inbox_id, None)
+        for timer, due in turn.timers.items():
+            self._set_timer(number, timer, due)
+        for node in turn.settled:
+            self.inputs.pop((number, node), None)
+        for node, prompt, schema, due in turn.asks:
+            self.inputs[number, node] = (prompt, schema, due)
+        for row in self.jobs.values():
+            if row.run_id == number and row.work in turn.stops and row.cancel_reason is None:
+                row.cancel_reason = UNWANTED
+                self.tell(("control", ""))
+        for work, (queue, task, args, priority, at, delay, _, options, *_) in turn.jobs:
+            job_id, due_at = self._next("job"), self.clock.now() + delay if at is None else at
+            self.jobs[job_id] = StoredJob(job_id, number, work, due_at, queue, task, args, priority, options)
+            self.tell(("jobs", queue))
+
+    def _set_timer(self, number: int, timer: str, due: float | None) -> None:
+        known = next((row for row in self.inbox.values() if row.run_id == number and row.timer == timer), None)
+        if due is None:
+            if known is not None:
+                del self.inbox[known.id]
+        elif known is not None:
+            known.due_at = due
+        else:
+            inbox_id = self._next("inbox")
+            self.inbox[inbox_id] = InboxRow(inbox_id, number, due, timer=timer)
+
+    def _write_ends(self, over: set[int], held: set[int], view: View) -> None:
+        for number in sorted(over):
+            run = self.runs[number]
+            self._empty_inbox(number, view)
+            self._want_nothing(number)
+            if run.parent is not None and number in held:
+                said = {"run": number, "key": run.key, "state": run.state, "note": run.note}
+                told = {name: _raw(data) for name, data in (("result", run.result), ("error", run.error))}
+                self._put(run.parent, work=run.parent_work, data=encode({**said, **told}))
+                self.tell(("runs", "inbox"))
+        for child in [self.runs[number] for number in sorted(view.children)]:
+            if child.parent in over and child.state in LIVE:
+                why = f"the run that started it, r{child.parent}, has ended"
+                self._put(child.id, data=encode({"kind": "cancel_asked", "at": view.at, "reason": why}))
+                self.tell(("runs", "wake"))
+
+    def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
+        found = [(turn, self.runs.get(turn.run_id)) for turn in turns]
+        return {
+            turn.run_id
+            for turn, run in found
+            if run is not None and run.seq == turn.last and run.turn == number and run.owner in (owner, None)
+        }
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    def claim_jobs(self, worker: int, queues: Sequence[str], room: int) -> list[ClaimedJob]:
+        if self.workers[worker].ended:
+            return []
+        now = self.clock.now()
+        ready = [row for row in self.jobs.values() if row.state == "ready" and row.due_at <= now]
+        ready = [row for row in ready if row.queue in queues]
+        found = sorted(ready, key=lambda row: (-row.priority, row.due_at, row.id))[:room]
+        for row in found:
+            row.state, row.worker, row.attempt, row.note = "running", worker, row.attempt + 1, None
+        return [_claimed(row) for row in found]
+
+    def finish(self, worker: int, finished: Sequence[Finish]) -> list[int]:
+        """Move jobs to the history, and tell their runs; returns those that were still the worker's."""
+        mine = [end for end in finished if self._holds(worker, end.id, end.attempt)]
+        for end in mine:
+            row = self.jobs[end.id]
+            row.failures += end.state == "failed" and not end.lost
+            row.losses += end.lost
+            self._archive(row, end.state, row.note if end.note is None else end.note, end.result, end.error)
+        return [end.id for end in mine]
+
+    def requeue(self, worker: int, jobs: Sequence[Requeue]) -> list[int]:
+        mine = [job for job in jobs if self._holds(worker, job.id, job.attempt)]
+        for job in mine:
+            row = self.jobs[job.id]
+            row.state, row.worker, row.note = job.state, None, job.note
+            row.due_at = self.clock.now() + job.delay if job.delay > 0 else row.due_at
+            row.failures, row.losses = row.failures + job.failed, row.losses + job.lost
+            self.tell(("jobs", row.queue))
+        return [job.id for job in mine]
+
+    def release_strays(self, worker: int, held: Sequence[int]) -> list[int]:
+        """Give back what this worker holds according to the table, but not according to itself."""
+        strays = [row for row in self.jobs.values() if (row.state, row.worker) == ("running", worker)]
+        strays = [row for row in strays if row.id not in held]
+        for row in strays:
+            row.state, row.worker, row.note = "ready", None, "its claim was lost with the connection"
+        return [row.id for row in strays]
+
+    def find_cancels(self, jobs: Sequence[int]) -> list[tuple[int, int, str]]:
+        rows = [self.jobs[number] for number in jobs if number in self.jobs]
+        return [(row.id, row.attempt, row.cancel_reason) for row in rows if row.cancel_reason is not None]
+
+    def held_by(self, worker: int) -> list[ClaimedJob]:
+        return [_claimed(row) for row in self.jobs.values() if row.worker == worker and row.state == "running"]
+
+    def cancel_unwanted(self) -> int:
+        rows = [row for row in self.jobs.values() if row.cancel_reason and row.run_id and row.state != "running"]
+        for row in rows:
+            self._archive(row, "cancelled", row.cancel_reason, None, None)
+        return len(rows)
+
+    def _holds(self, worker: int, job: int, attempt: int) -> bool:
+        row = self.jobs.get(job)
+        return row is not None and (row.state, row.worker, row.attempt) == ("running", worker, attempt)
+
+    def _archive(self, row: StoredJob, state: str, note: str | None, result: bytes | None, error: bytes | None) -> None:
+        del self.jobs[row.id]
+        row.state, row.note, row.result = state, note, result
+        self.history[row.id] = row
+        if row.run_id is not None:
+            said = {"job": row.id, "state": state, "result": _raw(result)}
+            self._put(row.run_id, work=row.work, data=encode({**said, "note": note, "error": _raw(error)}))
+            self.tell(("runs", "inbox"))
+
+
+def _claimed(row: StoredJob) -> ClaimedJob:
+    job = (row.id, row.attempt, row.queue, row.task, row.args, row.options, row.failures, row.losses)
+    return ClaimedJob(*job, keyed=False, expired=False, cancel_reason=row.cancel_reason)
+
+
+def _raw(data: bytes | None) -> msgspec.Raw:
+    return msgspec.Raw(b"null" if data is None else data)
+
+
+def _is_note(data: bytes, work: int) -> bool:
+    said: dict[str, Any] = decode(data)
+    return said.get("kind") == "noted" and said.get("work") == work

@@ -1,0 +1,434 @@
+"""Runs in the database: started in one round trip, owned under a lease, sent to, listed, forgotten.
+
+An owner is a worker incarnation. What happens to its runs it writes down in turns: see `turns`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from tidemill.core.codec import storable
+from tidemill.core.errors import NotFoundError
+from tidemill.core.job import check_key
+from tidemill.store.database import Database, Executor, is_away, left_nothing
+from tidemill.store.jobs.archive import TOLD
+from tidemill.store.runs.turns import ORPHANED, UNWANTED, relatives_sql
+
+#: News for owners: a run was started, or something is on its way to one.
+RUNS_CHANNEL = "runs"
+
+#: Keys that begin with this are ours, and nobody has asked for them.
+OWN_KEY = "~"
+
+#: What is stored together with a run: gets the connection, the run's id, and whether it is new.
+Within = Callable[[Executor, int, bool], Awaitable[None]]
+
+#: A new run with its input; a taken key gives the run that has it.
+START_RUN = """
+WITH made AS (
+    INSERT INTO tidemill.run (workflow, version, key, input, origin, owner, parent, parent_work, kind)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    ON CONFLICT (workflow, key) WHERE key IS NOT NULL DO NOTHING
+    RETURNING id),
+news AS (SELECT pg_notify('tidemill_runs', '') FROM made WHERE $6::bigint IS NULL)
+SELECT id, true AS created, (SELECT count(*) FROM news) FROM made
+UNION ALL
+SELECT id, false, 0 FROM tidemill.run WHERE workflow = $1 AND key = $3 AND NOT EXISTS (SELECT FROM made)
+"""
+
+#: Take runs that have something to do and no owner. One that was begun by another version of its workflow is left to
+#: an owner that has that version, as long as there is one.
+CLAIM_RUNS = """
+UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
+    SELECT id FROM tidemill.run AS r
+    WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2)
+      AND (seq = 0 OR version = coalesce(($4::text[])[array_position($2, kind)], version) OR NOT EXISTS (
+          SELECT FROM tidemill.worker AS w WHERE w.ended_at IS NULL AND w.lease_until > now()
+          AND w.versions ->> ('run ' || r.kind) = r.version))
+    ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED))
+  AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
+RETURNING id, kind, version, seq, input
+"""
+
+#: Runs that are this owner's without being in its hands: the answer to a claim or a start was lost on the way.
+OWN_RUNS = """
+SELECT id, kind, version, seq, input FROM tidemill.run
+WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
+"""
+
+#: Runs that did not fit the code when they were last looked at are looked at again.
+UNPARK_RUNS = """
+UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'parked' AND kind = ANY ($1)
+RETURNING id
+"""
+
+#: What was held back for runs while they were parked is there for them now. Not in one statement with `UNPARK_RUNS`: it
+#: would not see what was held back while it waited for a run.
+RELEASE_MAIL = "UPDATE tidemill.inbox SET held = false WHERE held AND run_id = ANY ($1)"
+
+#: What claimed runs are resumed from.
+LOAD_SNAPSHOTS = "SELECT run_id, seq, data FROM tidemill.snapshot WHERE run_id = ANY ($1)"
+LOAD_TICKS = """
+SELECT t.run_id, t.seq, t.data FROM tidemill.tick AS t
+LEFT JOIN tidemill.snapshot AS s ON s.run_id = t.run_id
+WHERE t.run_id = ANY ($1) AND t.seq > coalesce(s.seq, 0) ORDER BY t.run_id, t.seq
+"""
+
+#: What is due for this owner's runs, beside what it has in hand: ticks from outside, ends of jobs, timers. A run is
+#: looked up by its number for each, whatever the planner believes about the tables.
+DUE_INBOX = """
+SELECT id, run_id, timer, work, data FROM (
+    SELECT i.* FROM tidemill.inbox AS i CROSS JOIN LATERAL (
+        SELECT FROM tidemill.run WHERE id = i.run_id AND coalesce(owner, 0) = $1 LIMIT 1) AS mine
+    WHERE i.due_at <= now() AND NOT i.held AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE
+    ORDER BY i.due_at LIMIT $3) AS due
+ORDER BY id
+"""
+
+#: Runs that sleep while something is due for them wake up; what came for a run after its end goes, and what comes for
+#: one that is parked is held back until it goes on. Also says in how many seconds the next timer is due.
+WAKE_RUNS = """
+WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT held),
+woken AS (
+    UPDATE tidemill.run SET awake = true WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'running' AND owner IS NULL AND NOT awake
+        ORDER BY id FOR UPDATE SKIP LOCKED))
+    RETURNING id),
+gone AS (
+    DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state NOT IN ('running', 'parked')))),
+kept AS (
+    UPDATE tidemill.inbox SET held = true WHERE due_at <= now() AND NOT held AND run_id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'parked'
+        ORDER BY id FOR UPDATE SKIP LOCKED)))
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
+       (SELECT extract(epoch FROM min(due_at) - now())::float8
+        FROM tidemill.inbox WHERE due_at > now() AND NOT held) AS next
+FROM woken
+"""
+
+#: Something for a run from outside; wakes it if it sleeps.
+SEND = """
+WITH target AS (
+    UPDATE tidemill.run SET awake = true WHERE id = $1 AND state IN ('running', 'parked') RETURNING id),
+put AS (INSERT INTO tidemill.inbox (run_id, data) SELECT id, $2::json FROM target RETURNING run_id)
+SELECT run_id, pg_notify('tidemill_runs', '') FROM put
+"""
+
+# Ticks are looked at as text: wherever a NUL stands in one, `->>` refuses all of it.
+
+#: Whether something that was sent to a run is on its way there, or has been taken.
+HAS_ARRIVED = """
+SELECT FROM tidemill.inbox WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
+UNION ALL
+SELECT FROM tidemill.tick WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
+"""
+
+#: A parked run has no owner who could end it. What it has under way is wanted no longer.
+CANCEL_PARKED = f"""
+WITH over AS (
+    UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'parked'
+    RETURNING id, key, parent, parent_work, state, result, error, note),
+gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM over)),
+unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM over)),
+unwanted AS (
+    UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
+    WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),
+{relatives_sql("over")}
+SELECT id, (SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM unwanted LIMIT 1) AS u),
+       {TOLD}, {ORPHANED} FROM over
+"""
+
+#: Runs of owners that have ended go to whoever comes.
+FREE_RUNS = """
+WITH freed AS (
+    UPDATE tidemill.run SET owner = NULL, awake = true WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE owner IS NOT NULL AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))
+        ORDER BY id FOR UPDATE SKIP LOCKED))
+    RETURNING id)
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END FROM freed
+"""
+
+#: Children whose start was stored only after their parent had ended are asked to end.
+CANCEL_ORPHANS = """
+WITH asked AS (
+    INSERT INTO tidemill.inbox (run_id, data)
+    SELECT c.id, json_build_object('kind', 'cancel_asked', 'at', extract(epoch FROM now()),
+                                   'reason', 'the run that started it, r' || c.parent || ', has ended')
+    FROM tidemill.run AS c JOIN tidemill.run AS p ON p.id = c.parent
+    WHERE c.parent IS NOT NULL AND c.ended_at IS NULL AND p.ended_at IS NOT NULL AND NOT EXISTS (
+        SELECT FROM tidemill.inbox AS i WHERE i.run_id = c.id AND i.data::text ~ '^{"kind" ?: ?"cancel_asked"')
+    RETURNING run_id)
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', 'wake') END FROM asked
+"""
+
+#: Runs that ended long ago, with everything that was kept of them; some at a time.
+FORGET_RUNS = """
+WITH old AS MATERIALIZED (
+    SELECT id FROM tidemill.run WHERE ended_at < now() - make_interval(days => $1) ORDER BY ended_at LIMIT 500
+    FOR UPDATE SKIP LOCKED),
+ticks AS (DELETE FROM tidemill.tick WHERE run_id IN (SELECT id FROM old)),
+shown AS (DELETE FROM tidemill.published WHERE run_id IN (SELECT id FROM old)),
+waiting AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM old)),
+asked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM old)),
+snaps AS (DELETE FROM tidemill.snapshot WHERE run_id IN (SELECT id FROM old))
+DELETE FROM tidemill.run WHERE id IN (SELECT id FROM old) RETURNING id
+"""
+
+#: A new run that begins where another was after tick `$2`, asleep until its timers are set.
+FORK_RUN = """
+WITH made AS (
+    INSERT INTO tidemill.run (workflow, kind, version, input, seq, origin, forked_from, awake)
+    SELECT workflow, kind, $3, input, $2 + cardinality($5::json[]), $4, id, false FROM tidemill.run WHERE id = $1
+    RETURNING id),
+ticks AS (
+    INSERT INTO tidemill.tick (run_id, seq, data)
+    SELECT made.id, t.seq, t.data FROM made, tidemill.tick AS t WHERE t.run_id = $1 AND t.seq <= $2),
+more AS (
+    INSERT INTO tidemill.tick (run_id, seq, data)
+    SELECT made.id, $2 + e.ord, e.data FROM made, unnest($5::json[]) WITH ORDINALITY AS e(data, ord)),
+timers AS (
+    INSERT INTO tidemill.inbox (run_id, timer, due_at)
+    SELECT made.id, w.timer, to_timestamp(w.due) FROM made, unnest($6::text[], $7::float8[]) AS w(timer, due))
+SELECT id FROM made
+"""
+
+#: A run that has just been made is ready to be taken up.
+WAKE_RUN = "UPDATE tidemill.run SET awake = true WHERE id = $1 RETURNING pg_notify('tidemill_runs', '')"
+
+#: There are runs to take up.
+TELL_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
+
+#: What runs ask people, the longest waiting first.
+LIST_INPUTS = """
+SELECT i.run_id, i.node, i.prompt, i.schema, i.asked_at, i.due_at, r.workflow, r.kind FROM tidemill.run_input AS i
+JOIN tidemill.run AS r ON r.id = i.run_id
+WHERE ($1::bigint IS NULL OR i.run_id = $1)
+  AND ($3::timestamptz IS NULL OR (i.asked_at, i.run_id, i.node) > ($3, $4::bigint, $5::text))
+ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
+"""
+
+#: Whether a node of a run asks somebody something now.
+IS_ASKED = "SELECT EXISTS (SELECT FROM tidemill.run_input WHERE run_id = $1 AND node = $2) AS asked"
+
+#: What was noted by a piece of work, in the journal or on its way there.
+NOTED_FOR_WORK = """
+SELECT data FROM (
+    SELECT data FROM tidemill.tick WHERE run_id = $1
+    UNION ALL
+    SELECT data FROM tidemill.inbox WHERE run_id = $1) AS told
+WHERE data::text ~ ('^{"kind":"noted","at":[^,]+,"work":' || $2::bigint || ',')
+"""
+
+#: Something to show of a run, from a process that does not own it. One after the other, as the owner's turns are, or a
+#: reader who has seen a number would miss a smaller one that commits later.
+PUBLISH = """
+WITH held AS MATERIALIZED (SELECT id FROM tidemill.run WHERE id = $1 FOR NO KEY UPDATE)
+INSERT INTO tidemill.published (run_id, data) SELECT held.id, p.data FROM held, unnest($2::json[]) AS p(data)
+"""
+
+LIST_RUNS = """
+SELECT id, workflow, kind, state, CASE WHEN key NOT LIKE '~%' THEN key END AS key, seq, owner, awake, note,
+       created_at, ended_at FROM tidemill.run
+WHERE ($1::text IS NULL OR state = $1) AND ($2::text IS NULL OR workflow = $2) AND ($3::bigint IS NULL OR id < $3)
+ORDER BY id DESC LIMIT $4
+"""
+
+SHOW_RUN = """
+SELECT r.*, w.host AS owner_host, w.pid AS owner_pid FROM tidemill.run AS r
+LEFT JOIN tidemill.worker AS w ON w.id = r.owner WHERE r.id = $1
+"""
+
+READ_TICKS = "SELECT seq, data FROM tidemill.tick WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+READ_PUBLISHED = "SELECT seq, at, data FROM tidemill.published WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+
+
+async def start_run(
+    database: Database,
+    *,
+    workflow: str,
+    version: str,
+    input: bytes,
+    key: str | None = None,
+    origin: bytes | None = None,
+    owner: int | None = None,
+    parent: tuple[int, int] | None = None,
+    kind: str | None = None,
+    within: Within | None = None,
+) -> tuple[int, bool]:
+    """Store a new run; returns its id, and whether it is new. `parent` is a run and the work there that waits.
+
+    `kind` is what an owner must know in order to drive it: the workflow, if nothing else is said. `within` is done in
+    the same transaction, unless a first try, whose answer was lost, did it.
+    """
+    if key is not None:
+        check_key("unique_key", key)
+    # A start without a key has one of its own, so that it happens once even if the answer to a first try was lost.
+    own = None if key is not None else OWN_KEY + new_token()
+    who = (origin, owner, *(parent or (None, None)), kind or workflow)
+    given = (workflow, version, own or key, input, *who)
+
+    async def together(connection: Executor) -> list[asyncpg.Record]:
+        async with connection.transaction():
+            rows = await connection.fetch(database.sql(START_RUN), *given)
+            if rows and within is not None and (rows[0]["created"] or own is None):
+                await within(connection, rows[0]["id"], rows[0]["created"])
+        return rows
+
+    while True:
+        rows = await (database.fetch(START_RUN, *given) if within is None else database.run(together, patience=30.0))
+        if rows:
+            return rows[0]["id"], rows[0]["created"] or own is not None
+        # The holder of the key was being stored at the same moment.
+
+
+async def fork_run(
+    database: Database,
+    source: int,
+    *,
+    at: int,
+    version: str,
+    origin: bytes,
+    more: Sequence[bytes] = (),
+    timers: dict[str, float] | None = None,
+    within: Within | None = None,
+) -> int:
+    """A new run with another's first `at` ticks, and `more` after them; returns its id."""
+    waiting = timers or {}
+    async with database.transaction(patience=30.0) as connection:
+        number = await connection.fetchval(
+            database.sql(FORK_RUN), source, at, version, origin, list(more), list(waiting), list(waiting.values())
+        )
+        if number is None:
+            raise NotFoundError(f"there is no run {source}: `tidemill runs` lists them")
+        await connection.fetch(database.sql(WAKE_RUN), number)
+        if within is not None:
+            await within(connection, number, True)
+    return number
+
+
+async def unpark_runs(database: Database, kinds: Sequence[str]) -> None:
+    """Let runs of these kinds that were parked go on, with all that came for them meanwhile."""
+
+    async def together(connection: Executor) -> None:
+        async with connection.transaction():
+            rows = await connection.fetch(database.sql(UNPARK_RUNS), list(kinds))
+            await connection.execute(database.sql(RELEASE_MAIL), [row["id"] for row in rows])
+
+    await database.run(together, patience=None)
+
+
+async def forget_runs(database: Database, *, keep_days: int) -> int:
+    """Remove runs that ended more than so many days ago; returns how many. Some at a time: call it again."""
+    return len(await database.fetch(FORGET_RUNS, keep_days, patience=None))
+
+
+def new_token() -> str:
+    """By which a sender can tell whether what it has sent has arrived."""
+    return secrets.token_urlsafe(9)
+
+
+async def has_arrived(database: Database, run_id: int, token: str) -> bool:
+    """Whether something with this token was sent to a run before."""
+    return bool(await database.fetch(HAS_ARRIVED, run_id, token))
+
+
+async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: str | None = None) -> None:
+    """Put a tick into a run's inbox; an error if there is no such run, or it has ended.
+
+    With a `token`, which the tick carries as well, it arrives once, even if the answer to a first try was lost.
+    """
+    uncertain = False
+    while True:
+        if uncertain and token is not None and await has_arrived(database, run_id, token):
+            return
+        try:
+            async with database.transaction(patience=30.0) as connection:
+                if await connection.fetch(database.sql(SEND), run_id, tick):
+                    return
+            break
+        except Exception as error:
+            if not is_away(error):
+                raise
+            uncertain = uncertain or (token is not None and not left_nothing(error))
+    row = await show_run(database, run_id)
+    raise NotFoundError(f"run {run_id} has ended ({row['state']}): it takes nothing more")
+
+
+async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: str) -> None:
+    """Ask a run to end; one that is parked has ended when this returns."""
+    await send_to_run(database, run_id, tick)
+    await database.fetch(CANCEL_PARKED, run_id, storable(reason))
+
+
+async def show_run(database: Database, run_id: int) -> asyncpg.Record:
+    """Everything about one run."""
+    row = await database.fetchrow(SHOW_RUN, run_id)
+    if row is None:
+        raise NotFoundError(f"there is no run {run_id}: `tidemill runs` lists them")
+    return row
+
+
+async def list_runs(
+    database: Database,
+    *,
+    state: str | None = None,
+    workflow: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> list[asyncpg.Record]:
+    """Runs, newest first."""
+    return await database.fetch(LIST_RUNS, state, workflow, before, limit)
+
+
+async def read_ticks(database: Database, run_id: int, *, after: int = 0, limit: int = 100_000) -> list[Any]:
+    """A run's journal from a point on: (seq, data) each."""
+    return await database.fetch(READ_TICKS, run_id, after, limit)
+
+
+async def load_run(database: Database, run_id: int) -> tuple[asyncpg.Record, bytes | None, list[bytes]]:
+    """A run, its newest snapshot and the ticks after that: all that its state can be made of."""
+    async with database.transaction(patience=30.0) as connection:
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        row = await connection.fetchrow(database.sql(SHOW_RUN), run_id)
+        if row is None:
+            raise NotFoundError(f"there is no run {run_id}: `tidemill runs` lists them")
+        snapshots = await connection.fetch(database.sql(LOAD_SNAPSHOTS), [run_id])
+        ticks = await connection.fetch(database.sql(LOAD_TICKS), [run_id])
+    return row, snapshots[0]["data"] if snapshots else None, [tick["data"] for tick in ticks]
+
+
+async def list_inputs(
+    database: Database,
+    *,
+    run_id: int | None = None,
+    after: tuple[datetime, int, str] | None = None,
+    limit: int = 200,
+) -> list[asyncpg.Record]:
+    """What runs ask people, the longest waiting first, from one on; all of them, or one."""
+    return await database.fetch(LIST_INPUTS, run_id, limit, *(after or (None, None, None)))
+
+
+async def is_asked(database: Database, run_id: int, node: str) -> bool:
+    """Whether a node of a run waits for somebody's answer."""
+    row = await database.fetchrow(IS_ASKED, run_id, node)
+    return row is not None and row["asked"]
+
+
+async def publish(database: Database, run_id: int, shown: Sequence[bytes]) -> None:
+    """Show something of a run."""
+    await database.fetch(PUBLISH, run_id, list(shown))
+
+
+async def read_published(database: Database, run_id: int, *, after: int = 0, limit: int = 1000) -> list[Any]:
+    """What a run has shown from a point on: (seq, at, data) each."""
+    return await database.fetch(READ_PUBLISHED, run_id, after, limit)

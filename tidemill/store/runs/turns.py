@@ -1,0 +1,462 @@
+"""What happened to runs, written down: one turn of an owner over all its runs is one statement.
+
+    mine = await commit_turn(database, connection, owner, number, turns)      # the runs that were still its own
+
+Ticks, what they publish, timers, jobs to do, inbox rows used up, runs ended and let go: all of it is there together
+or not at all. A statement has only the parts that its turn needs; most turns are ticks and nothing else. The journal's
+primary key is the fence behind the owner's number.
+
+A plan is made when the tables are empty and kept when they are full. So each row is looked up by a key that is given,
+by `= ANY (ARRAY(...))` or in a LATERAL with a LIMIT, and nothing is a join whose size would have to be guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.job import NewJob
+from tidemill.store.database import Database, Executor, columns
+from tidemill.store.jobs.archive import TOLD, archive_sql
+from tidemill.store.jobs.insert import ADMIT_GATED
+from tidemill.store.runs.log import StepLog
+
+#: Why a job of a run is cancelled when the run wants it no longer.
+UNWANTED = "its run wants it no longer"
+
+
+#: A concurrency key, and how many of its jobs may run at once.
+Gate = tuple[str, int]
+
+#: A job of a run as it is stored: queue, task, args, priority, at, delay, deadline, options, origin, tags; its gate.
+JobRow = tuple[
+    str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None, Gate | None
+]
+
+
+#: Wakes runs whose parent has ended. To be selected, else it does not happen.
+ORPHANED = "(SELECT count(pg_notify('tidemill_runs', 'wake')) FROM (SELECT FROM orphans LIMIT 1) AS o)"
+
+
+def relatives_sql(rows: str) -> str:
+    """The parts `told` and `orphans` of a statement that ends runs: their parents hear of it, their children end.
+
+    Of these rows, those in `over` have ended. Whoever uses it selects `TOLD` and `ORPHANED` as well.
+    """
+    return f"""
+told AS (
+    INSERT INTO tidemill.inbox (run_id, work, data)
+    SELECT parent, parent_work, json_build_object(
+        'run', id, 'key', key, 'state', state, 'result', result, 'note', note, 'error', error)
+    FROM {rows} WHERE parent IS NOT NULL AND id IN (SELECT id FROM over) RETURNING run_id),
+orphans AS (
+    INSERT INTO tidemill.inbox (run_id, data)
+    SELECT id, json_build_object('kind', 'cancel_asked', 'at', extract(epoch FROM now()),
+                                 'reason', 'the run that started it, r' || parent || ', has ended')
+    FROM tidemill.run WHERE parent = ANY (ARRAY(SELECT id FROM over)) AND ended_at IS NULL
+    RETURNING run_id)"""
+
+
+class NewRun(msgspec.Struct, gc=False):
+    """A run that its owner has begun and that is stored with its first turn."""
+
+    kind: str
+    workflow: str
+    version: str
+    input: bytes
+    origin: bytes | None = None
+
+
+class RunTurn(msgspec.Struct, gc=False):
+    """What one run has to write down in one turn. `before` is the last tick that it knows to be stored."""
+
+    run_id: int
+    before: int
+    last: int
+    ticks: list[bytes] = []
+    shown: list[bytes] = []
+    used: list[int] = []
+    timers: dict[str, float | None] = {}
+    jobs: list[tuple[int, JobRow]] = []
+    stops: list[int] = []
+    asks: list[tuple[str, str, bytes | None, float | None]] = []
+    """Nodes that ask a person something: the prompt, the schema of the answer, until when."""
+    settled: list[str] = []
+    """Nodes that ask no longer."""
+    logs: list[StepLog] = []
+    new: NewRun | None = None
+    reaches_out: bool = True
+    """Whether the run may have jobs, or have asked people something: that ends with it."""
+    state: str | None = None
+    result: bytes | None = None
+    error: bytes | None = None
+    note: str | None = None
+    snapshot: bytes | None = None
+    within: Any = None
+    """A connection with an open transaction that is committed with this turn."""
+    release: bool = False
+    awake: bool = False
+    """Whether a run that is let go has work to do, whatever the inbox says."""
+
+    @property
+    def is_more_than_ticks(self) -> bool:
+        """Whether anything but its journal and its own row changes."""
+        return bool(self.used or self.timers or self.jobs or self.stops or self.asks or self.settled)
+
+    @property
+    def changes_head(self) -> bool:
+        """Whether more than the number of ticks changes in the run's own row."""
+        return self.release or self.state is not None or self.note is not None
+
+    @property
+    def is_one_tick(self) -> bool:
+        """Whether one thing has happened to a run that is stored already, and nothing else is to be written."""
+        more = self.new or self.shown or self.snapshot or self.changes_head or self.is_more_than_ticks
+        return len(self.ticks) == 1 and not more
+
+
+_NEW = {"kind": "text", "workflow": "text", "version": "text", "input": "json", "origin": "json"}
+# Not by the owner: all that it has would be read for the few that are written. And in a CASE, about which the planner
+# assumes nothing: expecting hardly any row to be left, it would compare each of them with each that is given.
+_HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0) = $1 THEN r.turn < $2 END"
+
+# A run that is let go while something comes for it may fall asleep over it: what it looks at is older than the lock.
+# `WAKE_RUNS` has to follow.
+_WHOLE_HEAD = """
+    state = coalesce(w.state, r.state), result = coalesce(w.result, r.result), error = coalesce(w.error, r.error),
+    note = coalesce(w.note, r.note),
+    ended_at = CASE WHEN w.state IS NULL OR w.state = 'parked' THEN r.ended_at ELSE now() END,
+    owner = CASE WHEN w.release OR w.state IS NOT NULL THEN NULL ELSE r.owner END,
+    awake = CASE WHEN w.release THEN w.awake OR (
+        SELECT true FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ({used})
+        LIMIT 1) IS TRUE ELSE r.awake END"""
+
+#: A turn of one run with one tick: what a run that goes on alone writes, step by step.
+ONE_TICK = """
+WITH mine AS (
+    UPDATE tidemill.run SET seq = $4, turn = $2
+    WHERE id = $3 AND seq = $5 AND coalesce(owner, 0) = $1 AND turn < $2 RETURNING id),
+ticks AS (INSERT INTO tidemill.tick (run_id, seq, data) SELECT id, $4, $6::json FROM mine)
+SELECT id FROM mine
+"""
+
+#: After a lost answer: which of these runs had been written in this turn. One that ended or was let go has no owner.
+WRITTEN_RUNS = """
+SELECT r.id FROM unnest($3::bigint[], $4::bigint[]) AS w(run_id, seq)
+JOIN tidemill.run AS r ON r.id = w.run_id AND r.seq = w.seq
+WHERE r.turn = $2 AND (r.owner = $1 OR r.owner IS NULL)
+"""
+
+#: Jobs of runs that want them no longer and that nobody has begun.
+CANCEL_UNWANTED = f"""
+WITH gone AS (
+    DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.job
+        WHERE cancel_reason IS NOT NULL AND run_id IS NOT NULL AND state <> 'running'
+        ORDER BY id LIMIT 5000 FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+{archive_sql("gone", state="'cancelled'", note="cancel_reason")}
+SELECT id, concurrency_key, {TOLD} FROM gone
+"""
+
+#: New run numbers for an owner that begins runs itself.
+RESERVE_NUMBERS = """
+SELECT nextval(pg_get_serial_sequence('tidemill.run', 'id')) FROM generate_series(1, $1::int)
+"""
+
+
+class _Turns:
+    """The statement for one turn of many runs, and its parameters."""
+
+    def __init__(self, owner: int, number: int, turns: Sequence[RunTurn]) -> None:
+        self.turns = turns
+        self.parameters: list[Any] = [owner, number]
+        self.parts: list[str] = []
+        self.news: list[str] = []
+        self.gates: list[str] = []
+        self._over = [turn for turn in turns if turn.state is not None and turn.state != "parked"]
+        self._add_heads()
+        self._add_journal()
+        if more := [turn for turn in turns if turn.is_more_than_ticks]:
+            self._add_inbox(more)
+            self._add_asks(more)
+            self._add_jobs(more)
+        if self._over:
+            self._add_ends()
+
+    @property
+    def statement(self) -> str:
+        news = "".join(f", {each}" for each in self.news)
+        return f"WITH {','.join(self.parts)}\nSELECT id{news} FROM mine"
+
+    def _arrays(self, rows: Iterable[Sequence[Any]], *types: str) -> str:
+        """Rows as parameters, one array for each column."""
+        return ", ".join(self._array(kind, values) for kind, values in self._columns(rows, types))
+
+    def _columns(self, rows: Iterable[Sequence[Any]], types: Sequence[str]) -> Iterable[tuple[str, list[Any]]]:
+        return zip(types, columns(list(rows), len(types)), strict=True)
+
+    def _array(self, kind: str, values: list[Any]) -> str:
+        if values.count(None) == len(values):
+            values = []  # `unnest` fills it up again.
+        as_text = kind in _WRITTEN_QUICKLY
+        self.parameters.append(_array_text(values) if as_text else values)
+        return f"${len(self.parameters)}{'::text' if as_text else ''}::{kind}[]"
+
+    def _set(self, kind: str, values: list[Any]) -> str:
+        """A column as a set of rows."""
+        if kind != "document":
+            return f"unnest({self._array(kind, values)})"
+        self.parameters.append(b"[" + b",".join(values) + b"]")
+        return f"json_array_elements(${len(self.parameters)}::json)"
+
+    def _add_heads(self) -> None:
+        same: list[RunTurn] = []
+        changed: list[RunTurn] = []
+        born: list[RunTurn] = []
+        for turn in self.turns:
+            (born if turn.new is not None else changed if turn.changes_head else same).append(turn)
+        found: list[str] = []
+        if same:
+            self._add_same(same)
+            found.append("same")
+        if changed or self._over:
+            self._add_changed(changed)
+            found.append("changed")
+        if born:
+            self._add_born(born)
+            found.append("born")
+        mine = " UNION ALL ".join(f"SELECT id FROM {name}" for name in found)
+        self.parts.append(f"\nmine AS MATERIALIZED ({mine})")
+
+    def _add_same(self, turns: Sequence[RunTurn]) -> None:
+        """Runs of which nothing changes but the number of ticks: most of them, most of the time."""
+        heads = self._arrays(((t.run_id, t.last, t.before) for t in turns), "bigint", "bigint", "bigint")
+        self.parts.append(f"""
+same AS (
+    UPDATE tidemill.run AS r SET seq = w.seq, turn = $2
+    FROM unnest({heads}) AS w(run_id, seq, before)
+    WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD} RETURNING r.id)""")
+
+    def _add_changed(self, turns: Sequence[RunTurn]) -> None:
+        """Runs that end, are let go or have something noted about them."""
+        heads = self._arrays(
+            ((t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.release, t.awake) for t in turns),
+            *("bigint", "bigint", "bigint", "text", "json", "json", "text", "boolean", "boolean"),
+        )
+        used = self._arrays(([number] for turn in turns for number in turn.used), "bigint")
+        self.parts.append(f"""
+changed AS (
+    UPDATE tidemill.run AS r SET seq = w.seq, turn = $2, {_WHOLE_HEAD.format(used=used)}
+    FROM unnest({heads}) AS w(run_id, seq, before, state, result, error, note, release, awake)
+    WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD}
+    RETURNING r.id, r.key, r.parent, r.parent_work, r.state, r.result, r.error, r.note)""")
+
+    def _add_born(self, turns: Sequence[RunTurn]) -> None:
+        ends = ("state", "result", "error", "note", "release")
+        rows = ((t.run_id, t.last, *_fields(t.new, _NEW), *_fields(t, ends)) for t in turns)
+        news = self._arrays(rows, "bigint", "bigint", *_NEW.values(), "text", "json", "json", "text", "boolean")
+        self.parts.append(f"""
+born AS (
+    INSERT INTO tidemill.run (id, seq, kind, workflow, version, input, origin, state, result, error, note,
+                              owner, turn, ended_at)
+    SELECT id, seq, kind, workflow, version, input, origin, coalesce(state, 'running'), result, error, note,
+           CASE WHEN release OR state IS NOT NULL THEN NULL ELSE $1::bigint END, $2::bigint,
+           CASE WHEN state IS NOT NULL AND state <> 'parked' THEN now() END
+    FROM unnest({news}) AS n(id, seq, kind, workflow, version, input, origin, state, result, error, note, release)
+    ON CONFLICT (id) DO NOTHING RETURNING id)""")
+
+    def _add(self, name: str, rows: list[Any], types: tuple[str, ...], text: str) -> None:
+        """A part of the statement that is needed for these rows, if there are any."""
+        if rows:
+            given = f"ROWS FROM ({', '.join(self._set(kind, values) for kind, values in self._columns(rows, types))})"
+            # IS NOT FALSE keeps the planner from a join whose size it would guess wrongly; and should there be more
+            # documents than rows, the table refuses what belongs to no run.
+            mine = "(run_id IN (SELECT id FROM mine)) IS NOT FALSE"
+            self.parts.append(f"\n{name} AS ({text.format(given=given, mine=mine)})")
+
+    def _add_journal(self) -> None:
+        turns = self.turns
+        self._add(
+            "ticks",
+            [(t.run_id, t.before + n, data) for t in turns for n, data in enumerate(t.ticks, 1)],
+            ("bigint", "bigint", "document"),
+            "INSERT INTO tidemill.tick (run_id, seq, data) SELECT * FROM {given} AS t(run_id, seq, data) WHERE {mine}",
+        )
+        self._add(
+            "shown",
+            [(t.run_id, data) for t in turns for data in t.shown],
+            ("bigint", "document"),
+            "INSERT INTO tidemill.published (run_id, data) SELECT * FROM {given} AS p(run_id, data) WHERE {mine}",
+        )
+        self._add(
+            "snaps",
+            [(t.run_id, t.last, t.snapshot) for t in turns if t.snapshot is not None],
+            ("bigint", "bigint", "document"),
+            "INSERT INTO tidemill.snapshot (run_id, seq, data)"
+            " SELECT * FROM {given} AS s(run_id, seq, data) WHERE {mine}"
+            " ON CONFLICT (run_id) DO UPDATE SET seq = excluded.seq, data = excluded.data",
+        )
+
+    def _add_inbox(self, turns: Sequence[RunTurn]) -> None:
+        self._add(
+            "used",
+            [(t.run_id, inbox_id) for t in turns for inbox_id in t.used],
+            ("bigint", "bigint"),
+            "DELETE FROM tidemill.inbox WHERE id = ANY (ARRAY(SELECT id FROM {given} AS u(run_id, id) WHERE {mine}))",
+        )
+        self._add(
+            "dropped",
+            [(t.run_id, name) for t in turns for name, due in t.timers.items() if due is None],
+            ("bigint", "text"),
+            "DELETE FROM tidemill.inbox WHERE id = ANY (ARRAY(SELECT i.id FROM {given} AS d(run_id, timer)"
+            " CROSS JOIN LATERAL (SELECT id FROM tidemill.inbox"
+            " WHERE run_id = d.run_id AND timer = d.timer LIMIT 1) AS i WHERE {mine}))",
+        )
+        self._add(
+            "timers",
+            [(t.run_id, name, due) for t in turns for name, due in t.timers.items() if due is not None],
+            ("bigint", "text", "float8"),
+            "INSERT INTO tidemill.inbox (run_id, timer, due_at)"
+            " SELECT run_id, timer, to_timestamp(due) FROM {given} AS t(run_id, timer, due) WHERE {mine}"
+            " ON CONFLICT (run_id, timer) WHERE timer IS NOT NULL DO UPDATE SET due_at = excluded.due_at",
+        )
+
+    def _add_asks(self, turns: Sequence[RunTurn]) -> None:
+        self._add(
+            "settled",
+            [(t.run_id, node) for t in turns for node in t.settled],
+            ("bigint", "text"),
+            "DELETE FROM tidemill.run_input WHERE ctid = ANY (ARRAY(SELECT i.ctid FROM {given} AS s(run_id, node)"
+            " CROSS JOIN LATERAL (SELECT ctid FROM tidemill.run_input"
+            " WHERE run_id = s.run_id AND node = s.node LIMIT 1) AS i WHERE {mine}))",
+        )
+        self._add(
+            "asks",
+            [(t.run_id, *ask) for t in turns for ask in t.asks],
+            ("bigint", "text", "text", "json", "float8"),
+            "INSERT INTO tidemill.run_input (run_id, node, prompt, schema, due_at)"
+            " SELECT run_id, node, prompt, schema, to_timestamp(due)"
+            " FROM {given} AS a(run_id, node, prompt, schema, due) WHERE {mine}"
+            " ON CONFLICT (run_id, node) DO UPDATE SET prompt = excluded.prompt, due_at = excluded.due_at",
+        )
+
+    def _add_jobs(self, turns: Sequence[RunTurn]) -> None:
+        jobs = [(turn.run_id, work, job) for turn in turns for work, job in turn.jobs]
+        if rows := [(run_id, work, *job[:-1]) for run_id, work, job in jobs if job[-1] is None]:
+            self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS.format(**_OPEN))
+            self.news.append(_NEW_JOBS)
+        if len(rows) < len(jobs):
+            gated = [(run_id, work, *job[:-1], *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
+            self._add("gated", gated, ("bigint", "bigint", *_JOB_TYPES, "text", "int"), _INSERT_JOBS.format(**_GATED))
+            self.gates = sorted({row[-2] for row in gated})
+        stops = [(turn.run_id, work) for turn in turns for work in turn.stops]
+        if stops:
+            self._add("stops", stops, ("bigint", "bigint"), _STOP_JOBS)
+            self.news.append(_STOPPED.format("stops"))
+
+    def _add_ends(self) -> None:
+        given = self._array("bigint", [turn.run_id for turn in self._over])
+        self.parts.append(f"""
+over AS MATERIALIZED (SELECT id FROM mine WHERE id = ANY ({given})),
+ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
+{relatives_sql("changed")}""")
+        self.news += [TOLD, ORPHANED]
+        if any(turn.reaches_out for turn in self._over):
+            self.parts.append(_CLEAR_AWAY)
+            self.news.append(_STOPPED.format("left_over"))
+
+
+_CLEAR_AWAY = f"""
+unasked AS (DELETE FROM tidemill.run_input WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
+left_over AS (
+    UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
+    WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id)"""
+_NEW_JOBS = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM jobs) AS queues)"
+_STOPPED = "(SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM {0} LIMIT 1) AS s_{0})"
+
+_JOB_TYPES = ("text", "text", "json", "smallint", "float8", "float8", "float8", "json", "json", "json")
+_INSERT_JOBS = """
+    INSERT INTO tidemill.job (run_id, work, queue, task, args, priority, due_at, deadline, options, origin,
+                              required_model, tags{into})
+    SELECT run_id, work, queue, task, args, priority,
+           coalesce(to_timestamp(at), now() + make_interval(secs => delay)), to_timestamp(deadline), options, origin,
+           options ->> 'required_model',
+           CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags)) END{values}
+    FROM {{given}} AS j(run_id, work, queue, task, args, priority, at, delay, deadline, options, origin, tags{gate})
+    WHERE {{mine}} RETURNING queue"""
+_OPEN = {"into": "", "values": "", "gate": ""}
+_GATED = {
+    "into": ", concurrency_key, concurrency_max, state, note",
+    "values": ", key, most, 'gated', 'waits for a slot of concurrency key ' || key",
+    "gate": ", key, most",
+}
+_STOP_JOBS = f"""
+    UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
+    WHERE cancel_reason IS NULL AND id = ANY (ARRAY(
+        SELECT j.id FROM {{given}} AS s(run_id, work) CROSS JOIN LATERAL (
+            SELECT id FROM tidemill.job WHERE run_id = s.run_id AND work = s.work LIMIT 1) AS j
+        WHERE {{mine}})) RETURNING id"""
+
+
+#: The driver looks at every element of an array before it sends it; a number is written faster than looked at. JSON
+#: that is never NULL goes as one JSON array, a "document" in it for each row.
+_WRITTEN_QUICKLY = frozenset({"bigint", "int", "smallint", "float8", "boolean"})
+
+
+def _array_text(values: Sequence[Any]) -> str:
+    """An array of numbers as PostgreSQL reads it."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
+
+
+def _fields(of: Any, names: Iterable[str]) -> list[Any]:
+    return [getattr(of, name) for name in names]
+
+
+def job_row(job: NewJob) -> JobRow:
+    """A job as a turn takes it."""
+    return (
+        job.queue,
+        job.task,
+        bytes(job.args),
+        job.priority,
+        job.at,
+        job.delay,
+        job.deadline,
+        None if job.options is None else encode(job.options),
+        None if job.origin is None else encode(job.origin),
+        None if job.tags is None else encode(job.tags),
+        None if job.concurrency_key is None else (job.concurrency_key, job.concurrency_max),
+    )
+
+
+async def commit_turn(
+    database: Database, connection: Executor, owner: int, number: int, turns: Sequence[RunTurn]
+) -> set[int]:
+    """Write down one turn of many runs, by its number; returns those that were still the owner's."""
+    if len(turns) == 1 and turns[0].is_one_tick:
+        (one,) = turns
+        given = (owner, number, one.run_id, one.last, one.before, one.ticks[0])
+        return {row[0] for row in await connection.fetch(database.sql(ONE_TICK), *given)}
+    turn = _Turns(owner, number, turns)
+    mine = {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
+    if turn.gates:  # Should this be the last that is heard of the owner, the orchestrator does it.
+        await connection.execute(database.sql(ADMIT_GATED), turn.gates)
+    return mine
+
+
+async def cancel_unwanted(database: Database) -> int:
+    """Cancel jobs of runs that want them no longer, as far as nobody has begun them; returns how many."""
+    async with database.transaction(patience=None) as connection:
+        rows = await connection.fetch(database.sql(CANCEL_UNWANTED))
+        if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
+            await connection.execute(database.sql(ADMIT_GATED), keys)
+    return len(rows)
+
+
+async def reserve_numbers(database: Database, count: int) -> list[int]:
+    """Numbers for runs that an owner will begin itself."""
+    return [row[0] for row in await database.fetch(RESERVE_NUMBERS, count, patience=None)]

@@ -1,0 +1,159 @@
+"""Backfills: many states that are built again because somebody asked, and how far that has come.
+
+A backfill is no process of its own. It marks its states as invalid under its own name; whoever keeps the pipeline up
+to date builds them, and a state that was built has lost the mark. What is left to do is what still has it. Where a
+backfill has a rate, its states wait in line (`state_waiting`), and the same one marks some of them at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import asyncpg
+import msgspec
+
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database
+from tidemill.store.states.requests import INVALIDATE, SET_APPROVED
+from tidemill.store.states.states import News, notify_states
+
+AT_MOST = 5.0  # seconds' worth of states at once, when nobody was there to mark them
+
+#: A new one; its name is what its states are marked with.
+START_BACKFILL = """
+INSERT INTO tidemill.state_backfill (pipeline, stage, first, last, downstream, by, total, rate, paced_at)
+VALUES ($1, $2, $3, $4, $5, $6, 0, $7::float8, now() - make_interval(secs => 1 / $7::float8)) RETURNING id, mark
+"""
+
+#: States that are marked later, in this order, those of one stage after those of another.
+WAIT_IN_LINE = """
+INSERT INTO tidemill.state_waiting (backfill, place, stage, entity)
+SELECT $1, coalesce((SELECT max(place) FROM tidemill.state_waiting WHERE backfill = $1), 0) + place, $2, entity
+FROM unnest($3::text[]) WITH ORDINALITY AS new (entity, place)
+"""
+
+#: Mark as many as it is time for: by the rate of each backfill, and never for more than a few seconds at once.
+MARK_DUE = """
+WITH due AS (
+    SELECT id, pipeline, mark, rate, passed, floor(passed * rate)::bigint AS count
+    FROM tidemill.state_backfill AS b,
+         LATERAL (SELECT least(extract(epoch FROM now() - paced_at)::float8, greatest($2, 1 / rate)) AS passed) AS p
+    WHERE pipeline = ANY ($1::text[]) AND rate IS NOT NULL AND stopped_at IS NULL
+          AND EXISTS (SELECT FROM tidemill.state_waiting AS w WHERE w.backfill = b.id)
+    FOR UPDATE OF b SKIP LOCKED),
+paced AS (
+    UPDATE tidemill.state_backfill AS b SET paced_at = now() - make_interval(secs => passed - count / due.rate)
+    FROM due WHERE b.id = due.id AND count > 0),
+taken AS (
+    DELETE FROM tidemill.state_waiting AS w USING due, LATERAL (
+        SELECT place FROM tidemill.state_waiting AS n WHERE n.backfill = due.id ORDER BY place LIMIT due.count) AS next
+    WHERE w.backfill = due.id AND w.place = next.place
+    RETURNING due.pipeline, due.mark, w.stage, w.entity),
+marked AS (
+    UPDATE tidemill.state AS s SET invalid_by = taken.mark, version = s.version + 1 FROM taken
+    WHERE s.pipeline = taken.pipeline AND s.stage = taken.stage AND s.entity = taken.entity
+    RETURNING s.pipeline, s.stage, s.entity),
+mended AS (
+    DELETE FROM tidemill.state_failure AS f USING marked
+    WHERE f.pipeline = marked.pipeline AND f.stage = marked.stage AND f.entity = marked.entity)
+SELECT (SELECT array_agg(DISTINCT pipeline) FROM marked) AS pipelines, EXISTS (SELECT FROM due) AS waiting
+"""
+
+SET_TOTAL = "UPDATE tidemill.state_backfill SET total = $2 WHERE id = $1"
+
+#: The newest of a pipeline, with what is left of each, and what of that has failed since.
+LIST_BACKFILLS = """
+SELECT b.id, b.stage, b.first, b.last, b.downstream, b.by, b.started_at, b.stopped_at, b.stopped_by, b.total,
+       left_over.count + (SELECT count(*) FROM tidemill.state_waiting AS w WHERE w.backfill = b.id) AS left,
+       left_over.failed, b.rate
+FROM tidemill.state_backfill AS b, LATERAL (
+    SELECT count(*) AS count, count(*) FILTER (WHERE f.failed_at > b.started_at) AS failed
+    FROM tidemill.state AS s LEFT JOIN tidemill.state_failure AS f USING (pipeline, stage, entity)
+    WHERE s.pipeline = b.pipeline AND s.invalid_by = b.mark) AS left_over
+WHERE b.pipeline = $1 ORDER BY b.id DESC LIMIT $2
+"""
+
+#: Leave what was not built yet as it is.
+STOP_BACKFILL = """
+WITH stopped AS (
+    UPDATE tidemill.state_backfill SET stopped_at = now(), stopped_by = $3
+    WHERE pipeline = $1 AND id = $2 AND stopped_at IS NULL RETURNING id, mark),
+sent_home AS (DELETE FROM tidemill.state_waiting AS w USING stopped WHERE w.backfill = stopped.id RETURNING w.entity),
+released AS (
+    UPDATE tidemill.state AS s SET invalid_by = NULL, version = s.version + 1 FROM stopped
+    WHERE s.pipeline = $1 AND s.invalid_by = stopped.mark RETURNING s.entity)
+SELECT (SELECT count(*) FROM stopped) AS stopped,
+       (SELECT count(*) FROM released) + (SELECT count(*) FROM sent_home) AS released
+"""
+
+
+class NewBackfill(msgspec.Struct, frozen=True):
+    """What is to be built again: the states of a stage from `first` to `last`, and with `downstream` what follows."""
+
+    pipeline: str
+    stage: str
+    first: str | None
+    last: str | None
+    downstream: bool
+    states: Mapping[str, Sequence[str]]
+    """The entities of each stage."""
+    approved: Mapping[str, str]
+    """Stages whose states may be built again however many they are, and their code."""
+    rate: float | None = None
+    """How many states a second; all at once, if not given."""
+
+
+async def start_backfill(database: Database, new: NewBackfill, *, by: str, lasts: float) -> tuple[int, int]:
+    """Have states built again under a name of their own; returns its number, and how many there are."""
+    async with database.transaction(patience=30.0) as connection:
+        (row,) = await connection.fetch(
+            database.sql(START_BACKFILL), new.pipeline, new.stage, new.first, new.last, new.downstream, by, new.rate
+        )
+        total = 0
+        for stage, entities in new.states.items():
+            if new.rate is not None:
+                await connection.execute(database.sql(WAIT_IN_LINE), row["id"], stage, list(entities))
+                total += len(entities)
+                continue
+            done = await connection.fetch(database.sql(INVALIDATE), new.pipeline, stage, list(entities), row["mark"])
+            total += len(done)
+        for stage, code in new.approved.items():
+            await connection.execute(database.sql(SET_APPROVED), new.pipeline, stage, by, code, lasts)
+        await connection.execute(database.sql(SET_TOTAL), row["id"], total)
+        await write_audit(
+            database, connection, who=by, action="pipeline.backfill", target=f"{new.pipeline}/{new.stage}",
+            after={
+                "backfill": row["id"], "first": new.first, "last": new.last, "downstream": new.downstream,
+                "states": total, "approved": sorted(new.approved), "rate": new.rate,
+            },
+        )  # fmt: skip
+        await notify_states(database, connection, News(new.pipeline))
+    return row["id"], total
+
+
+async def mark_due(database: Database, pipelines: Sequence[str]) -> bool:
+    """Mark the states of backfills with a rate for which it is time; whether any were waiting, for now or for later."""
+    async with database.transaction(patience=None) as connection:
+        (row,) = await connection.fetch(database.sql(MARK_DUE), list(pipelines), AT_MOST)
+        for pipeline in row["pipelines"] or ():
+            await notify_states(database, connection, News(pipeline))
+    return row["waiting"]
+
+
+async def list_backfills(database: Database, pipeline: str, *, limit: int = 20) -> list[asyncpg.Record]:
+    """The newest backfills of a pipeline, and how far they have come."""
+    return await database.fetch(LIST_BACKFILLS, pipeline, limit)
+
+
+async def stop_backfill(database: Database, pipeline: str, number: int, *, by: str) -> int | None:
+    """Leave the rest of a backfill as it is; returns how many that were, None if it has ended or never was."""
+    async with database.transaction(patience=30.0) as connection:
+        row = await connection.fetchrow(database.sql(STOP_BACKFILL), pipeline, number, by)
+        if row is None or not row["stopped"]:
+            return None
+        await write_audit(
+            database, connection, who=by, action="pipeline.backfill.stop", target=f"{pipeline}/{number}",
+            before={"left": row["released"]}, after={"left": 0},
+        )  # fmt: skip
+        await notify_states(database, connection, News(pipeline))
+        return row["released"]

@@ -1,0 +1,235 @@
+"""Telemetry as the database keeps it: samples of hosts for a day, totals of what was done, gauges of processes.
+
+One process samples each host: it holds the host's row until it stops renewing it. A sample is one statement, which
+also removes what is older than is kept and tells the live views. Totals are added to by every process, every few
+seconds and in one statement, and so outlive all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import asyncpg
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import StoreError
+from tidemill.store.database import Database, Executor, columns
+from tidemill.store.streams.streams import read_status
+
+#: News for live views: the host that the payload names has a new sample.
+HOSTS_CHANNEL = "hosts"
+
+KEPT = 86_400.0
+FORGET_AT_ONCE = 20
+
+#: A sample of a host, unless another process has sampled it within the last `$4` seconds. Takes away old samples of
+#: the same host, a few at a time. Returns the processes that are ours on it, or nothing if somebody else samples it.
+WRITE_SAMPLE = f"""
+WITH mine AS (
+    INSERT INTO tidemill.host AS h (name, sampler) VALUES ($1, $2)
+    ON CONFLICT (name) DO UPDATE SET sampler = excluded.sampler, at = excluded.at
+        WHERE h.sampler IN (excluded.sampler, '') OR h.at < now() - make_interval(secs => $4)
+    RETURNING name, at),
+kept AS (
+    INSERT INTO tidemill.host_sample (host, at, data) SELECT name, at, $3 FROM mine
+    ON CONFLICT (host, at) DO NOTHING),
+forgotten AS (
+    DELETE FROM tidemill.host_sample WHERE EXISTS (SELECT FROM mine) AND ctid = ANY (ARRAY(
+        SELECT ctid FROM tidemill.host_sample WHERE host = $1 AND at < now() - make_interval(secs => $5)
+        ORDER BY at LIMIT {FORGET_AT_ONCE}))),
+told AS (SELECT pg_notify('tidemill_hosts', name) FROM mine)
+SELECT (SELECT count(*) FROM told), ARRAY(
+    SELECT pid FROM tidemill.process WHERE host = $1 AND seen_at > now() - interval '1 minute'
+    UNION SELECT pid FROM tidemill.worker WHERE host = $1 AND ended_at IS NULL) AS pids
+FROM mine
+"""
+
+#: Whether a process may sample a host: nobody else does.
+MAY_SAMPLE = """
+SELECT NOT EXISTS (SELECT FROM tidemill.host WHERE name = $1 AND sampler NOT IN ($2, '')
+                   AND at >= now() - make_interval(secs => $3)) AS free
+"""
+
+#: Let another process of the host sample it.
+LEAVE_SAMPLING = "UPDATE tidemill.host SET sampler = '' WHERE name = $1 AND sampler = $2"
+
+#: Every host that was sampled in the last `$1` seconds, with its newest sample.
+LIST_HOSTS = """
+SELECT h.name AS host, s.at, s.data, extract(epoch FROM now() - s.at)::float8 AS age
+FROM tidemill.host AS h CROSS JOIN LATERAL (
+    SELECT at, data FROM tidemill.host_sample WHERE host = h.name ORDER BY at DESC LIMIT 1) AS s
+WHERE s.at > now() - make_interval(secs => $1) ORDER BY h.name
+"""
+
+#: The samples of one host within the last `$2` seconds, thinned to one every `$3` seconds, oldest first.
+READ_SAMPLES = """
+SELECT DISTINCT ON (slot) at, data FROM (
+    SELECT at, data, floor(extract(epoch FROM at) / $3) AS slot FROM tidemill.host_sample
+    WHERE host = $1 AND at > now() - make_interval(secs => $2)) AS samples
+ORDER BY slot, at
+"""
+
+#: What a process has counted since it last said, and what it says of itself. Rows in one order, so that two
+#: processes never wait for each other.
+REPORT = """
+WITH me AS (
+    INSERT INTO tidemill.process (host, pid, role, gauges) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (host, pid, role) DO UPDATE SET seen_at = now(), gauges = excluded.gauges)
+INSERT INTO tidemill.meter AS m (name, labels, value)
+SELECT * FROM unnest($5::text[], $6::text[], $7::float8[]) ORDER BY 1, 2
+ON CONFLICT (name, labels) DO UPDATE SET value = m.value + excluded.value, at = now()
+"""
+
+#: A process that ends says so.
+LEAVE = "DELETE FROM tidemill.process WHERE host = $1 AND pid = $2 AND role = $3"
+
+READ_TOTALS = "SELECT name, labels, value FROM tidemill.meter ORDER BY name, labels"
+
+LIST_PROCESSES = """
+SELECT host, pid, role, gauges FROM tidemill.process WHERE seen_at > now() - make_interval(secs => $1)
+ORDER BY host, pid, role
+"""
+
+#: What is in every queue now. Finished jobs are not looked at: their number may be large.
+QUEUE_DEPTHS = """
+WITH live AS (
+    SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
+           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS delayed,
+           count(*) FILTER (WHERE state IN ('gated', 'unrouted')) AS held,
+           count(*) FILTER (WHERE state = 'running') AS running,
+           extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
+    FROM tidemill.job GROUP BY queue),
+served AS (
+    SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
+    WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue)
+SELECT queue, coalesce(waiting, 0) AS waiting, coalesce(delayed, 0) AS delayed, coalesce(held, 0) AS held,
+       coalesce(running, 0) AS running, coalesce(oldest, 0) AS oldest, coalesce(workers, 0) AS workers
+FROM live FULL JOIN served USING (queue) ORDER BY queue
+"""
+
+COUNT_WORKERS = """
+SELECT count(*) FILTER (WHERE lease_until > now() AND flagged_at IS NULL) AS alive,
+       count(*) FILTER (WHERE lease_until <= now() OR flagged_at IS NOT NULL) AS silent
+FROM tidemill.worker WHERE ended_at IS NULL
+"""
+
+#: What nobody adds to any more: hosts that are gone, processes that were killed, totals of tasks that no longer are.
+FORGET_SAMPLES = """
+DELETE FROM tidemill.host_sample WHERE ctid = ANY (ARRAY(
+    SELECT s.ctid FROM tidemill.host AS h CROSS JOIN LATERAL (
+        SELECT ctid FROM tidemill.host_sample
+        WHERE host = h.name AND at < now() - make_interval(secs => $1) ORDER BY at LIMIT 5000) AS s))
+"""
+FORGET_HOSTS = """
+DELETE FROM tidemill.host AS h WHERE at < now() - make_interval(secs => $1)
+  AND NOT EXISTS (SELECT FROM tidemill.host_sample WHERE host = h.name)
+"""
+FORGET_PROCESSES = "DELETE FROM tidemill.process WHERE seen_at < now() - interval '10 minutes'"
+FORGET_TOTALS = "DELETE FROM tidemill.meter WHERE at < now() - interval '30 days'"
+
+#: A count's name and its labels, in an order that goes with the name.
+Key = tuple[str, tuple[str, ...]]
+
+
+class Place(NamedTuple):
+    """Which process speaks: its host, process id and role."""
+
+    host: str
+    pid: int
+    role: str
+
+
+class Totals(NamedTuple):
+    """Everything that `/metrics` shows, read at one time."""
+
+    queues: list[asyncpg.Record]
+    workers: asyncpg.Record
+    hosts: list[asyncpg.Record]
+    processes: list[asyncpg.Record]
+    counts: dict[Key, float]
+    streams: Sequence[asyncpg.Record] = ()
+
+
+async def may_sample(database: Database, host: str, sampler: str, *, lease: float) -> bool:
+    """Whether nobody else samples this host."""
+    row = await database.fetchrow(MAY_SAMPLE, host, sampler, lease, patience=None)
+    return row is not None and row["free"]
+
+
+async def write_sample(
+    database: Database, host: str, sampler: str, data: bytes, *, lease: float, kept: float = KEPT
+) -> list[int] | None:
+    """Keep a sample of a host; returns our processes on it, or None if another process samples it."""
+    row = await database.fetchrow(WRITE_SAMPLE, host, sampler, data, lease, kept, patience=None)
+    return None if row is None else list(row["pids"])
+
+
+async def leave_sampling(database: Database, host: str, sampler: str) -> None:
+    """Let another process sample this host at once."""
+    await database.fetch(LEAVE_SAMPLING, host, sampler, patience=2.0)
+
+
+async def list_hosts(database: Database, *, within: float = 60.0) -> list[asyncpg.Record]:
+    """The hosts that live, each with its newest sample."""
+    return await database.fetch(LIST_HOSTS, within)
+
+
+async def read_samples(
+    database: Database, host: str, *, within: float = 3600.0, every: float = 1.0
+) -> list[asyncpg.Record]:
+    """How a host has fared: its samples, oldest first, at most one every so many seconds."""
+    return await database.fetch(READ_SAMPLES, host, within, every)
+
+
+async def report(
+    database: Database,
+    place: Place,
+    gauges: Mapping[str, object],
+    counts: Mapping[Key, float],
+    *,
+    connection: Executor | None = None,
+) -> None:
+    """Add to the totals what a process has counted, and keep what it says of itself."""
+    rows = [(name, encode(labels).decode(), value) for (name, labels), value in counts.items()]
+    parameters = (*place, encode(gauges), *columns(rows, 3))
+    if connection is not None:
+        await connection.execute(database.sql(REPORT), *parameters)
+    else:
+        await database.fetch(REPORT, *parameters, patience=2.0)
+
+
+async def leave(database: Database, place: Place) -> None:
+    """A process has ended."""
+    await database.fetch(LEAVE, *place, patience=2.0)
+
+
+async def read_totals(database: Database, *, within: float = 60.0) -> Totals:
+    """Everything that is known now."""
+    counts: dict[Key, float] = {}
+    try:
+        rows = await database.fetch(READ_TOTALS)
+    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
+        raise StoreError("there is no schema yet: the orchestrator makes it") from error
+    for row in rows:
+        counts[row["name"], tuple(decode(row["labels"], list[str]))] = row["value"]
+    workers = await database.fetch(COUNT_WORKERS)
+    return Totals(
+        queues=await database.fetch(QUEUE_DEPTHS),
+        workers=workers[0],
+        hosts=await list_hosts(database, within=within),
+        processes=await database.fetch(LIST_PROCESSES, within),
+        counts=counts,
+        streams=await read_status(database),
+    )
+
+
+async def forget_telemetry(database: Database, *, kept: float = KEPT) -> None:
+    """Remove what nobody adds to any more."""
+    for statement, parameters in (
+        (FORGET_SAMPLES, (kept,)),
+        (FORGET_HOSTS, (kept,)),
+        (FORGET_PROCESSES, ()),
+        (FORGET_TOTALS, ()),
+    ):
+        await database.fetch(statement, *parameters)

@@ -1,0 +1,107 @@
+"""Streams as configuration: the same words as in Python, in YAML or TOML.
+
+streams:
+  posts:
+    engines: 2
+    max_in_flight: 512
+    plans: [apps.content.plans:SpamPlan]
+    sources:
+      - {type: kafka, topic: unified_posts, weight: 8, max_qps: 500, eligibilities: [spam_comment]}
+    plan_settings:
+      SpamPlan: {rate: 200/s, disabled_for: [recovery_*]}
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from tidemill.core.errors import ConfigError
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.sources import kinds
+
+_SUFFIXES = (".yaml", ".yml", ".toml")
+
+
+def is_config(target: str) -> bool:
+    """Whether a file is configuration and not a program."""
+    return target.endswith(_SUFFIXES)
+
+
+def read_config(file: str | Path) -> list[Stream]:
+    """The streams that a file declares."""
+    path = Path(file)
+    try:
+        text = path.read_text(encoding="utf-8")
+        read = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}") from None
+    except (tomllib.TOMLDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    declared = read.get("streams") if isinstance(read, dict) else None
+    if not isinstance(declared, dict) or not declared:
+        raise ConfigError(f"{path} declares no streams: write them under `streams:`, each by its name")
+    return [stream_of(name, options, str(path)) for name, options in declared.items()]
+
+
+def stream_of(name: str, options: Any, where: str) -> Stream:
+    """One stream from its options."""
+    if not isinstance(options, dict):
+        raise ConfigError(f"{where}: stream {name}: its options must be written as names and values")
+    options = dict(options)
+    place = f"{where}: stream {name}"
+    plans = [resolve(each, place) for each in _listed(options.pop("plans", []), f"{place}, plans")]
+    sources = [_source(each, place) for each in _listed(options.pop("sources", []), f"{place}, sources")]
+    if "live_decoder" in options:
+        options["live_decoder"] = resolve(options["live_decoder"], place)
+    try:
+        stream = Stream(name, sources=sources, plans=plans, **options)
+    except TypeError as error:
+        raise ConfigError(f"{place}: {str(error).partition(') ')[2] or error}") from error
+    stream.declared_in = where
+    return stream
+
+
+def resolve(name: Any, where: str) -> Any:
+    """The object that `package.module:name` stands for."""
+    module, colon, attribute = str(name).partition(":")
+    if not colon:
+        raise ConfigError(f"{where}: {name!r} is not written as package.module:name")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{where}: {name} cannot be found: {error}") from error
+
+
+def _source(options: Any, where: str) -> Any:
+    if not isinstance(options, dict):
+        raise ConfigError(f"{where}: a source is written as names and values, such as {{type: postgres, topic: posts}}")
+    options = dict(options)
+    kind = kinds().get(options.pop("type", None))
+    if kind is None:
+        raise ConfigError(f"{where}: a source needs a type, one of {', '.join(kinds())}")
+    if "decoder" in options:
+        options["decoder"] = resolve(options["decoder"], where)
+    known = {field.name for field in msgspec.structs.fields(kind)}
+    for option in options:
+        if option not in known:
+            raise ConfigError(f"{where}: a {kind.__name__} has no option {option!r}; it has {', '.join(sorted(known))}")
+    try:
+        return kind(**options)
+    except TypeError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _listed(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{where}: must be a list")
+    return value

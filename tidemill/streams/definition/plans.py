@@ -1,0 +1,186 @@
+"""Plans: what is done with a message. A plan is a small graph of tasks, chosen by the message's eligibilities.
+
+class SpamPlan(Plan, eligibility="spam_comment", timeout="5s"):
+    async def start(self): ...                     # once per engine, before any message: load models here
+
+    @task
+    async def load(self, ctx): ...                 # its result is ctx.results["load"]
+
+    @task(after="load", batch=Batch(max_size=32, max_wait="5ms"))
+    async def classify(self, items): ...           # contexts of different messages; one result for each
+
+A task starts when those it comes after have ended. A plain function runs in a thread. Raise `Filtered("reason")` to end
+the plan early without an error. The graph is checked when the class is made: a cycle never gets as far as a message.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, ClassVar, overload
+
+import msgspec
+
+from tidemill.core.duration import Duration, parse_duration, parse_rate
+from tidemill.core.errors import ConfigError
+from tidemill.streams.engine.circuit_breaker import BreakerRule
+
+
+class Filtered(Exception):
+    """Raise in a task: this plan has nothing more to do for this message, and that is not an error."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Call a task with several messages at once: up to `max_size`, waiting at most `max_wait` for more."""
+
+    max_size: int = 32
+    max_wait: Duration = 0.005
+    concurrency: int = 1
+    """How many such calls may run at once."""
+
+    def __post_init__(self) -> None:
+        if self.max_size < 1 or self.concurrency < 1:
+            raise ConfigError("batch max_size and concurrency: at least 1 is needed to do anything")
+        msgspec.structs.force_setattr(self, "max_wait", parse_duration(self.max_wait, what="batch max_wait"))
+
+
+class TaskRule(msgspec.Struct, frozen=True):
+    """One task of a plan, as declared."""
+
+    name: str
+    after: tuple[str, ...]
+    batch: Batch | None
+    concurrency: int | None
+    timeout: float | None
+    rate: float | None
+    breaker: str | None
+    rule: BreakerRule | None
+    threaded: bool
+
+
+class Plan:
+    """Subclass it, and mark the methods that are its tasks with `@task`. `self` lives as long as its engine."""
+
+    name: ClassVar[str]
+    eligibility: ClassVar[str | None] = None
+    tasks: ClassVar[Mapping[str, TaskRule]] = {}
+    concurrency: ClassVar[int | None] = None
+    timeout: ClassVar[float | None] = None
+    rate: ClassVar[float | None] = None
+
+    def __init_subclass__(
+        cls,
+        *,
+        eligibility: str | None = None,
+        name: str | None = None,
+        concurrency: int | None = None,
+        timeout: Duration | None = None,
+        rate: str | float | None = None,
+    ) -> None:
+        super().__init_subclass__()
+        cls.name = name or cls.__name__
+        cls.eligibility = eligibility or cls.eligibility
+        where = f"plan {cls.name}"
+        if concurrency is not None:
+            cls.concurrency = _count(concurrency, where)
+        if timeout is not None:
+            cls.timeout = parse_duration(timeout, what=f"{where}, timeout")
+        if rate is not None:
+            cls.rate = parse_rate(rate, what=f"{where}, rate")
+        declared = {
+            attribute: rule
+            for kind in reversed(cls.__mro__)
+            for attribute, value in vars(kind).items()
+            if (rule := getattr(value, "__stream_task__", None)) is not None
+        }
+        cls.tasks = {rule.name: rule for rule in declared.values()}
+        check_graph(cls.name, cls.tasks)
+
+    async def start(self) -> None:
+        """Called in each engine before the first message: the place to load models."""
+
+    async def stop(self) -> None:
+        """Called in each engine after the last message."""
+
+
+@overload
+def task(function: Callable[..., Any], /) -> Any: ...
+
+
+@overload
+def task(
+    *,
+    after: str | Iterable[str] = (),
+    batch: Batch | None = None,
+    concurrency: int | None = None,
+    timeout: Duration | None = None,
+    rate: str | float | None = None,
+    breaker: str | None = None,
+    breaker_rule: BreakerRule | None = None,
+) -> Callable[[Callable[..., Any]], Any]: ...
+
+
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    after: str | Iterable[str] = (),
+    batch: Batch | None = None,
+    concurrency: int | None = None,
+    timeout: Duration | None = None,
+    rate: str | float | None = None,
+    breaker: str | None = None,
+    breaker_rule: BreakerRule | None = None,
+) -> Any:
+    """Mark a method of a plan as a task.
+
+    after         the tasks that must have ended before
+    batch         call it with the contexts of several messages; it returns one result for each
+    concurrency   how many calls may run at once in an engine
+    timeout       how long a call may take
+    rate          how often it may be called, over one engine: "100/s"
+    breaker       the name of what it depends on: tasks that name the same share a circuit breaker
+    """
+
+    def mark(body: Callable[..., Any]) -> Any:
+        where = f"task {body.__name__}"
+        rule = TaskRule(
+            name=body.__name__,
+            after=(after,) if isinstance(after, str) else tuple(after),
+            batch=batch,
+            concurrency=None if concurrency is None else _count(concurrency, where),
+            timeout=None if timeout is None else parse_duration(timeout, what=f"{where}, timeout"),
+            rate=None if rate is None else parse_rate(rate, what=f"{where}, rate"),
+            breaker=breaker,
+            rule=breaker_rule,
+            threaded=not inspect.iscoroutinefunction(body),
+        )
+        body.__stream_task__ = rule  # pyright: ignore[reportFunctionMemberAccess]
+        return body
+
+    return mark if function is None else mark(function)
+
+
+def check_graph(plan: str, tasks: Mapping[str, TaskRule]) -> tuple[str, ...]:
+    """The tasks in an order in which each comes after those it needs; an error says what is wrong."""
+    for rule in tasks.values():
+        for before in rule.after:
+            if before not in tasks:
+                known = ", ".join(tasks)
+                raise ConfigError(f"plan {plan}: task {rule.name} comes after {before!r}; its tasks are {known}")
+    try:
+        return tuple(TopologicalSorter({rule.name: rule.after for rule in tasks.values()}).static_order())
+    except CycleError as error:
+        circle = " -> ".join(reversed(error.args[1]))
+        raise ConfigError(f"plan {plan}: its tasks wait for each other in a circle: {circle}") from None
+
+
+def _count(value: int, where: str) -> int:
+    if value < 1:
+        raise ConfigError(f"{where}: a concurrency of {value} would never let it run")
+    return value

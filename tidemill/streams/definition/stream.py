@@ -1,0 +1,183 @@
+"""What users write: a stream, its sources and the settings of its plans.
+
+posts = Stream("posts", plans=[SpamPlan], max_in_flight=512, max_attempts=3, engines=2,
+    sources=[KafkaSource("unified_posts", weight=8, max_qps=500, eligibilities={"spam_comment"})])
+app.stream(posts)
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from tidemill.core.duration import Duration, parse_duration, parse_rate
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import check_name
+from tidemill.core.memory_size import Memory, parse_memory
+from tidemill.core.retry import RetryPolicy, retry
+from tidemill.engine.telemetry.address import is_loopback, read_address
+from tidemill.streams.definition.plans import Plan
+from tidemill.streams.engine.context import EventTick
+from tidemill.streams.runner.outbox import StateWriter
+from tidemill.streams.sources.base import Source
+
+MOST_LIVE = 64
+SHORTEST_SILENCE = 3.0
+
+#: Every stream that this process has declared, by name: how an engine finds the one that it is to run.
+DECLARED: dict[str, Stream] = {}
+
+
+class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What configuration says about a plan, over what its class says."""
+
+    disabled: bool = False
+    disabled_for: tuple[str, ...] = ()
+    """Sources whose messages this plan leaves alone; `recovery_*` stands for all that begin so."""
+    rate: str | float | None = None
+    """How many messages it may begin per second in each engine, such as "100/s"."""
+    concurrency: int | None = None
+    timeout: str | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None:
+            msgspec.structs.force_setattr(self, "rate", parse_rate(self.rate, what="rate of a plan"))
+        if self.timeout is not None:
+            msgspec.structs.force_setattr(self, "timeout", parse_duration(self.timeout, what="timeout of a plan"))
+
+    def serves(self, source: str) -> bool:
+        return not self.disabled and not any(fnmatchcase(source, pattern) for pattern in self.disabled_for)
+
+
+class Stream:
+    """Messages from these sources, fairly and within limits, through these plans."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        sources: Iterable[Source],
+        plans: Iterable[type[Plan]],
+        engines: int = 1,
+        max_in_flight: int = 512,
+        prefetch: Memory = "256 MiB",
+        max_attempts: int = 3,
+        retry: RetryPolicy | None = None,
+        max_losses: int = 3,
+        silence: Duration = "60s",
+        dedup_window: Duration = "10m",
+        drain: Duration = "5m",
+        threads: int = 8,
+        live: int = MOST_LIVE,
+        live_decoder: Any = None,
+        grpc: str | None = None,
+        http: str | None = None,
+        live_open: bool = False,
+        plan_settings: Mapping[str, PlanSettings | Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Declare a stream.
+
+        engines        processes that run the plans; 0 runs them in the dispatcher itself, for tests and small programs
+        max_in_flight  how many messages are under way at once, over all engines
+        prefetch       memory for messages that are read ahead, over all sources
+        max_attempts   how often a message is tried; `retry` says more about it
+        max_losses     how often an engine may die under a message before the message is given up
+        silence        how long an engine may be silent, for a task that blocks its event loop, before it is killed
+        dedup_window   how long a message id is remembered after its work is done
+        drain          the longest that stopping may take
+        threads        how many plain functions run at once in an engine
+        live           how many live requests are taken at once; more are turned away
+        grpc, http     addresses for live requests, such as 127.0.0.1:50051; nobody there is asked for a token
+        live_open      whether other machines may reach them, too
+        """
+        self.name = check_name("stream", name)
+        self.sources = tuple(sources)
+        self.plans = tuple(plans)
+        self.engines = _at_least(0, engines, f"stream {name}: engines")
+        self.max_in_flight = _at_least(1, max_in_flight, f"stream {name}: max_in_flight")
+        self.prefetch = parse_memory(prefetch, what=f"stream {name}: prefetch")
+        self.max_losses = _at_least(1, max_losses, f"stream {name}: max_losses")
+        self.retry = retry or _default_retry(_at_least(1, max_attempts, f"stream {name}: max_attempts"))
+        self.silence = parse_duration(silence, what=f"stream {name}: silence")
+        if self.silence < SHORTEST_SILENCE:
+            raise ConfigError(f"stream {name}: silence: engines speak once a second; give them {SHORTEST_SILENCE:g} s")
+        self.dedup_window = parse_duration(dedup_window, what=f"stream {name}: dedup_window")
+        self.drain = parse_duration(drain, what=f"stream {name}: drain")
+        self.threads = _at_least(1, threads, f"stream {name}: threads")
+        self.live = _at_least(0, live, f"stream {name}: live")
+        self.live_decoder = live_decoder
+        self.grpc, self.http, self.live_open = grpc, http, live_open
+        self.plan_settings = {
+            plan: given if isinstance(given, PlanSettings) else _settings(name, plan, given)
+            for plan, given in (plan_settings or {}).items()
+        }
+        self.declared_in: str | None = sys._getframe(1).f_globals.get("__file__")
+        self.event_tick: EventTick | None = None
+        self.states: StateWriter | None = None
+        self.check()
+        DECLARED[self.name] = self
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name}: {len(self.sources)} sources, {len(self.plans)} plans>"
+
+    def check(self) -> None:
+        """A clear error for anything that could only fail later."""
+        where = f"stream {self.name}"
+        for plan in self.plans:
+            if not (inspect.isclass(plan) and issubclass(plan, Plan)):
+                raise ConfigError(f"{where}: {plan!r} is not a plan: subclass tidemill.streams.Plan")
+            if plan.eligibility is None:
+                raise ConfigError(
+                    f"{where}: plan {plan.name} says no eligibility: class {plan.name}(Plan, eligibility=…)"
+                )
+            if not plan.tasks:
+                raise ConfigError(f"{where}: plan {plan.name} has no task: put @task above a method")
+        _unique(f"{where}: two plans are called", [plan.name for plan in self.plans])
+        _unique(f"{where}: two sources are called", [source.name for source in self.sources])
+        known = {plan.eligibility for plan in self.plans}
+        for source in self.sources:
+            for eligibility in sorted(source.eligibilities - known):
+                raise ConfigError(
+                    f"{where}: source {source.name} says eligibility {eligibility!r}, and no plan has it; "
+                    f"known are {', '.join(sorted(filter(None, known))) or 'none'}"
+                )
+        for plan in self.plan_settings:
+            if plan not in {each.name for each in self.plans}:
+                raise ConfigError(f"{where}: there are settings for a plan {plan!r}, and no plan is called so")
+        for address in filter(None, (self.grpc, self.http)):
+            if not self.live_open and not is_loopback(read_address(address, what=f"{where}:")[0]):
+                raise ConfigError(
+                    f"{where}: anybody who reaches {address} could run its plans: live requests need no token there; "
+                    "take 127.0.0.1 and let `tidemill server` hand requests on, or say live_open=True"
+                )
+
+    def settings_of(self, plan: type[Plan]) -> PlanSettings:
+        return self.plan_settings.get(plan.name) or PlanSettings()
+
+
+def _default_retry(max_attempts: int) -> RetryPolicy:
+    return retry(max_attempts, backoff="500ms", cap="5m")
+
+
+def _settings(stream: str, plan: str, given: Mapping[str, Any]) -> PlanSettings:
+    try:
+        return msgspec.convert(given, PlanSettings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"stream {stream}: the settings of plan {plan} will not do: {error}") from error
+
+
+def _at_least(least: int, value: int, what: str) -> int:
+    if value < least:
+        raise ConfigError(f"{what}: {value} is less than {least}")
+    return value
+
+
+def _unique(complaint: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{complaint} {name!r}: give one of them another name=")

@@ -1,0 +1,120 @@
+"""Micro-batches: many messages, one call. What comes within a few milliseconds goes together.
+
+`Batched` can be used by itself, for a model that several plans share:
+
+    embed = Batched(model.encode, max_size=32, max_wait="5ms")
+    ...
+    vector = await embed(text)                  # in any task of any plan
+
+The function is given a list and returns a list of the same length; an exception in it is the fate of that one alone,
+an exception raised is everybody's. A plain function runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import PayloadError
+from tidemill.engine.worker.threads import in_thread
+
+Entry = tuple[Any, "asyncio.Future[Any]", float]
+
+
+class Batched:
+    """Collects single calls into calls with many."""
+
+    def __init__(
+        self,
+        function: Callable[[list[Any]], Any],
+        *,
+        max_size: int = 32,
+        max_wait: Duration = 0.005,
+        concurrency: int = 1,
+        name: str = "",
+    ) -> None:
+        self._function = function
+        self._threaded = not inspect.iscoroutinefunction(function)
+        self._max_size = max_size
+        self._max_wait = parse_duration(max_wait, what="max_wait")
+        self._free = concurrency
+        self._name = name or getattr(function, "__name__", "batch")
+        self._waiting: deque[Entry] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, item: Any, *, first: bool = False) -> Any:
+        """The result for one item. `first` puts it before those that wait."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        entry = (item, answer, loop.time() + self._max_wait)
+        if first:
+            self._waiting.appendleft(entry)
+        else:
+            self._waiting.append(entry)
+        if len(self._waiting) >= self._max_size:
+            self._begin()
+        elif self._timer is None and self._free:
+            self._timer = loop.call_later(self._max_wait, self._begin)
+        return await answer
+
+    def _begin_soon(self) -> None:
+        """A call may run again: at once with a full batch, or when the first that waits has waited long enough."""
+        if len(self._waiting) >= self._max_size:
+            self._begin()
+        elif self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(self._waiting[0][2], self._begin)
+
+    def _begin(self) -> None:
+        """Start as many calls as may run; what does not fit waits for one to end."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._free and self._waiting:
+            entries: list[Entry] = []
+            while self._waiting and len(entries) < self._max_size:
+                entry = self._waiting.popleft()
+                if not entry[1].done():  # Whoever asked may have been cancelled.
+                    entries.append(entry)
+            if not entries:
+                return
+            self._free -= 1
+            call = asyncio.get_running_loop().create_task(self._call(entries), name=f"batch {self._name}")
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+
+    async def _call(self, entries: list[Entry]) -> None:
+        items = [entry[0] for entry in entries]
+        try:
+            if self._threaded:
+                results = await in_thread(partial(self._function, items))
+            else:
+                results = await self._function(items)
+            self._answer(entries, results)
+        except BaseException as error:
+            for _, answer, _ in entries:
+                if not answer.done():
+                    answer.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._free += 1
+            self._begin_soon()
+
+    def _answer(self, entries: list[Entry], results: Any) -> None:
+        if not isinstance(results, Sequence) and not hasattr(results, "__len__"):
+            results = list(results or ())
+        if len(results) != len(entries):
+            raise PayloadError(f"{self._name}: was given {len(entries)} items and returned {len(results)} results")
+        for (_, answer, _), result in zip(entries, results, strict=True):
+            if answer.done():
+                continue
+            if isinstance(result, BaseException):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)

@@ -1,0 +1,117 @@
+"""What a task of a plan is given: the message, its value, what earlier tasks found, and ways to hand work over."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidemill.core.codec import encode
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import NewJob, Origin
+from tidemill.engine.jobs.calls import job_of_call
+from tidemill.engine.jobs.task import Task
+from tidemill.streams.definition.message import HandOver
+from tidemill.streams.runner.outbox import StateWriter
+
+#: Makes of an event, and of a token by which it is recognised, what a run's inbox takes.
+EventTick = Callable[[Any, str], bytes]
+
+
+class Message:
+    """One message, for all the plans that it goes through."""
+
+    __slots__ = ("at", "attempt", "deadline", "headers", "id", "key", "live", "shared", "source", "stream", "value")
+
+    def __init__(self, stream: str, source: str, value: Any, extra: tuple[Any, ...] | None, *, live: bool) -> None:
+        self.stream = stream
+        self.source = source
+        self.value = value
+        self.live = live
+        self.shared: dict[str, Any] | None = None
+        if extra is None:
+            self.at, self.attempt = 0.0, 1
+            self.deadline = self.key = self.headers = self.id = None
+        else:
+            self.id, self.key, self.headers, self.at, self.deadline, self.attempt = extra[:6]
+
+
+class Context:
+    """A message in one plan."""
+
+    __slots__ = ("_event_tick", "_place", "_plan", "_states", "handed", "message", "results", "value")
+
+    def __init__(
+        self,
+        message: Message,
+        plan: str,
+        place: str,
+        event_tick: EventTick | None = None,
+        states: StateWriter | None = None,
+    ) -> None:
+        self.message = message
+        self.value = message.value
+        self.results: dict[str, Any] = {}
+        """What the tasks of this plan returned so far, by name."""
+        self.handed: list[HandOver] = []
+        self._plan = plan
+        self._place = place
+        self._event_tick = event_tick
+        self._states = states
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """A place for what several plans of this message may use."""
+        if self.message.shared is None:
+            self.message.shared = {}
+        return self.message.shared
+
+    def enqueue(
+        self, task: Task[Any, Any], /, *positional: Any, args: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
+        """Enqueue a job if and when this message's work succeeds, once however often the message is repeated."""
+        if not isinstance(task, Task):
+            raise ConfigError(f"{task!r} is not a task: decorate the function with @app.task")
+        job: NewJob = job_of_call(task, positional, args, more, origin=self._origin())
+        self.handed.append(HandOver("job", encode(job), task.name, None if job.keyed else self._key()))
+
+    def publish(self, topic: str, value: Any, *, key: str | None = None) -> None:
+        """Append to a topic of the PostgreSQL log, with this message's completion."""
+        body = value if isinstance(value, bytes) else encode(value)
+        self.handed.append(HandOver("log", body, topic, key))
+
+    def execute(self, statement: str, *arguments: Any) -> None:
+        """Run a statement in the database, with this message's completion; the arguments go as JSON text `$1`, `$2`…
+
+        From a source outside of PostgreSQL it may run again after a crash: write it so that this does no harm.
+        """
+        self.handed.append(HandOver("sql", encode(list(arguments)), statement))
+
+    def send(self, run: int, event: Any) -> None:
+        """Send an event to a durable run of a workflow, with this message's completion."""
+        if self._event_tick is None:
+            raise ConfigError("events are sent by streams that an application declares: app.stream(...)")
+        key = self._key()
+        self.handed.append(HandOver("event", self._event_tick(event, key), str(run), key))
+
+    def write_state(self, path: str, content: str | bytes, *, pipeline: str | None = None) -> None:
+        """Write a state that a pipeline takes in, with this message's completion; whatever is built from it follows.
+
+        A repetition of the message writes the same content once more, from which nothing is built again: let the
+        message say what the path is. With `DatabaseStates` and a source of ours it is written exactly once.
+        """
+        if self._states is None:
+            raise ConfigError("states are written by streams that an application declares: app.stream(...)")
+        body = content.encode() if isinstance(content, str) else content
+        self.handed.append(HandOver("state", body, self._states.check(pipeline, path), path))
+
+    def _key(self) -> str:
+        """Always the same for the same hand-over of the same message."""
+        return f"{self._place}/{self._plan}/{len(self.handed)}"
+
+    def _origin(self) -> Origin:
+        return Origin(by=f"stream {self.message.stream} ({self.message.source})", host=_HOST, pid=os.getpid())
+
+
+_HOST = socket.gethostname()

@@ -1,0 +1,281 @@
+"""The engine: runs the plans of messages, many at once, and answers for each.
+
+It knows nothing of sources, retries or databases: messages come in, answers go out, in batches. A handful of workers
+take messages in turn; one that has to wait lets another go on, so a message that never waits costs no task of its
+own. Live requests go first. It is ready when every plan has started, which is when their models are loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import structlog
+
+from tidemill.core.codec import encode, storable
+from tidemill.core.errors import PayloadError, words_of
+from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.cancellation import end
+from tidemill.streams.definition.message import Answer, Failure, HandOver
+from tidemill.streams.definition.plans import Filtered
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.engine.context import Context, Message
+from tidemill.streams.engine.decoding import decoder_for
+from tidemill.streams.engine.plan_runner import Breakers, RunningPlan
+from tidemill.streams.engine.plan_statistics import PlanFigures
+from tidemill.streams.runner.link import ToDispatcher, Work
+
+log = structlog.get_logger("tidemill.streams")
+
+_STRETCH = 64  # messages that a worker takes before it lets the loop breathe
+LIVE = "live"
+GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
+
+Send = Callable[[ToDispatcher], None]
+
+
+class Engine:
+    """The plans of a stream at work."""
+
+    def __init__(self, stream: Stream, send: Send) -> None:
+        self._stream = stream
+        self._send = send
+        self._threads = ThreadPoolExecutor(stream.threads, thread_name_prefix=f"stream-{stream.name}")
+        self._plans: dict[str, RunningPlan] = {}
+        self._figures: dict[tuple[str, str], PlanFigures] = {}
+        self._of_source: list[tuple[RunningPlan, ...]] = []
+        self._decoders = [decoder_for(source.decoder, f"source {source.name}") for source in stream.sources]
+        self._live_decoder = decoder_for(stream.live_decoder, f"stream {stream.name}, live_decoder")
+        self._live: deque[Work] = deque()
+        self._backlog: deque[Work] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._workers: set[asyncio.Task[None]] = set()
+        self._rousing = False
+        self._ok: list[int] = []
+        self._answers: list[Answer] = []
+        self._flushing = False
+        self._life = secrets.token_hex(6)
+
+    async def start(self) -> None:
+        """Start every plan; nothing may be submitted before."""
+        breakers = Breakers()
+        for kind in self._stream.plans:
+            settings = self._stream.settings_of(kind)
+            if settings.disabled:
+                continue
+            plan = kind()
+            await plan.start()
+            self._plans[plan.name] = RunningPlan(plan, settings, breakers, self._threads)
+        self._of_source = [self._plans_for(source.eligibilities, source.name) for source in self._stream.sources]
+
+    async def stop(self) -> None:
+        """Cancel what runs and wait until it has ended, then stop the plans."""
+        self._live.clear()
+        self._backlog.clear()  # Whoever overhears that it is to end finds nothing to go on with.
+        await end(self._workers)
+        for running in self._plans.values():
+            await running.plan.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def submit(self, work: Sequence[Work], live: Sequence[Work] = ()) -> None:
+        """Take messages; each will be answered once."""
+        self._backlog.extend(work)
+        self._live.extend(live)
+        if not self._rousing:
+            self._rouse()
+
+    def figures(self) -> dict[str, Any]:
+        """What each plan has done so far, by the source of the messages."""
+        told: dict[str, Any] = {}
+        for (plan, source), figures in self._figures.items():
+            told.setdefault(plan, {})[source] = msgspec.to_builtins(figures)
+        return told
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def _rouse(self) -> None:
+        """Let one more worker go on, in the next turn of the loop."""
+        self._rousing = True
+        while self._idle:
+            waiting = self._idle.pop()
+            if not waiting.done():
+                waiting.set_result(None)
+                return
+        worker = asyncio.get_running_loop().create_task(self._work(), name="stream-worker")
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+
+    async def _work(self) -> None:
+        live, backlog = self._live, self._backlog
+        loop = asyncio.get_running_loop()
+        while True:
+            self._rousing = False
+            taken = 0
+            while live or backlog:
+                is_live = bool(live)
+                work = live.popleft() if is_live else backlog.popleft()
+                if not self._rousing and (live or backlog):
+                    self._rouse()  # If this message has to wait, the next is begun by another worker.
+                await self._run(work, is_live)
+                taken += 1
+                if taken == _STRETCH:
+                    taken = 0
+                    await asyncio.sleep(0)
+            waiting: asyncio.Future[None] = loop.create_future()
+            self._idle.append(waiting)
+            await waiting
+
+    # -- one message ------------------------------------------------------------------------------
+
+    async def _run(self, work: Work, is_live: bool) -> None:
+        source, extra = work.source, work.extra
+        deadline = None if extra is None else extra[4]
+        if deadline is not None and deadline <= time.time():
+            self._answer(Answer(work.ticket, "expired"))
+            return
+        decode = self._live_decoder if source < 0 else self._decoders[source]
+        try:
+            value = work.payload if decode is None else decode(work.payload)
+        except Exception as error:  # noqa: BLE001 - a decoder is the user's: it may raise anything
+            failure = Failure("", type(error).__name__, describe(error))
+            self._answer(Answer(work.ticket, "undecodable", (failure,)))
+            return
+        name = LIVE if source < 0 else self._stream.sources[source].name
+        message = Message(self._stream.name, name, value, extra, live=is_live)
+        plans = self._plans_of(work)
+        # A live request is no message that could be repeated: its place is nobody else's.
+        place = f"{self._stream.name}/{name}/{self._life if source < 0 else work.part}:{work.position}"
+        event_tick, states = self._stream.event_tick, self._stream.states
+        gone = () if extra is None else self._gone(work)
+        if len(plans) == 1 and not is_live and not gone:
+            ctx = Context(message, plans[0].name, place, event_tick, states)
+            failure = await self._run_plan(plans[0], ctx)
+            if failure is None and not ctx.handed:
+                self._ok.append(work.ticket)
+                if not self._flushing:
+                    self._flush_soon()
+                return
+            contexts, failures = [ctx], [failure]
+        else:
+            contexts = [Context(message, plan.name, place, event_tick, states) for plan in plans]
+            running = [self._run_plan(plan, ctx) for plan, ctx in zip(plans, contexts, strict=True)]
+            failures = list(await asyncio.gather(*running)) if running else []
+        self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=is_live))
+
+    async def _run_plan(self, plan: RunningPlan, ctx: Context) -> Failure | None:
+        name = (plan.name, ctx.message.source)
+        figures = self._figures.get(name)
+        if figures is None:
+            figures = self._figures[name] = PlanFigures()
+        began = time.perf_counter()
+        try:
+            await plan.run(ctx)
+            figures.done += 1
+        except Filtered as ended:
+            figures.filtered_for(storable(str(ended.reason)))
+            ctx.results["filtered"] = ended.reason
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            figures.failed += 1
+            return failure_of(plan.name, error)  # A task cancelled something of its own.
+        except Exception as error:  # noqa: BLE001 - whatever a task raises is its answer
+            figures.failed += 1
+            return failure_of(plan.name, error)
+        figures.took(time.perf_counter() - began)
+        return None
+
+    def _plans_of(self, work: Work) -> Sequence[RunningPlan]:
+        plans = self._of_source[work.source] if work.source >= 0 else self._plans_for(work.eligibilities or (), LIVE)
+        only = None if work.extra is None else work.extra[6]
+        return plans if only is None else [plan for plan in plans if plan.name in only]
+
+    def _gone(self, work: Work) -> tuple[Failure, ...]:
+        """The plans that a kept message waits for and that the stream does not have any more."""
+        only = None if work.extra is None else work.extra[6]
+        known = {plan.name for plan in self._stream.plans} if only else ()
+        return tuple(Failure(name, "PlanGone", GONE, verdict="discard") for name in only or () if name not in known)
+
+    def _plans_for(self, eligibilities: Any, source: str) -> tuple[RunningPlan, ...]:
+        return tuple(
+            running
+            for running in self._plans.values()
+            if running.plan.eligibility in eligibilities and running.settings.serves(source)
+        )
+
+    # -- answers ----------------------------------------------------------------------------------
+
+    def _answer(self, answer: Answer) -> None:
+        self._answers.append(answer)
+        if not self._flushing:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._flushing = True
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        ok, answers = self._ok, self._answers
+        self._ok, self._answers = [], []
+        self._send(ToDispatcher(ok, answers))
+
+
+def answer_of(
+    ticket: int,
+    plans: Sequence[RunningPlan],
+    contexts: Sequence[Context],
+    failures: Sequence[Failure | None],
+    *,
+    gone: tuple[Failure, ...] = (),
+    live: bool,
+) -> Answer:
+    """What the plans of a message have come to. What a failed plan wanted to hand over is not handed over."""
+    failed = (*(failure for failure in failures if failure is not None), *gone)
+    handed: list[HandOver] = []
+    for ctx, failure in zip(contexts, failures, strict=True):
+        if failure is None:
+            handed += ctx.handed
+    result = None
+    if live:
+        found = {
+            plan.name: ctx.results for plan, ctx, failure in zip(plans, contexts, failures, strict=True) if not failure
+        }
+        try:
+            result = encode(found)
+        except PayloadError as error:  # what a task returned cannot become JSON
+            failed = (*failed, Failure("", type(error).__name__, describe(error)))
+    return Answer(ticket, "failed" if failed else "ok", failed, tuple(handed), result)
+
+
+def failure_of(plan: str, error: BaseException) -> Failure:
+    """An error as data: what it was, in full words, and what it asks for."""
+    kind, lineage = type(error).__name__, error_lineage(type(error))
+    if isinstance(error, Snooze):
+        return Failure(plan, kind, describe(error), lineage, error.seconds, "snooze")
+    if isinstance(error, RetryAfter):
+        return Failure(plan, kind, describe(error), lineage, error.seconds)
+    if isinstance(error, Discard):
+        return Failure(plan, kind, describe(error), lineage, None, "discard")
+    return Failure(plan, kind, describe(error), lineage)
+
+
+def describe(error: BaseException) -> str:
+    """The error's words with those of what caused it, so that no wrapping hides them; as they can be sent and kept."""
+    words = words_of(error) or type(error).__name__
+    seen: set[int] = {id(error)}
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        said = words_of(cause) or type(cause).__name__
+        if said not in words:
+            words += f" (because of {type(cause).__name__}: {said})"
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return storable(words)

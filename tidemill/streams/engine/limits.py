@@ -1,0 +1,62 @@
+"""Gates of an engine: how many at once, how many per second. Live requests pass before whoever waits already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from tidemill.streams.reducer.token_bucket import TokenBucket
+
+
+class Gate:
+    """At most `most` at once."""
+
+    __slots__ = ("_free", "_live", "_waiting")
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._live: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def enter(self, live: bool) -> None:
+        if self._free > 0:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        (self._live if live else self._waiting).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.leave()  # It was our turn, and we do not take it.
+            raise
+
+    def leave(self) -> None:
+        for queue in (self._live, self._waiting):
+            while queue:
+                turn = queue.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
+        self._free += 1
+
+
+class Pace:
+    """At most `rate` a second, smoothly."""
+
+    __slots__ = ("_bucket", "_gate")
+
+    def __init__(self, rate: float) -> None:
+        self._bucket = TokenBucket(rate, now=asyncio.get_running_loop().time())
+        self._gate = Gate(1)
+
+    async def enter(self, live: bool) -> None:
+        loop = asyncio.get_running_loop()
+        await self._gate.enter(live)
+        try:
+            now = loop.time()
+            if (ready := self._bucket.ready_at(now)) > now:
+                await asyncio.sleep(ready - now)
+            self._bucket.take(1, loop.time())
+        finally:
+            self._gate.leave()

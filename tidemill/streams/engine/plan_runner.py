@@ -1,0 +1,197 @@
+"""A plan at work in an engine: its tasks in their order, within its limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+from tidemill.core.duration import parse_duration
+from tidemill.core.retry import Snooze
+from tidemill.engine.worker.threads import in_thread as call_in_thread
+from tidemill.streams.definition.plans import Filtered, Plan, TaskRule, check_graph
+from tidemill.streams.definition.stream import PlanSettings
+from tidemill.streams.engine.batching import Batched
+from tidemill.streams.engine.circuit_breaker import Breaker
+from tidemill.streams.engine.context import Context
+from tidemill.streams.engine.limits import Gate, Pace
+
+Step = Callable[[Context], Awaitable[Any]]
+
+
+class Breakers:
+    """The breakers of an engine, one per dependency."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, Breaker] = {}
+
+    def of(self, rule: TaskRule) -> Breaker | None:
+        if rule.breaker is None:
+            return None
+        return self.all.setdefault(rule.breaker, Breaker(rule.breaker, rule.rule))
+
+
+class RunningPlan:
+    """One plan of one engine."""
+
+    def __init__(self, plan: Plan, settings: PlanSettings, breakers: Breakers, threads: Executor) -> None:
+        self.plan = plan
+        self.name = plan.name
+        self.settings = settings
+        self._threads = threads
+        order = check_graph(plan.name, plan.tasks)
+        self._steps = {name: self._step(plan.tasks[name], breakers) for name in order}
+        self._after = {name: plan.tasks[name].after for name in order}
+        self._chain = (
+            all(self._after[name] == order[at - 1 : at] for at, name in enumerate(order) if at)
+            and not (self._after[order[0]])
+        )
+        concurrency = settings.concurrency or plan.concurrency
+        rate = settings.rate or plan.rate
+        self._gate = None if concurrency is None else Gate(concurrency)
+        self._pace = None if rate is None else Pace(float(rate))
+        timeout = settings.timeout if settings.timeout is not None else plan.timeout
+        self._timeout = None if timeout is None else parse_duration(timeout)
+        self._plain = self._gate is None and self._pace is None and self._timeout is None
+        self._items = tuple(self._steps.items())
+
+    async def run(self, ctx: Context) -> None:
+        """Run the tasks for one message; raises what a task raised."""
+        if self._plain:
+            await self._run_tasks(ctx)
+            return
+        live = ctx.message.live
+        if self._pace is not None:
+            await self._pace.enter(live)
+        if self._gate is not None:
+            await self._gate.enter(live)
+        try:
+            if self._timeout is None:
+                await self._run_tasks(ctx)
+            else:
+                await _within(self._timeout, self._run_tasks(ctx), f"plan {self.name}")
+        finally:
+            if self._gate is not None:
+                self._gate.leave()
+
+    async def _run_tasks(self, ctx: Context) -> None:
+        if self._chain:
+            for name, step in self._items:
+                ctx.results[name] = await step(ctx)
+            return
+        await self._run_graph(ctx)
+
+    async def _run_graph(self, ctx: Context) -> None:
+        """Each task as soon as those before it have ended; the first error ends the others, and is told after that."""
+        begun: dict[str, asyncio.Task[None]] = {}
+
+        async def run(name: str, step: Step) -> None:
+            for before in self._after[name]:
+                await begun[before]
+            ctx.results[name] = await step(ctx)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, step in self._items:
+                    begun[name] = group.create_task(run(name, step), name=f"{self.name}.{name}")
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+
+    def _step(self, rule: TaskRule, breakers: Breakers) -> Step:
+        """A task with its limits around it; a task without any is called as it is."""
+        body = getattr(self.plan, rule.name)
+        step: Step
+        if rule.batch is not None:
+            batched = Batched(
+                body,
+                max_size=rule.batch.max_size,
+                max_wait=rule.batch.max_wait,
+                concurrency=rule.batch.concurrency,
+                name=f"{self.name}.{rule.name}",
+            )
+
+            async def batch(ctx: Context) -> Any:
+                return await batched(ctx, first=ctx.message.live)
+
+            step = batch
+        elif rule.threaded:
+
+            async def in_thread(ctx: Context) -> Any:
+                return await call_in_thread(partial(body, ctx), self._threads)
+
+            step = in_thread
+        else:
+            step = body
+        if rule.timeout is not None:
+            step = _timed(step, rule.timeout, f"task {self.name}.{rule.name}")
+        if (breaker := breakers.of(rule)) is not None:
+            step = _guarded(step, breaker)
+        if rule.rate is not None:
+            step = _gated(step, Pace(rule.rate))
+        if rule.concurrency is not None:
+            step = _gated(step, Gate(rule.concurrency))
+        return step
+
+
+def _timed(step: Step, timeout: float, what: str) -> Step:
+    async def timed(ctx: Context) -> Any:
+        return await _within(timeout, step(ctx), what)
+
+    return timed
+
+
+def _gated(step: Step, gate: Gate | Pace) -> Step:
+    async def gated(ctx: Context) -> Any:
+        await gate.enter(ctx.message.live)
+        try:
+            return await step(ctx)
+        finally:
+            if isinstance(gate, Gate):
+                gate.leave()
+
+    return gated
+
+
+def _guarded(step: Step, breaker: Breaker) -> Step:
+    clock = asyncio.get_running_loop().time
+
+    async def guarded(ctx: Context) -> Any:
+        wait = breaker.wait(clock())
+        if wait is not None:
+            raise Snooze(wait, f"{breaker.name} has failed too often and is left alone for a while")
+        try:
+            result = await step(ctx)
+        except (asyncio.CancelledError, Filtered, Snooze) as error:
+            if isinstance(error, Filtered):
+                breaker.record(True, clock())
+            else:
+                breaker.abandon()
+            raise
+        except Exception:
+            breaker.record(False, clock())
+            raise
+        breaker.record(True, clock())
+        return result
+
+    return guarded
+
+
+async def _within(seconds: float, work: Awaitable[Any], what: str) -> Any:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(f"{what} took longer than {seconds:g} s") from None
+        raise
+
+
+def _first(errors: BaseExceptionGroup) -> BaseException:
+    """The error that began it; one that is no mere ending of the plan goes first."""
+    flat: list[BaseException] = []
+    for error in errors.exceptions:
+        flat += [_first(error)] if isinstance(error, BaseExceptionGroup) else [error]
+    return next((error for error in flat if not isinstance(error, Filtered)), flat[0])

@@ -1,0 +1,94 @@
+"""Run one engine as a process: `python -m tidemill.streams.engine.process FD APPLICATION STREAM PARENT`.
+
+It hears no signals of the terminal: the dispatcher tells it when to end, and its end of the wire tells it when the
+dispatcher is gone. It ends without Python's farewells, for threads of models may never return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+
+import structlog
+
+from tidemill.core.errors import TidemillError
+from tidemill.engine.logs import configure_logs
+from tidemill.engine.settings import load_settings
+from tidemill.engine.supervisor import EXIT_MISCONFIGURED
+from tidemill.streams.definition.find import find_stream
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.engine.engine import Engine
+from tidemill.streams.runner.link import ToDispatcher, ToEngine, connect
+
+try:
+    from uvloop import run as run_loop
+except ImportError:
+    from asyncio import run as run_loop
+
+log = structlog.get_logger("tidemill.streams")
+
+TELL_EVERY = 1.0
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    wire, target, name, parent = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):
+        raise SystemExit(0)
+    end = socket.socket(fileno=int(wire))
+    try:
+        settings = load_settings()
+        configure_logs(settings.log_level, settings.log_format)
+        run_loop(serve(find_stream(target, name), end))
+    except TidemillError as error:
+        sys.stderr.write(f"error: {error}\n")
+        _leave(EXIT_MISCONFIGURED)
+    _leave(0)
+
+
+async def serve(stream: Stream, end: socket.socket) -> None:
+    """Run an engine until the dispatcher says so or is gone."""
+    ended = asyncio.Event()
+    engine: Engine
+
+    def take(frame: ToEngine) -> None:
+        if frame.stop:
+            ended.set()
+        else:
+            engine.submit(frame.work, frame.live)
+
+    link = await connect(end, ToEngine, take, ended.set)
+    engine = Engine(stream, link.send)
+    await engine.start()
+    link.send(ToDispatcher(ready=True))
+    told: object = None
+    while not ended.is_set():
+        try:
+            async with asyncio.timeout(TELL_EVERY):
+                await ended.wait()
+        except TimeoutError:
+            figures = engine.figures()
+            link.send(ToDispatcher(figures=None if figures == told else figures))  # if nothing else, a sign of life
+            told = figures
+    link.send(ToDispatcher(figures=engine.figures(), stopped=True))
+    await engine.stop()
+    link.close()
+    await asyncio.sleep(0)
+
+
+def _leave(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

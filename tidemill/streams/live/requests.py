@@ -1,0 +1,147 @@
+"""Live requests: the same plans, ahead of any backlog, with the result returned.
+
+`Asking` is the part in the dispatcher: it numbers requests, gives them to an engine, waits for the answer, and turns
+requests away when too many are open. How requests come in is the business of `serving`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import structlog
+
+from tidemill.core.errors import TidemillError
+from tidemill.streams.definition.message import Answer
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.runner.engine_pool import Engines
+from tidemill.streams.runner.link import Work
+
+log = structlog.get_logger("tidemill.streams")
+
+
+class LiveError(TidemillError):
+    """A live request that has no result. `status` is one word for programs."""
+
+    status = "failed"
+
+
+class SaturatedError(LiveError):
+    """Too many requests are open: ask again later."""
+
+    status = "saturated"
+
+
+class UnavailableError(LiveError):
+    """Nobody is there to answer: ask again later."""
+
+    status = "unavailable"
+
+
+class InvalidError(LiveError):
+    """The request can never be answered as it is."""
+
+    status = "invalid"
+
+
+class LateError(LiveError):
+    """The deadline passed before there was a result."""
+
+    status = "deadline"
+
+
+class LiveResult(msgspec.Struct, frozen=True):
+    """What the plans found, by plan and task, as JSON; and the plans that failed, with their errors."""
+
+    result: bytes
+    failures: dict[str, str]
+
+
+class Asking:
+    """The open live requests of a dispatcher."""
+
+    def __init__(self, stream: Stream, engines: Engines) -> None:
+        self._stream = stream
+        self._engines = engines
+        self._known = {plan.eligibility for plan in stream.plans}
+        self._numbers = itertools.count(-1, -1)
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self.closed = False
+        self.done = 0
+        self.shed = 0
+
+    @property
+    def open(self) -> int:
+        return len(self._answers)
+
+    async def ask(
+        self,
+        payload: bytes,
+        eligibilities: Iterable[str],
+        *,
+        timeout: float | None = None,
+        headers: Mapping[str, bytes] | None = None,
+    ) -> LiveResult:
+        """Run plans on a payload now."""
+        wanted = tuple(eligibilities)
+        unknown = [each for each in wanted if each not in self._known]
+        if unknown or not wanted:
+            known = ", ".join(sorted(filter(None, self._known)))
+            raise InvalidError(f"no plan has the eligibility {unknown[0] if unknown else ''!r}; known are {known}")
+        if self.closed:
+            raise UnavailableError(f"stream {self._stream.name} is stopping")
+        if len(self._answers) >= self._stream.live:
+            self.shed += 1
+            raise SaturatedError(f"stream {self._stream.name} has {self._stream.live} live requests open already")
+        deadline = None if timeout is None else time.time() + timeout
+        extra = (None, None, tuple((headers or {}).items()) or None, time.time(), deadline, 1, None)
+        try:
+            async with asyncio.timeout(timeout):
+                answer = await self._send(payload, wanted, extra)
+        except TimeoutError:
+            raise LateError(f"no result within {timeout:g} s") from None
+        return _result(answer)
+
+    async def _send(self, payload: bytes, wanted: tuple[str, ...], extra: tuple[object, ...]) -> Answer:
+        for _ in range(2):
+            if not self._engines.ready:
+                raise UnavailableError(f"no engine of stream {self._stream.name} is ready")
+            ticket = next(self._numbers)
+            answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            self._answers[ticket] = answer
+            try:
+                self._engines.submit_live(Work(ticket, -1, payload, 0, -ticket, extra, wanted))
+                return await answer
+            except _EngineLostError:
+                continue  # Another engine may have it once.
+            finally:
+                del self._answers[ticket]
+                self.done += 1
+        raise UnavailableError("its engines died while running it")
+
+    def answered(self, answer: Answer) -> None:
+        waiting = self._answers.get(answer.ticket)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def lost(self, tickets: Iterable[int], why: str) -> None:
+        for ticket in tickets:
+            waiting = self._answers.get(ticket)
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(_EngineLostError(why))
+
+
+class _EngineLostError(Exception):
+    """The engine of a request died."""
+
+
+def _result(answer: Answer) -> LiveResult:
+    if answer.status == "expired":
+        raise LateError("its deadline had passed before it was begun")
+    if answer.status == "undecodable":
+        raise InvalidError(f"the payload cannot be read: {answer.failures[0].error}")
+    failures = {failure.plan or "result": f"{failure.kind}: {failure.error}" for failure in answer.failures}
+    return LiveResult(answer.result or b"{}", failures)

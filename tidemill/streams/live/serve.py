@@ -1,0 +1,240 @@
+"""The ways in for live requests: gRPC (`live.proto`, with reflection and health) and HTTP.
+
+    POST /v1/run   {"eligibilities": ["spam_comment"], "payload": {...}, "timeout": 2.0}
+    GET  /healthz  200 when requests are taken
+
+Nobody is asked for a token here, so only this machine should reach it; and no page in somebody's browser may ask.
+An answer says which kind of trouble there was: turned away because too much is open (RESOURCE_EXHAUSTED, 429), nobody
+there (UNAVAILABLE, 503), too late (DEADLINE_EXCEEDED, 504), never possible (INVALID_ARGUMENT, 400).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+
+from tidemill.core.errors import ConfigError
+from tidemill.engine.telemetry.address import is_loopback, joined, read_address
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.live.requests import Asking, LiveError, LiveResult
+
+log = structlog.get_logger("tidemill.streams")
+
+MOST_BODY = 16 << 20
+LONGEST = 300.0
+BODY_WITHIN = 30.0
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a stream may be told
+
+#: For each kind of trouble: the status of gRPC, and that of HTTP.
+STATUSES = {
+    "invalid": ("INVALID_ARGUMENT", 400),
+    "saturated": ("RESOURCE_EXHAUSTED", 429),
+    "unavailable": ("UNAVAILABLE", 503),
+    "deadline": ("DEADLINE_EXCEEDED", 504),
+}
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """A request over HTTP."""
+
+    eligibilities: list[str]
+    payload: msgspec.Raw
+    timeout: float | None = None
+    headers: dict[str, str] = {}
+
+
+@asynccontextmanager
+async def serving(stream: Stream, asking: Asking) -> AsyncIterator[None]:
+    """Serve live requests while the block lasts, at the addresses that the stream names."""
+    async with contextlib.AsyncExitStack() as stack:
+        if stream.grpc is not None:
+            await stack.enter_async_context(_grpc(stream, asking, stream.grpc))
+        if stream.http is not None:
+            await stack.enter_async_context(_http(stream, asking, stream.http))
+        yield
+
+
+# -- gRPC -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _grpc(stream: Stream, asking: Asking, address: str) -> AsyncIterator[None]:
+    import grpc
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
+
+    from tidemill.streams.live.messages import SERVICE, RunRequest, RunResponse
+
+    async def run(request: Any, context: Any) -> Any:
+        left = context.time_remaining()
+        timeout = LONGEST if left is None else min(left, LONGEST)
+        headers = {name: value.encode() for name, value in request.headers.items()}
+        try:
+            found = await asking.ask(request.payload, request.eligibilities, timeout=timeout, headers=headers)
+        except LiveError as error:
+            await context.abort(getattr(grpc.StatusCode, STATUSES[error.status][0]), str(error))
+            raise
+        return RunResponse(result=found.result, failures=found.failures)
+
+    server = grpc.aio.server()
+    method = grpc.unary_unary_rpc_method_handler(
+        run, request_deserializer=RunRequest.FromString, response_serializer=RunResponse.SerializeToString
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Run": method}),))
+    healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
+    health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    host, port = read_address(address)
+    try:
+        server.add_insecure_port(joined(host, port))
+    except RuntimeError as error:
+        raise ConfigError(f"stream {stream.name}: gRPC cannot be served at {address}: {error}") from error
+    for service in ("", SERVICE):
+        await healthy.set(service, health_pb2.HealthCheckResponse.SERVING)
+    await server.start()
+    log.info("live requests over gRPC", stream=stream.name, at=joined(host, port))
+    try:
+        yield
+    finally:
+        await healthy.enter_graceful_shutdown()
+        await server.stop(grace=5.0)
+
+
+# -- HTTP -----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _http(stream: Stream, asking: Asking, address: str) -> AsyncIterator[None]:
+    import uvicorn
+
+    listening = asyncio.Event()
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # Signals are the role's business.
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            listening.set()
+
+    host, port = read_address(address)
+    config = uvicorn.Config(
+        _application(asking, host), host=host, port=port, log_config=None, access_log=False, lifespan="off", loop="none"
+    )
+    server = Server(config)
+    serving = asyncio.create_task(_serve(server, stream.name, address))
+    started = asyncio.create_task(listening.wait())
+    await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)
+    started.cancel()
+    if serving.done():
+        serving.result()
+    log.info("live requests over HTTP", stream=stream.name, at=f"http://{joined(host, port)}/v1/run")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def _serve(server: Any, stream: str, address: str) -> None:
+    try:
+        await server.serve()
+    except SystemExit:
+        raise ConfigError(f"stream {stream}: HTTP cannot be served at {address}: is another process there?") from None
+
+
+def _application(asking: Asking, bound: str) -> Any:
+    async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        status, body = await _answer(asking, bound, scope, receive)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if status == 429:
+            headers.append((b"retry-after", b"1"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return application
+
+
+async def _answer(asking: Asking, bound: str, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
+    path, method = scope["path"], scope["method"]
+    said = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    if (refused := _refusal(bound, said)) is not None:
+        return refused
+    if path == "/healthz":
+        return (503, _trouble("unavailable", "stopping")) if asking.closed else (200, b'{"status":"serving"}')
+    if path != "/v1/run":
+        return 404, _trouble("invalid", "there is only /v1/run and /healthz here")
+    if method != "POST":
+        return 405, _trouble("invalid", "only POST works here")
+    if said.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        return 415, _trouble("invalid", "send JSON, with content-type: application/json")
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            body = await _body(receive)
+    except TimeoutError:
+        return 408, _trouble("invalid", f"the request did not come within {BODY_WITHIN:g} s")
+    if body is None:
+        return 400, b""
+    if len(body) > MOST_BODY:
+        return 413, _trouble("invalid", f"a request may have {MOST_BODY} bytes")
+    try:
+        request = msgspec.json.decode(body, type=Request)
+        timeout = LONGEST if request.timeout is None else min(request.timeout, LONGEST)
+        headers = {name: value.encode() for name, value in request.headers.items()}
+        found = await asking.ask(bytes(request.payload), request.eligibilities, timeout=timeout, headers=headers)
+    except msgspec.DecodeError as error:
+        return 400, _trouble("invalid", f"the request cannot be read: {error}")
+    except LiveError as error:
+        return STATUSES[error.status][1], _trouble(error.status, str(error))
+    return 200, _found(found)
+
+
+def _refusal(bound: str, said: dict[str, str]) -> tuple[int, bytes] | None:
+    """Why a request is not listened to: it asks for another host, or a page of another site sent it."""
+    host = said.get("host", "")
+    name = _host_of(f"//{host}")
+    if bound not in ANYWHERE and name != bound.lower() and not is_loopback(name):
+        return 421, _trouble("invalid", f"this is not {host[:100]!r}")
+    origin = said.get("origin")
+    foreign = origin is not None and origin.partition("://")[2].lower() != host.lower()
+    if foreign or said.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        return 403, _trouble("invalid", "this request comes from a page of another origin")
+    return None
+
+
+def _host_of(address: str) -> str:
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""
+
+
+async def _body(receive: Any) -> bytes | None:
+    """What was sent, or a little more than may be; None if whoever sends has gone."""
+    body = bytearray()
+    more = True
+    while more and len(body) <= MOST_BODY:
+        part = await receive()
+        if part["type"] != "http.request":
+            return None
+        body += part.get("body", b"")
+        more = part.get("more_body", False)
+    return bytes(body)
+
+
+def _found(found: LiveResult) -> bytes:
+    return msgspec.json.encode({"result": msgspec.Raw(found.result), "failures": found.failures})
+
+
+def _trouble(status: str, words: str) -> bytes:
+    return msgspec.json.encode({"error": status, "message": words})

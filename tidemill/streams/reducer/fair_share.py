@@ -1,0 +1,117 @@
+"""Fair shares: which source may send how many messages next.
+
+Deficit round robin. In its turn a lane gets credit in proportion to its weight and sends as many messages as its
+credit, its stock and its rate limit allow. A lane with nothing to send is skipped for the round and owes nothing and
+is owed nothing; a lane that is throttled is skipped too, and its wake time tells when to ask again. A turn that was
+cut short because no slot was free goes on where it stopped. Nothing here waits, and time is passed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Protocol
+
+from tidemill.streams.reducer.token_bucket import TokenBucket
+
+NEVER = math.inf
+
+
+class Stock(Protocol):
+    """What a lane has to send."""
+
+    def __len__(self) -> int: ...
+
+
+class Lane:
+    """One source as the policy sees it: weight, limit, what waits and when it may go."""
+
+    __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "room", "size", "stock", "weight")
+
+    def __init__(self, name: str, stock: Stock, *, weight: float = 1.0, bucket: TokenBucket | None = None) -> None:
+        self.name = name
+        self.stock = stock
+        self.size = 0
+        """Bytes that wait in it, with those of messages that wait behind their keys."""
+        self.weight = weight
+        self.bucket = bucket
+        self.enabled = True
+        self.held_until = 0.0
+        self.credit = 0.0
+        self.quantum = 1.0
+        self.room: int | None = None
+        """How many more of its messages may be under way; None for as many as there are slots."""
+
+    def sendable(self, now: float) -> int:
+        """How many messages it could send now, whatever its share."""
+        if not self.enabled or self.held_until > now:
+            return 0
+        waiting = len(self.stock) if self.room is None else min(len(self.stock), self.room)
+        if waiting and self.bucket is not None:
+            return min(waiting, self.bucket.available(now))
+        return waiting
+
+    def wakes_at(self, now: float) -> float:
+        """When it can send again although nothing arrives; never, if it has nothing or could send now."""
+        if not self.enabled or not len(self.stock):
+            return NEVER
+        if self.held_until > now:
+            return self.held_until
+        if self.bucket is not None and not self.bucket.available(now):
+            # A few tokens at a time: smooth enough, and a quick source does not wake us for each message.
+            return self.bucket.ready_at(now, wanted=max(1.0, self.bucket.burst / 2))
+        return NEVER
+
+
+class FairShare:
+    """The lanes in their round, and whose turn it is."""
+
+    __slots__ = ("_at", "_in_turn", "lanes")
+
+    def __init__(self, lanes: Iterable[Lane]) -> None:
+        self.lanes = list(lanes)
+        self._at = 0
+        self._in_turn = False
+        self.reweigh()
+
+    def reweigh(self) -> None:
+        """After a weight has changed: the lightest lane gets credit for one message a turn."""
+        lightest = min((lane.weight for lane in self.lanes), default=1.0)
+        for lane in self.lanes:
+            lane.quantum = lane.weight / lightest
+            lane.credit = min(lane.credit, lane.quantum)
+
+    def pick(self, free: int, now: float) -> list[tuple[Lane, int]]:
+        """Whose messages fill the free slots, in order."""
+        picks: list[tuple[Lane, int]] = []
+        left = {id(lane): sendable for lane in self.lanes if (sendable := lane.sendable(now))}
+        while free and left:
+            lane = self.lanes[self._at]
+            sendable = left.get(id(lane), 0)
+            if sendable:
+                if not self._in_turn:
+                    lane.credit += lane.quantum if len(left) > 1 else max(lane.quantum, free)
+                count = min(int(lane.credit + 1e-9), sendable, free)
+                if count:
+                    lane.credit -= count
+                    free -= count
+                    sendable -= count
+                    if lane.bucket is not None:
+                        lane.bucket.take(count, now)
+                    picks.append((lane, count))
+                    left[id(lane)] = sendable
+                if not free and sendable and lane.credit >= 1.0:
+                    self._in_turn = True  # It goes on here when slots are free again.
+                    break
+                if not sendable:
+                    del left[id(lane)]
+                    lane.credit = 0.0
+            else:
+                lane.credit = 0.0
+            self._in_turn = False
+            self._at = (self._at + 1) % len(self.lanes)
+        return picks
+
+    def wakes_at(self, now: float) -> float:
+        """The next moment at which a throttled or delayed lane can send."""
+        return min((lane.wakes_at(now) for lane in self.lanes), default=NEVER)

@@ -1,0 +1,101 @@
+"""What becomes of a message that did not simply succeed: kept for another attempt, given up, or each for some plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidemill.core.retry import GiveUp, RetryPolicy, decide
+from tidemill.streams.definition.message import Delivery, Failure
+
+
+class Park(msgspec.Struct, frozen=True):
+    """Try these plans again after `delay` seconds."""
+
+    delay: float
+    attempts: int
+    losses: int
+    plans: tuple[str, ...] | None
+    error: str
+    stays: bool = False
+    """It is tried again from here, since others of its key wait behind it; only its attempts are noted."""
+
+
+class Bury(msgspec.Struct, frozen=True):
+    """Give the message up, for these plans."""
+
+    why: str
+    attempts: int
+    plans: tuple[str, ...] | None
+    kind: str
+    error: str
+
+
+class Outcome(msgspec.Struct):
+    """What is to be stored of a message; neither kept nor given up, it has succeeded."""
+
+    delivery: Delivery
+    park: Park | None = None
+    bury: Bury | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.park is None and self.bury is None
+
+    @property
+    def stays(self) -> bool:
+        return self.park is not None and self.park.stays
+
+
+def judge(delivery: Delivery, failures: Sequence[Failure], retry: RetryPolicy, *, stays: bool = False) -> Outcome:
+    """Which of the plans that failed are tried again, when, and which are given up."""
+    again: list[Failure] = []
+    final: list[tuple[Failure, str]] = []
+    delay, counted = 0.0, False
+    for failure in failures:
+        if failure.verdict == "snooze":
+            again.append(failure)
+            delay = max(delay, failure.after or 0.0)
+            continue
+        if failure.verdict == "discard":
+            final.append((failure, failure.error))
+            continue
+        counted = True
+        verdict = decide(
+            retry,
+            failures=delivery.attempt,
+            error=failure.lineage or (failure.kind,),
+            retry_after=failure.after,
+            seed=delivery.position * 31 + delivery.part,
+        )
+        if isinstance(verdict, GiveUp):
+            final.append((failure, f"{failure.error} ({verdict.reason})"))
+        else:
+            again.append(failure)
+            delay = max(delay, verdict.delay)
+    outcome = Outcome(delivery)
+    if again:
+        outcome.park = Park(
+            delay,
+            delivery.attempt + counted,
+            delivery.losses,
+            tuple(failure.plan for failure in again),
+            "; ".join(f"{failure.plan}: {failure.kind}: {failure.error}" for failure in again),
+            stays,
+        )
+    if final:
+        outcome.bury = Bury(
+            "failed",
+            delivery.attempt,
+            tuple(failure.plan for failure, _ in final),
+            final[0][0].kind,
+            "; ".join(f"{failure.plan}: {failure.kind}: {words}" for failure, words in final),
+        )
+    return outcome
+
+
+def lost(delivery: Delivery, why: str) -> Outcome:
+    """Engines have died under it too often."""
+    error = f"its engine died {delivery.losses} times while running it; the last time: {why}"
+    return Outcome(delivery, bury=Bury("lost", delivery.attempt, delivery.plans, "Lost", error))

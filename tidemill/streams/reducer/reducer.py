@@ -1,0 +1,446 @@
+"""The dispatcher's decisions: what is sent next, and what becomes of a message when its engine has answered.
+
+Pure: no I/O, no clock, no chance. The shell tells it what arrived and what was answered, with the time, and does what
+it says. The same story gives the same decisions.
+
+    arrived -> (expired | duplicate | behind its key | sent) -> done
+                                                             -> failed -> kept for another attempt, or given up
+                                                             -> its engine died -> sent again, or given up
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from tidemill.core.retry import RetryPolicy
+from tidemill.streams.definition.message import Delivery, Failure, size_of
+from tidemill.streams.reducer.dedupe import Seen
+from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
+from tidemill.streams.reducer.key_order import Keys
+from tidemill.streams.reducer.outcomes import Bury, Outcome, judge, lost
+from tidemill.streams.reducer.token_bucket import bucket_for
+from tidemill.streams.sources.base import Source, identify
+
+#: A message whose engine has died under it this often runs with no other such message beside it.
+SUSPECT = 2
+
+
+class Counts(msgspec.Struct):
+    """What has happened to the messages of one source so far."""
+
+    arrived: int = 0
+    sent: int = 0
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    dead: int = 0
+    expired: int = 0
+    duplicates: int = 0
+    lost: int = 0
+
+
+class Choice(msgspec.Struct):
+    """What to send now, under which ticket, and what needs no work at all and can be acked."""
+
+    send: list[tuple[int, Delivery]]
+    ack: list[Delivery]
+
+
+class Dispatch:
+    """Everything that the dispatcher knows about messages under way."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        max_in_flight: int,
+        retry: RetryPolicy,
+        max_losses: int,
+        dedup_window: float = 0.0,
+        now: float = 0.0,
+    ) -> None:
+        self.sources = tuple(sources)
+        self.counts = [Counts() for _ in sources]
+        self.in_flight = [0] * len(sources)
+        self.flights: dict[int, Delivery] = {}
+        self.settling = 0
+        self.taking = True
+        self._max = max_in_flight
+        self._retry = retry
+        self._max_losses = max_losses
+        self._seen = Seen(dedup_window) if dedup_window else None
+        self._stocks: list[deque[Delivery]] = [deque() for _ in range(len(sources) + 1)]
+        self._lanes = [
+            Lane(source.name, stock, weight=source.weight, bucket=bucket_for(source.max_qps, source.burst, now=now))
+            for source, stock in zip(sources, self._stocks, strict=False)
+        ]
+        for source, lane in zip(sources, self._lanes, strict=True):
+            lane.enabled = source.enabled
+        heaviest = max((source.weight for source in sources), default=1.0)
+        self._lanes.append(Lane("", self._stocks[-1], weight=heaviest))  # messages that were kept for another attempt
+        self._fair = FairShare(self._lanes)
+        self._most: list[int] = []
+        self._share_out()
+        self._again: deque[Delivery] = deque()
+        self._suspects: deque[Delivery] = deque()
+        self._suspect: int | None = None
+        self._later: list[tuple[float, int, Delivery]] = []
+        self._keys = Keys(len(sources))
+        self._under_way: dict[tuple[int, str], Delivery] = {}
+        self._tickets = 0
+
+    # -- what arrives -----------------------------------------------------------------------------
+
+    def arrived(self, index: int, deliveries: Sequence[Delivery]) -> None:
+        """A source has delivered."""
+        source = self.sources[index]
+        for delivery in deliveries:
+            delivery.source = index
+        if source.message_id is not None:
+            for delivery in deliveries:
+                delivery.id = identify(source, delivery)
+        if source.max_age is not None:
+            for delivery in deliveries:
+                if delivery.deadline is None and delivery.at:
+                    delivery.deadline = delivery.at + float(source.max_age)  # pyright: ignore[reportArgumentType]
+        self.counts[index].arrived += len(deliveries)
+        self._put(index, deliveries)
+
+    def due_again(self, deliveries: Sequence[Delivery]) -> None:
+        """Kept messages are due for another attempt; each knows its source."""
+        self._put(-1, deliveries)
+
+    def waiting(self, index: int) -> int:
+        """How many of a source's messages are here and not under way."""
+        return len(self._stocks[index]) + self._keys.held[index]
+
+    def waiting_size(self, index: int) -> int:
+        """How many bytes they have."""
+        return self._lanes[index].size
+
+    @property
+    def waiting_again(self) -> int:
+        return len(self._stocks[-1])
+
+    @property
+    def waiting_again_size(self) -> int:
+        return self._lanes[-1].size
+
+    @property
+    def busy(self) -> int:
+        """How many are under way, with those whose outcome is being stored."""
+        return len(self.flights) + self.settling
+
+    @property
+    def unfinished(self) -> int:
+        """What a drain still has to wait for: under way, or taken up and not yet through."""
+        return self.busy + len(self._again) + len(self._suspects)
+
+    # -- what to send -----------------------------------------------------------------------------
+
+    def choose(self, now: float, wall: float) -> Choice:
+        """Fill the free slots."""
+        choice = Choice([], [])
+        while self.taking and self._later and self._later[0][0] <= now:
+            self._again.append(heapq.heappop(self._later)[2])
+        free = self._max - self.busy
+        if self._suspects and self._suspect is None and free > 0:
+            free -= 1
+            self._send(self._suspects.popleft(), choice)
+            self._suspect = self._tickets
+        while self._again and free > 0:
+            free -= 1
+            self._send(self._again.popleft(), choice)
+        while free > 0 and self.taking:
+            for lane, most, under_way in zip(self._lanes, self._most, self.in_flight, strict=False):
+                lane.room = max(0, most - under_way)
+            picks = self._fair.pick(free, now)
+            if not picks:
+                break
+            before = len(choice.send)
+            for lane, count in picks:
+                self._take(lane, count, choice, now, wall)
+            free -= len(choice.send) - before
+        return choice
+
+    def wakes_at(self, now: float) -> float:
+        """When to choose again although nothing has happened."""
+        if not self.taking:
+            return NEVER
+        return min(self._later[0][0] if self._later else NEVER, self._fair.wakes_at(now))
+
+    def _take(self, lane: Lane, count: int, choice: Choice, now: float, wall: float) -> None:
+        stock: deque[Delivery] = lane.stock  # pyright: ignore[reportAssignmentType]
+        for _ in range(count):
+            delivery = stock.popleft()
+            lane.size -= len(delivery.payload)
+            index = delivery.source
+            source = self.sources[index]
+            if delivery.deadline is not None and delivery.deadline <= wall:
+                self.counts[index].expired += 1
+                choice.ack.append(delivery)
+                continue
+            if source.delay and delivery.at + float(source.delay) > wall:  # pyright: ignore[reportArgumentType]
+                stock.appendleft(delivery)
+                lane.size += len(delivery.payload)
+                lane.held_until = now + delivery.at + float(source.delay) - wall  # pyright: ignore[reportArgumentType]
+                return
+            if delivery.id is not None and self._is_duplicate(delivery, choice, now):
+                continue
+            if self._is_ordered(delivery):
+                if not self._keys.enter(delivery):
+                    lane.size += len(delivery.payload)
+                    continue
+                if delivery.not_before > wall:
+                    self._wait(delivery, now + delivery.not_before - wall)
+                    continue
+            self._send(delivery, choice)
+
+    def _is_duplicate(self, delivery: Delivery, choice: Choice, now: float) -> bool:
+        name = (delivery.source, str(delivery.id))
+        if self._seen is None:
+            return False
+        if self._seen.has(name, now):
+            self.counts[delivery.source].duplicates += 1
+            choice.ack.append(delivery)
+            return True
+        first = self._under_way.get(name)
+        if first is not None and first is not delivery:
+            self.counts[delivery.source].duplicates += 1
+            first.followers = [*(first.followers or ()), delivery]
+            return True
+        self._under_way[name] = delivery
+        return False
+
+    def _is_ordered(self, delivery: Delivery) -> bool:
+        """Whether others of its key wait for it; one that was kept in the database has lost its turn already."""
+        return self.sources[delivery.source].ordered and delivery.key is not None and delivery.retry_row is None
+
+    def _send(self, delivery: Delivery, choice: Choice) -> None:
+        self._tickets += 1
+        self.flights[self._tickets] = delivery
+        self.in_flight[delivery.source] += 1
+        self.counts[delivery.source].sent += 1
+        choice.send.append((self._tickets, delivery))
+
+    def _wait(self, delivery: Delivery, until: float) -> None:
+        self._tickets += 1
+        heapq.heappush(self._later, (until, self._tickets, delivery))
+
+    # -- what is answered -------------------------------------------------------------------------
+
+    def done(self, tickets: Iterable[int], now: float) -> list[Delivery]:
+        """These have succeeded; what to ack."""
+        acks: list[Delivery] = []
+        flights, in_flight, counts = self.flights, self.in_flight, self.counts
+        for ticket in tickets:
+            delivery = flights.pop(ticket, None)
+            if delivery is None:
+                continue  # Another engine had it since.
+            in_flight[delivery.source] -= 1
+            counts[delivery.source].done += 1
+            acks.append(delivery)
+            if delivery.id is not None or ticket == self._suspect or self.sources[delivery.source].ordered:
+                self._free_suspect(ticket)
+                self._leave(delivery, now, succeeded=True, acks=acks)
+        return acks
+
+    def expired(self, ticket: int, now: float) -> list[Delivery]:
+        """An engine found it too late; what to ack."""
+        delivery = self._land(ticket)
+        if delivery is None:
+            return []
+        self.counts[delivery.source].expired += 1
+        acks = [delivery]
+        self._leave(delivery, now, succeeded=False, acks=acks)
+        return acks
+
+    def failed(self, ticket: int, failures: Sequence[Failure]) -> Outcome | None:
+        """Some plans failed: what is to be stored, then `settled`; None if it was not ours any more."""
+        delivery = self._land(ticket)
+        if delivery is None:
+            return None
+        self.settling += 1
+        self.counts[delivery.source].failed += 1
+        return judge(delivery, failures, self._retry, stays=self._is_ordered(delivery))
+
+    def give_up(self, ticket: int, why: str, kind: str, error: str) -> Outcome | None:
+        """No attempt will help; to be stored, then `settled`."""
+        delivery = self._land(ticket)
+        if delivery is None:
+            return None
+        self.settling += 1
+        return Outcome(delivery, bury=Bury(why, delivery.attempt, delivery.plans, kind, error))
+
+    def hold(self, ticket: int) -> Outcome | None:
+        """It has succeeded, and what it hands over is to be stored first; then `settled`."""
+        delivery = self._land(ticket)
+        if delivery is None:
+            return None
+        self.settling += 1
+        return Outcome(delivery)
+
+    def settled(self, outcome: Outcome, now: float) -> list[Delivery]:
+        """What became of it is stored; what to ack."""
+        self.settling -= 1
+        delivery, counts = outcome.delivery, self.counts[outcome.delivery.source]
+        counts.done += outcome.succeeded
+        counts.dead += outcome.bury is not None
+        if outcome.park is not None:
+            counts.retried += 1
+            if outcome.park.stays:
+                delivery.attempt, delivery.plans, delivery.noted = outcome.park.attempts, outcome.park.plans, True
+                self._wait(delivery, now + outcome.park.delay)
+                return []
+        acks = [delivery]
+        self._leave(delivery, now, succeeded=outcome.succeeded, acks=acks)
+        return acks
+
+    def fenced(self, outcome: Outcome, now: float) -> None:
+        """It was another's by the time it was to be stored: it is neither acked nor tried again here."""
+        self.settling -= 1
+        self._leave(outcome.delivery, now, succeeded=False, acks=[])
+
+    def engine_died(self, tickets: Iterable[int], why: str) -> list[Outcome]:
+        """An engine died with these; they are sent again, but for those that it has happened to too often."""
+        given_up: list[Outcome] = []
+        for ticket in sorted(tickets):
+            delivery = self._land(ticket)
+            if delivery is None:
+                continue
+            delivery.losses += 1
+            self.counts[delivery.source].lost += 1
+            if delivery.losses >= self._max_losses:
+                self.settling += 1
+                given_up.append(lost(delivery, why))
+            elif delivery.losses >= SUSPECT:
+                self._suspects.append(delivery)
+            else:
+                self._again.append(delivery)
+        return given_up
+
+    def give_back(self) -> list[Delivery]:
+        """Everything that is here and unfinished, which is forgotten: its source will deliver it again."""
+        back = [*self.flights.values(), *self._again, *self._suspects, *(entry[2] for entry in self._later)]
+        for stock in self._stocks:
+            back += stock
+            stock.clear()
+        back += self._keys.clear()
+        back += [follower for delivery in back for follower in delivery.followers or ()]
+        self.flights.clear()
+        self._again.clear()
+        self._suspects.clear()
+        self._later.clear()
+        self._under_way.clear()
+        self._suspect = None
+        self.in_flight = [0] * len(self.sources)
+        for lane in self._lanes:
+            lane.size = 0
+        return back
+
+    def drop_waiting(self, is_lost: Callable[[Delivery], bool], now: float) -> None:
+        """Forget messages that wait here and are not ours any more."""
+        dropped = self._keys.drop(is_lost)
+        for delivery in dropped:
+            self._lanes[delivery.source].size -= len(delivery.payload)
+        for lane, stock in zip(self._lanes, self._stocks, strict=True):
+            gone = [delivery for delivery in stock if is_lost(delivery)]
+            if gone:
+                kept = [delivery for delivery in stock if not is_lost(delivery)]
+                stock.clear()
+                stock.extend(kept)
+                lane.size -= size_of(gone)
+                dropped += gone
+        later = [entry[2] for entry in self._later if is_lost(entry[2])]
+        self._later = [entry for entry in self._later if not is_lost(entry[2])]
+        heapq.heapify(self._later)
+        for delivery in (*dropped, *later):
+            followers, delivery.followers = delivery.followers or (), None
+            self._put(delivery.source, [each for each in followers if not is_lost(each)])
+            self._forget_id(delivery)
+        for delivery in later:
+            self._leave(delivery, now, succeeded=False, acks=[])
+
+    # -- what operators change --------------------------------------------------------------------
+
+    def set_source(self, index: int, now: float, *, weight: float, max_qps: float | None, enabled: bool) -> None:
+        """Another weight or limit, on or off: from now on."""
+        lane = self._lanes[index]
+        lane.enabled = enabled
+        if weight != lane.weight:
+            lane.weight = weight
+            self._lanes[-1].weight = max(each.weight for each in self._lanes[:-1])
+            self._fair.reweigh()
+        self._share_out()
+        if not max_qps:
+            lane.bucket = None
+        elif lane.bucket is None:
+            lane.bucket = bucket_for(max_qps, now=now)
+        elif lane.bucket.rate != max_qps:
+            lane.bucket.change(max_qps, now)
+
+    def source_now(self, index: int) -> tuple[float, float | None, bool]:
+        """Weight, limit, and whether it is on."""
+        lane = self._lanes[index]
+        return lane.weight, None if lane.bucket is None else lane.bucket.rate, lane.enabled
+
+    # -- inner parts ------------------------------------------------------------------------------
+
+    def _put(self, index: int, deliveries: Sequence[Delivery]) -> None:
+        """These wait in a lane from now on."""
+        self._stocks[index].extend(deliveries)
+        self._lanes[index].size += size_of(deliveries)
+
+    def _share_out(self) -> None:
+        """How many slots each source may have at most."""
+        lanes = self._lanes[:-1]
+        total = sum(lane.weight for lane in lanes if lane.enabled) or 1.0
+        self._most = [
+            _most_of(source, min(1.0, lane.weight / total), self._max)
+            for source, lane in zip(self.sources, lanes, strict=True)
+        ]
+
+    def _land(self, ticket: int) -> Delivery | None:
+        self._free_suspect(ticket)
+        delivery = self.flights.pop(ticket, None)
+        if delivery is not None:
+            self.in_flight[delivery.source] -= 1
+        return delivery
+
+    def _free_suspect(self, ticket: int) -> None:
+        if ticket == self._suspect:
+            self._suspect = None
+
+    def _leave(self, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
+        """It is through: its id is known, whoever waited behind its key may go, whoever followed it is acked."""
+        if succeeded and delivery.id is not None and self._seen is not None:
+            self._seen.note((delivery.source, delivery.id), now)
+        self._forget_id(delivery)
+        if delivery.followers:
+            acks += delivery.followers
+        if not self._is_ordered(delivery):
+            return
+        if self.taking:
+            following = self._keys.leave(delivery)
+            if following is not None:
+                self._lanes[following.source].size -= len(following.payload)
+                self._again.append(following)
+        else:  # Nothing more is taken up: those behind it wait with the rest.
+            self._stocks[delivery.source].extendleft(reversed(self._keys.disband(delivery)))
+
+    def _forget_id(self, delivery: Delivery) -> None:
+        """Nobody follows it from now on."""
+        if delivery.id is not None and self._under_way.get((delivery.source, delivery.id)) is delivery:
+            del self._under_way[delivery.source, delivery.id]
+
+
+def _most_of(source: Source, share: float, slots: int) -> int:
+    """How many slots a source may have: one whose plans are slow leaves the others a quarter of what is theirs."""
+    if source.max_in_flight is not None:
+        return min(source.max_in_flight, slots)
+    return math.ceil(slots * (1 - (1 - share) / 4))

@@ -1,0 +1,207 @@
+"""Settling: whatever must be stored before a message may be acked, many messages to a transaction.
+
+Kept for another attempt, given up, handing something over: all of it commits together with the position of its source
+where that is ours. While the database is away or full, messages wait here and count as under way, so that nothing
+more is taken than can be settled. Where the answer to a commit is lost, the database is asked what became of it, so
+that nothing is stored twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+
+from tidemill.core.codec import storable
+from tidemill.store.database import Database, Executor, is_passing
+from tidemill.store.streams import streams as store
+from tidemill.streams.definition.message import Delivery, HandOver
+from tidemill.streams.engine.engine import describe
+from tidemill.streams.reducer.outcomes import Bury, Outcome, Park
+from tidemill.streams.runner.outbox import StateWriter, store_handed
+from tidemill.streams.sources.base import FencedError, Source, Tap
+
+log = structlog.get_logger("tidemill.streams")
+
+TOGETHER = 500
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+class Settlement(msgspec.Struct):
+    """One message to settle: what becomes of it, or nothing but what it hands over."""
+
+    outcome: Outcome
+    handed: tuple[HandOver, ...] = ()
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.outcome.delivery
+
+
+class Settler:
+    """Stores outcomes; tells `on_settled` of each that is safe, and `on_fenced` of each that was not ours any more."""
+
+    def __init__(
+        self,
+        database: Database,
+        stream: str,
+        sources: Sequence[Source],
+        taps: Sequence[Tap],
+        *,
+        states: StateWriter | None = None,
+        on_settled: Callable[[list[Settlement]], None],
+        on_fenced: Callable[[list[Settlement]], None],
+    ) -> None:
+        self._database = database
+        self._stream = stream
+        self._sources = sources
+        self._taps = taps
+        self._states = states
+        self._on_settled = on_settled
+        self._on_fenced = on_fenced
+        self._waiting: list[Settlement] = []
+        self._news = asyncio.Event()
+
+    def put(self, settlement: Settlement) -> None:
+        self._waiting.append(settlement)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Settle until cancelled."""
+        while True:
+            await self._news.wait()
+            batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+            if not self._waiting:
+                self._news.clear()
+            await self._settle(batch)
+
+    async def hand_over(self, handed: Sequence[HandOver]) -> None:
+        """Store what a live request hands over: it has no source, and so nothing to be settled with."""
+        await self._patiently(lambda connection: self._hand_over(connection, handed, exact=True), len(handed))
+
+    async def _settle(self, batch: list[Settlement]) -> None:
+        try:
+            await self._patiently(lambda connection: self._store(connection, batch), len(batch))
+        except FencedError as error:
+            if len(batch) > 1:
+                await self._one_by_one(batch)
+                return
+            log.warning("a message was not ours any more", why=str(error))
+            self._on_fenced(batch)
+            return
+        except Exception as error:
+            if len(batch) > 1:
+                await self._one_by_one(batch)
+                return
+            if not batch[0].handed:
+                raise
+            await self._give_up(batch[0], error)
+            return
+        self._on_settled(batch)
+
+    async def _one_by_one(self, batch: list[Settlement]) -> None:
+        """One of them is at fault and nothing was stored: each for itself."""
+        for each in batch:
+            await self._settle([each])
+
+    async def _give_up(self, settlement: Settlement, error: Exception) -> None:
+        """What it hands over cannot be stored, and trying again will not help."""
+        delivery = settlement.delivery
+        words = f"what it hands over cannot be stored: {describe(error)}"
+        bury = Bury("failed", delivery.attempt, delivery.plans, type(error).__name__, words)
+        settlement.outcome, settlement.handed = Outcome(delivery, bury=bury), ()
+        await self._settle([settlement])
+
+    async def _patiently(self, work: Callable[[Executor], Awaitable[None]], messages: int) -> None:
+        """Do it in a transaction, once the database lets us, and once only."""
+        pause, told = _FIRST_PAUSE, False
+        transaction: str | None = None
+        while True:
+            try:
+                if transaction is not None:
+                    became = await store.outcome_of(self._database, transaction)
+                    if became == "committed":
+                        return
+                    if became == "in progress":
+                        raise TimeoutError("the transaction whose connection was lost has not ended yet")
+                    transaction = None
+                async with self._database.transaction() as connection:
+                    transaction = await store.current_transaction(connection)
+                    await work(connection)
+                return
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                if not told:
+                    log.warning("outcomes cannot be stored now: messages wait", error=str(error), messages=messages)
+                    told = True
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def _store(self, connection: Executor, batch: list[Settlement]) -> None:
+        database, stream = self._database, self._stream
+        rows = [each.delivery.retry_row for each in batch if each.delivery.retry_row is not None]
+        if rows and len(await store.drop_parked(database, connection, rows)) < len(set(rows)):
+            raise FencedError("its attempt was finished by another dispatcher")
+        outcomes = [each.outcome for each in batch]
+        if stays := [self._note_row(each.delivery, each.park) for each in outcomes if each.park and each.stays]:
+            await store.note_attempts(database, connection, stream, list(zip(*stays, strict=True)))
+        if parks := [self._park_row(each.delivery, each.park) for each in outcomes if each.park and not each.stays]:
+            await store.park(database, connection, stream, list(zip(*parks, strict=True)))
+        if buries := [self._bury_row(each.delivery, each.bury) for each in outcomes if each.bury]:
+            await store.bury(database, connection, stream, list(zip(*buries, strict=True)))
+        for exact in (True, False):
+            handed = [one for each in batch if self._is_exact(each.delivery) is exact for one in each.handed]
+            await self._hand_over(connection, handed, exact=exact)
+        through = [outcome.delivery for outcome in outcomes if not outcome.stays]
+        if noted := [(self._name(delivery), delivery.place) for delivery in through if delivery.noted]:
+            await store.forget_attempts(database, connection, stream, noted)
+        for index, tap in enumerate(self._taps):
+            mine = [each for each in through if each.source == index and each.retry_row is None]
+            if mine and tap.transactional:
+                await tap.settle(connection, mine)
+
+    async def _hand_over(self, connection: Executor, handed: Sequence[HandOver], *, exact: bool) -> None:
+        if handed:
+            await store_handed(self._database, connection, handed, exact=exact, states=self._states)
+
+    def _is_exact(self, delivery: Delivery) -> bool:
+        """Whether its position is stored in the same transaction."""
+        return delivery.retry_row is not None or self._taps[delivery.source].transactional
+
+    def _name(self, delivery: Delivery) -> str:
+        return self._sources[delivery.source].name
+
+    def _note_row(self, delivery: Delivery, park: Park) -> tuple[Any, ...]:
+        return (
+            self._name(delivery), delivery.place, park.delay, park.attempts, park.losses, _joined(park.plans),
+            storable(park.error),
+        )  # fmt: skip
+
+    def _park_row(self, delivery: Delivery, park: Park) -> tuple[Any, ...]:
+        return (
+            self._name(delivery), delivery.place, park.delay, park.attempts, park.losses, delivery.at,
+            delivery.deadline, delivery.id, delivery.key, headers_json(delivery), _joined(park.plans),
+            storable(park.error), delivery.payload,
+        )  # fmt: skip
+
+    def _bury_row(self, delivery: Delivery, bury: Bury) -> tuple[Any, ...]:
+        return (
+            self._name(delivery), delivery.place, bury.why, bury.attempts, delivery.at, delivery.id, delivery.key,
+            headers_json(delivery), _joined(bury.plans), bury.kind, storable(bury.error), delivery.payload,
+        )  # fmt: skip
+
+
+def headers_json(delivery: Delivery) -> str | None:
+    """Headers as JSON text; bytes that are no text are kept as well as they can be."""
+    if not delivery.headers:
+        return None
+    readable = {name: storable(value.decode(errors="replace")) for name, value in delivery.headers}
+    return msgspec.json.encode(readable).decode()
+
+
+def _joined(plans: Sequence[str] | None) -> str | None:
+    return None if plans is None else ",".join(plans)

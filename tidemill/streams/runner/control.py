@@ -1,0 +1,65 @@
+"""What operators want of a stream while it runs: heard at once when they say so, and looked up now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tidemill.store.database import Database
+from tidemill.store.streams import streams as store
+
+if TYPE_CHECKING:
+    from tidemill.streams.runner.dispatcher import Dispatcher
+
+log = structlog.get_logger("tidemill.streams")
+
+EVERY = 5.0
+
+
+class Control:
+    """Does what operators want: weights, limits, sources on and off, drain and resume."""
+
+    def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
+        self.mode = "run"
+        self._database = database
+        self._dispatcher = dispatcher
+        self._news = asyncio.Event()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    async def run(self) -> None:
+        """Obey until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(EVERY):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            self._news.clear()
+            await self.obey()
+
+    async def obey(self) -> None:
+        """Look what is wanted, and do it."""
+        dispatcher, now = self._dispatcher, time.monotonic()
+        stream, policy = dispatcher.stream, dispatcher.policy
+        rows = await self._database.fetch(store.READ_CONTROL, stream.name, patience=None)
+        wanted = {row["source"]: row for row in rows}
+        for index, source in enumerate(stream.sources):
+            said = {name: value for name, value in dict(wanted.get(source.name) or {}).items() if value is not None}
+            policy.set_source(
+                index,
+                now,
+                weight=said.get("weight", source.weight),
+                max_qps=said.get("max_qps", source.max_qps),
+                enabled=said.get("enabled", source.enabled),
+            )
+        mode = (wanted.get("") or {"mode": None})["mode"] or "run"
+        if mode != self.mode:
+            log.info("operator's wish", stream=stream.name, mode=mode)
+        self.mode = mode
+        policy.taking = mode == "run" and not dispatcher.draining
+        dispatcher.kick()

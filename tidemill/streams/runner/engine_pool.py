@@ -1,0 +1,242 @@
+"""The engines of a dispatcher: started, watched, fed, replaced when they die.
+
+An engine is a process of its own at the other end of a socket pair (or, with `engines=0`, a part of this process).
+Messages go to whichever ready engine has the least to do. When one dies, its messages are told to `on_death`, and
+another is started, after a pause that grows while it keeps dying young. An engine speaks at least once a second; one
+that has been silent for too long, because a task blocks it, is killed and counts as dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from tidemill.core.errors import ConfigError
+from tidemill.engine.supervisor import EXIT_MISCONFIGURED, describe_exit, pause_after
+from tidemill.streams.definition.stream import Stream
+from tidemill.streams.engine.engine import Engine
+from tidemill.streams.engine.plan_statistics import add
+from tidemill.streams.runner.link import Link, ToDispatcher, ToEngine, Work, connect
+
+log = structlog.get_logger("tidemill.streams")
+
+SETTLED = 3.0
+CHUNK = 128
+LAST_WORDS = 1.0
+LOOKS = 4  # how often we look for signs of life within the time that an engine may be silent
+
+
+class Handle:
+    """One engine as the dispatcher knows it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ready = False
+        self.tickets: set[int] = set()
+        self.figures: dict[str, Any] = {}
+        self.silent_for = 0
+        """How often we looked since it was last heard; we may have slept ourselves, so time alone tells nothing."""
+        self.send: Callable[[ToEngine], None] = lambda _: None
+
+
+class Listener(Protocol):
+    """Whom the engines answer to."""
+
+    def on_frame(self, handle: Handle, frame: ToDispatcher) -> None: ...
+    def on_ready(self) -> None: ...
+    def on_death(self, tickets: set[int], why: str) -> None: ...
+
+
+class Engines:
+    """All engines of one stream."""
+
+    def __init__(self, stream: Stream, target: str | None, listener: Listener) -> None:
+        self._stream = stream
+        self._target = target
+        self._listener = listener
+        self._stopping = False
+        self._ended: dict[str, Any] = {}
+        self.handles = [Handle(number) for number in range(max(1, stream.engines))]
+        self.restarts = 0
+        self._none_ready = asyncio.Event()
+
+    @property
+    def ready(self) -> int:
+        return sum(handle.ready for handle in self.handles)
+
+    async def run(self) -> None:
+        """Keep the engines running until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for handle in self.handles:
+                keep = self._keep(handle) if self._stream.engines else self._be_one(handle)
+                group.create_task(keep, name=f"engine-{handle.number}")
+
+    async def stop(self, patience: float) -> None:
+        """Ask the engines to end; they have nothing to do any more. Those that do not are killed with `run`."""
+        self._stopping = True
+        if not self.ready:
+            return
+        for handle in self.handles:
+            handle.send(ToEngine(stop=True))
+        try:
+            async with asyncio.timeout(patience):
+                await self._none_ready.wait()
+        except TimeoutError:
+            log.warning("engines did not stop in time: killing them", engines=self.ready)
+
+    def submit(self, work: Sequence[Work]) -> None:
+        """Spread messages over the engines that are ready."""
+        ready = [handle for handle in self.handles if handle.ready]
+        if len(ready) == 1:
+            handle = ready[0]
+            handle.tickets.update([each.ticket for each in work])
+            handle.send(ToEngine(list(work)))
+            return
+        share = max(1, min(CHUNK, -(-len(work) // len(ready))))
+        for start in range(0, len(work), share):
+            some = list(work[start : start + share])
+            handle = min(ready, key=lambda each: len(each.tickets))
+            handle.tickets.update([each.ticket for each in some])
+            handle.send(ToEngine(some))
+
+    def submit_live(self, work: Work) -> None:
+        """A live request, ahead of everything."""
+        handle = min((each for each in self.handles if each.ready), key=lambda each: len(each.tickets))
+        handle.tickets.add(work.ticket)
+        handle.send(ToEngine(live=[work]))
+
+    def figures(self) -> dict[str, Any]:
+        """What all engines have done since the dispatcher began."""
+        total: dict[str, Any] = {}
+        for figures in (self._ended, *(handle.figures for handle in self.handles)):
+            add(total, figures)
+        return total
+
+    # -- an engine in a process of its own --------------------------------------------------------
+
+    async def _keep(self, handle: Handle) -> None:
+        loop = asyncio.get_running_loop()
+        deaths = 0
+        while not self._stopping:
+            born = loop.time()
+            status = await self._live(handle)
+            if self._stopping:
+                return
+            if status == EXIT_MISCONFIGURED:
+                raise ConfigError(f"stream {self._stream.name}: its engine cannot start; what it said is above")
+            deaths = 1 if loop.time() - born >= SETTLED else deaths + 1
+            pause = pause_after(deaths)
+            self.restarts += 1
+            log.error("ENGINE DIED: another is started", engine=handle.number, why=describe_exit(status), after=pause)
+            await asyncio.sleep(pause)
+
+    async def _live(self, handle: Handle) -> int:
+        """One life of an engine."""
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tidemill.streams.engine.process"),
+                *(str(theirs.fileno()), self._target or "", self._stream.name, str(os.getpid())),
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+        gone = asyncio.Event()
+        link: Link | None = None
+        verdict: str | None = None
+        try:
+            link = await connect(ours, ToDispatcher, lambda frame: self._heard(handle, frame), gone.set)
+            handle.send = link.send
+            verdict = await self._watch(handle, process)
+            status = await process.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORDS):
+                    await gone.wait()  # What it had answered before counts.
+        except BaseException:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            raise
+        finally:
+            if link is not None:
+                link.close()
+            exited = process.returncode if process.returncode is not None else -9
+            self._mourn(handle, verdict or describe_exit(exited))
+        return status
+
+    async def _watch(self, handle: Handle, process: asyncio.subprocess.Process) -> str | None:
+        """Return when an engine has ended, or was killed for its silence, with the reason for that."""
+        ended = asyncio.ensure_future(process.wait())
+        try:
+            while not (await asyncio.wait([ended], timeout=self._stream.silence / LOOKS))[0]:
+                handle.silent_for += handle.ready
+                if handle.silent_for > LOOKS:
+                    log.error("ENGINE SILENT: killing it", engine=handle.number, pid=process.pid)
+                    process.kill()
+                    return f"it was silent for {self._stream.silence:g} s, and was killed"
+        finally:
+            ended.cancel()
+        return None
+
+    def _heard(self, handle: Handle, frame: ToDispatcher) -> None:
+        handle.silent_for = 0
+        if frame.figures is not None:
+            handle.figures = frame.figures
+        if frame.ready:
+            handle.ready = True
+            self._none_ready.clear()
+            self._listener.on_ready()
+        if frame.stopped:
+            self._not_ready(handle)
+        if frame.ok or frame.answers:
+            self._listener.on_frame(handle, frame)
+
+    def _not_ready(self, handle: Handle) -> None:
+        handle.ready = False
+        if not self.ready:
+            self._none_ready.set()
+
+    def _mourn(self, handle: Handle, why: str) -> None:
+        self._not_ready(handle)
+        handle.silent_for = 0
+        handle.send = lambda _: None
+        self._ended = add(self._ended, handle.figures)
+        handle.figures = {}
+        tickets, handle.tickets = handle.tickets, set()
+        if tickets:
+            self._listener.on_death(tickets, why)
+
+    # -- an engine in this process ----------------------------------------------------------------
+
+    async def _be_one(self, handle: Handle) -> None:
+        ended = asyncio.Event()
+        engine = Engine(self._stream, lambda frame: self._heard(handle, frame))
+        await engine.start()
+
+        def take(frame: ToEngine) -> None:
+            if frame.stop:
+                ended.set()
+            else:
+                engine.submit(frame.work, frame.live)
+
+        handle.send = take
+        self._heard(handle, ToDispatcher(ready=True))
+        try:
+            while not ended.is_set():
+                try:
+                    async with asyncio.timeout(1.0):
+                        await ended.wait()
+                except TimeoutError:
+                    handle.figures = engine.figures()
+        finally:
+            await engine.stop()
+            self._not_ready(handle)

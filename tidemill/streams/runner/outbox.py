@@ -1,0 +1,79 @@
+"""What messages hand over: jobs, log entries, statements, events, states, stored with their completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Protocol
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.job import NewJob
+from tidemill.store.database import Database, Executor
+from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.runs.runs import HAS_ARRIVED, SEND
+from tidemill.store.streams import event_log
+from tidemill.streams.definition.message import HandOver
+
+#: How long a job that was handed over cannot be handed over again by a repetition of its message.
+IDEMPOTENT_FOR = 86_400.0
+
+
+class StateWriter(Protocol):
+    """Where states of pipelines are written; an application gives its streams one."""
+
+    def check(self, pipeline: str | None, path: str) -> str:
+        """The pipeline that is meant; an error if the path is not one that it takes from outside."""
+        ...
+
+    async def write(self, database: Database, connection: Executor, pipeline: str, states: dict[str, bytes]) -> None:
+        """Write contents, by path; in the connection's transaction where states are kept in the database."""
+        ...
+
+
+async def store_handed(
+    database: Database,
+    connection: Executor,
+    handed: Sequence[HandOver],
+    *,
+    exact: bool,
+    states: StateWriter | None = None,
+) -> None:
+    """Store all of it. `exact`: the source's position is stored in the same transaction, so no keys are needed."""
+    jobs = [_job(each, exact=exact) for each in handed if each.kind == "job"]
+    if jobs:
+        await insert_jobs(database, connection, jobs, notify=True)
+    entries = [event_log.Entry(each.name, each.body, each.key) for each in handed if each.kind == "log"]
+    await event_log.append(connection, database.schema, entries)
+    statements = [each for each in handed if each.kind == "sql"]
+    for statement, some in groupby(statements, key=attrgetter("name")):
+        await connection.executemany(statement, [msgspec.json.decode(each.body) for each in some])
+    for each in handed:
+        if each.kind == "event":
+            await _send(database, connection, each)
+    # Last, for a file cannot be taken back: whatever refuses has refused by now.
+    written: dict[str, dict[str, bytes]] = {}
+    for each in handed:
+        if each.kind == "state":
+            written.setdefault(each.name, {})[str(each.key)] = each.body
+    for pipeline, contents in written.items():
+        if states is None:
+            raise ConfigError("states are written by streams that an application declares: app.stream(...)")
+        await states.write(database, connection, pipeline, contents)
+
+
+def _job(handed: HandOver, *, exact: bool) -> NewJob:
+    job = msgspec.json.decode(handed.body, type=NewJob)
+    if exact or handed.key is None:
+        return job
+    return msgspec.structs.replace(job, unique_key=handed.key, unique_for=IDEMPOTENT_FOR)
+
+
+async def _send(database: Database, connection: Executor, handed: HandOver) -> None:
+    run = int(handed.name)
+    if await connection.fetch(database.sql(HAS_ARRIVED), run, handed.key):
+        return
+    if not await connection.fetch(database.sql(SEND), run, handed.body):
+        raise NotFoundError(f"run {run} does not exist or has ended: it takes no event")

@@ -1,0 +1,170 @@
+"""Messages that wait for another attempt: taken from the database when they are due, by whichever dispatcher is there.
+
+A row belongs to the dispatcher that claimed it for as long as that renews its claim; it goes when the attempt is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from tidemill.core.codec import decode
+from tidemill.store.database import Database, is_passing
+from tidemill.store.streams import streams as store
+from tidemill.streams.definition.message import Delivery
+from tidemill.streams.runner.prefetch import Prefetch
+from tidemill.streams.sources.base import headers_of
+
+if TYPE_CHECKING:
+    from tidemill.streams.runner.dispatcher import Dispatcher
+
+log = structlog.get_logger("tidemill.streams")
+
+TOGETHER = 200
+MOST_BYTES = 16 * 2**20  # that are claimed at once, and the message with which there are so many
+LEASE = 30.0
+LONGEST_PAUSE = 5.0
+GONE = -1  # the row of a delivery whose attempt is over and stored
+
+
+class RetryFeeder:
+    """The source of second attempts."""
+
+    def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
+        self._database = database
+        self._dispatcher = dispatcher
+        self._news = asyncio.Event()
+        stream = dispatcher.stream
+        self._sources = {source.name: index for index, source in enumerate(stream.sources)}
+        self._ahead = Prefetch(TOGETHER, stream.prefetch // (len(stream.sources) + 1))
+        self._over: list[int] = []
+        self._held: set[int] = set()
+        self._full = False
+        self._looked_around = False
+        self._told: set[str] = set()
+
+    def wake(self) -> None:
+        """Look at once: something may be due, or will be soon."""
+        self._news.set()
+
+    def look_around(self) -> None:
+        """Somebody may have brought messages back, also of sources that are gone."""
+        self._looked_around = False
+        self._news.set()
+
+    def look(self) -> None:
+        """There may be room for more."""
+        policy = self._dispatcher.policy
+        if self._full and self._ahead.is_low(policy.waiting_again, policy.waiting_again_size):
+            self._news.set()
+
+    def settled(self, delivery: Delivery) -> None:
+        """Its row went together with what became of it."""
+        if delivery.retry_row is not None:
+            self._held.discard(delivery.retry_row)
+            delivery.retry_row = GONE
+
+    def ack(self, delivery: Delivery) -> None:
+        row = delivery.retry_row
+        if row is not None and row != GONE:
+            self._over.append(row)
+
+    async def flush(self) -> None:
+        """Drop the rows of attempts that are over."""
+        over, self._over = self._over, []
+        if not over:
+            return
+        try:
+            async with self._database.acquire() as connection:
+                await store.drop_parked(self._database, connection, over)
+            self._held.difference_update(over)
+        except BaseException as error:
+            self._over += over  # also when cancelled: they are dropped with the last words
+            if not is_passing(error):
+                raise
+
+    async def run(self) -> None:
+        """Claim what is due, until cancelled."""
+        renewed = asyncio.get_running_loop().time()
+        while True:
+            self._news.clear()
+            wait = LONGEST_PAUSE
+            try:
+                if not self._looked_around:
+                    await self._tell_of_stranded()
+                wait = await self._claim()
+                now = asyncio.get_running_loop().time()
+                if self._held and now - renewed > LEASE / 3:
+                    renewed = now
+                    held = list(self._held)
+                    await self._database.fetch(store.RENEW_PARKED, self._dispatcher.id, LEASE, held, patience=None)
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+            try:
+                async with asyncio.timeout(wait):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    async def _claim(self) -> float:
+        """Claim what is due and fits; returns how long to wait before looking again."""
+        policy, stream = self._dispatcher.policy, self._dispatcher.stream.name
+        most = self._ahead.room(policy.waiting_again, policy.waiting_again_size)
+        self._full = not most
+        if self._full or not policy.taking:
+            return LONGEST_PAUSE
+        rows = await store.claim_parked(
+            self._database, stream, [*self._sources], self._dispatcher.id, most=most, size=MOST_BYTES, lease=LEASE
+        )
+        deliveries = [_delivery(row, self._sources[row["source"]]) for row in rows]
+        if deliveries:
+            self._ahead.learn(deliveries)
+            self._held.update(each.retry_row for each in deliveries if each.retry_row is not None)
+            policy.due_again(deliveries)
+            self._dispatcher.kick()
+        if len(rows) == most:
+            return 0.0
+        wait = await store.next_parked(self._database, stream, [*self._sources])
+        return LONGEST_PAUSE if wait is None else min(LONGEST_PAUSE, max(0.005, wait))
+
+    async def _tell_of_stranded(self) -> None:
+        """Say once of each source that is gone that messages of it are kept."""
+        self._looked_around = True
+        stream = self._dispatcher.stream.name
+        for source, messages in (await store.count_stranded(self._database, stream, [*self._sources])).items():
+            if source not in self._told:
+                self._told.add(source)
+                log.error(
+                    "messages are kept of a source that is gone: they wait until the stream has it again",
+                    stream=stream, source=source, messages=messages,
+                )  # fmt: skip
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """These will not be tried here; whoever looks next may."""
+        await self.flush()
+        rows = [each.retry_row for each in deliveries if each.retry_row is not None]
+        if rows:
+            await self._database.fetch(store.RELEASE_PARKED, rows)
+
+
+def _delivery(row: Any, source: int) -> Delivery:
+    part, _, position = row["place"].partition(":")
+    return Delivery(
+        row["payload"],
+        int(position),
+        int(part),
+        row["at"],
+        row["key"],
+        None if row["headers"] is None else headers_of(decode(row["headers"])),
+        row["message_id"],
+        row["deadline"],
+        row["attempts"],
+        row["losses"],
+        None if row["plans"] is None else tuple(row["plans"]),
+        retry_row=row["id"],
+        source=source,
+    )

@@ -1,0 +1,162 @@
+"""What a dispatcher tells of itself, once a second: per source rate, lag and counts; per plan how many and how long.
+
+The status is a row that people and programs look at; the counts are added to the totals that `/metrics` shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from tidemill.core.codec import encode
+from tidemill.engine.telemetry.meter import Meter
+from tidemill.engine.telemetry.stream_metrics import BEYOND, PLAN_BOUNDS, PLAN_POWERS
+from tidemill.store.database import Database, is_passing
+from tidemill.store.streams import streams as store
+from tidemill.store.telemetry.hosts import Key
+from tidemill.streams.engine.plan_statistics import add, percentile
+from tidemill.streams.reducer.reducer import Counts
+
+if TYPE_CHECKING:
+    from tidemill.streams.runner.dispatcher import Dispatcher
+
+log = structlog.get_logger("tidemill.streams")
+
+EVERY = 1.0
+LAG_EVERY = 5.0
+_OUTCOMES = tuple(field.removesuffix("s") for field in Counts.__struct_fields__)
+
+
+class Reporter:
+    """Writes the status of a dispatcher, and counts what it has done."""
+
+    def __init__(self, dispatcher: Dispatcher, database: Database, meter: Meter) -> None:
+        self._dispatcher = dispatcher
+        self._database = database
+        self._meter = meter
+        self._done_before: list[int] | None = None
+        self._at = time.monotonic()
+        self._lags: list[int | None] = [None] * len(dispatcher.taps)
+        self._lag_at = 0.0
+        self._counted: dict[Key, float] = {}
+
+    async def run(self) -> None:
+        while True:
+            await self._look_at_lags()
+            self.count()
+            status = encode(self.status())
+            try:
+                await store.tell_status(
+                    self._database, self._dispatcher.id, self._dispatcher.stream.name, _HOST, os.getpid(), status
+                )
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                log.debug("the status could not be written", error=str(error))
+            await asyncio.sleep(EVERY)
+
+    def status(self) -> dict[str, Any]:
+        """All of it, as plain data."""
+        dispatcher = self._dispatcher
+        policy, now = dispatcher.policy, time.monotonic()
+        done = [counts.done for counts in policy.counts]
+        before, seconds = self._done_before or done, max(1e-3, now - self._at)
+        self._done_before, self._at = done, now
+        sources = []
+        for index, source in enumerate(dispatcher.stream.sources):
+            weight, max_qps, enabled = policy.source_now(index)
+            sources.append(
+                {
+                    "name": source.name,
+                    "weight": weight,
+                    "max_qps": max_qps,
+                    "enabled": enabled,
+                    "rate": round((done[index] - before[index]) / seconds, 1),
+                    "lag": self._lags[index],
+                    "waiting": policy.waiting(index),
+                    "in_flight": policy.in_flight[index],
+                    **msgspec.to_builtins(policy.counts[index]),
+                }
+            )
+        return {
+            "mode": "draining" if dispatcher.draining else dispatcher.control.mode,
+            "in_flight": policy.busy,
+            "max_in_flight": dispatcher.stream.max_in_flight,
+            "engines": dispatcher.engines.ready,
+            "restarts": dispatcher.engines.restarts,
+            "live": {"open": dispatcher.asking.open, "done": dispatcher.asking.done, "shed": dispatcher.asking.shed},
+            "sources": sources,
+            "plans": {name: _plan(by_source) for name, by_source in dispatcher.engines.figures().items()},
+        }
+
+    def count(self) -> None:
+        """Add to the totals what has happened since the last time."""
+        for key, value in self._totals():
+            new = value - self._counted.get(key, 0.0)
+            if new:
+                self._counted[key] = value
+                self._meter.count(key[0], *key[1], by=new)
+
+    def _totals(self) -> Iterator[tuple[Key, float]]:
+        """Everything since the dispatcher began."""
+        dispatcher = self._dispatcher
+        stream = dispatcher.stream.name
+        for source, counts in zip(dispatcher.stream.sources, dispatcher.policy.counts, strict=True):
+            for outcome, count in zip(_OUTCOMES, msgspec.structs.astuple(counts), strict=True):
+                yield ("stream_messages", (stream, source.name, outcome)), count
+        for plan, by_source in dispatcher.engines.figures().items():
+            for source, figures in by_source.items():
+                for outcome in ("done", "filtered", "failed"):
+                    yield ("stream_plan_runs", (stream, plan, source, outcome)), figures[outcome]
+                yield ("stream_plan_sum", (stream, plan, source)), figures["seconds"]
+                for bound, count in _by_bound(figures["buckets"]).items():
+                    yield ("stream_plan", (stream, plan, source, bound)), count
+        yield ("stream_live", (stream, "done")), dispatcher.asking.done
+        yield ("stream_live", (stream, "shed")), dispatcher.asking.shed
+        yield ("stream_restarts", (stream,)), dispatcher.engines.restarts
+
+    async def _look_at_lags(self) -> None:
+        if time.monotonic() < self._lag_at:
+            return
+        self._lag_at = time.monotonic() + LAG_EVERY
+        for index, tap in enumerate(self._dispatcher.taps):
+            try:
+                async with asyncio.timeout(2.0):
+                    self._lags[index] = await tap.lag()
+            except Exception as error:  # noqa: BLE001 - a lag that cannot be had is no reason to stop
+                self._lags[index] = None
+                log.debug("the lag is not known", error=str(error))
+
+
+def _plan(by_source: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """A plan over all sources, and by source."""
+    total: dict[str, Any] = {}
+    for figures in by_source.values():
+        add(total, figures)
+    return {**_readable(total), "sources": {source: _readable(figures) for source, figures in by_source.items()}}
+
+
+def _readable(figures: dict[str, Any]) -> dict[str, Any]:
+    buckets = figures["buckets"]
+    plain = {name: value for name, value in figures.items() if name != "buckets"}
+    return {**plain, "p50": percentile(buckets, 0.5), "p99": percentile(buckets, 0.99)}
+
+
+def _by_bound(buckets: list[int]) -> dict[str, int]:
+    """Buckets that double, as the wider ones that are shown."""
+    found: dict[str, int] = {}
+    for power, count in enumerate(buckets):
+        at = next((bound for limit, bound in zip(PLAN_POWERS, PLAN_BOUNDS, strict=True) if power <= limit), BEYOND)
+        if count:
+            found[at] = found.get(at, 0) + count
+    return found
+
+
+_HOST = socket.gethostname()
