@@ -17,7 +17,7 @@ import uvloop
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.maintenance import Maintenance
 
 QUEUE = "bench"
 TASK_S = 0.02
@@ -32,22 +32,22 @@ _AWAY = (StoreError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asy
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.actors", description=__doc__)
-    parser.add_argument("role", choices=("orchestrator", "worker", "feeder"))
+    parser.add_argument("role", choices=("maintenance", "worker", "feeder"))
     parser.add_argument("--dsn", required=True)
     parser.add_argument("--log", default=os.devnull, help="where to note numbers or ids")
     parser.add_argument("--concurrency", type=int, default=20)
     options = parser.parse_args()
     configure_logs("critical")
-    roles = {"orchestrator": orchestrate, "worker": work, "feeder": feed}
+    roles = {"maintenance": orchestrate, "worker": work, "feeder": feed}
     uvloop.run(roles[options.role](options))
 
 
 async def orchestrate(options: argparse.Namespace) -> None:
     """Migrate and walk the rounds."""
-    orchestrator = Orchestrator(App("bench", database_url=options.dsn).database())
+    maintenance = Maintenance(App("bench", database_url=options.dsn).database())
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(orchestrator.run())
-        await orchestrator.wait_ready()
+        tasks.create_task(maintenance.run())
+        await maintenance.wait_ready()
         _say_ready()
 
 

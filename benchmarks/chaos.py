@@ -1,6 +1,6 @@
 """The `chaos` suite: what is lost, what is doubled, and how long recovery takes, when everything is killed.
 
-On a private server run an orchestrator, three workers and a feeder that always keeps some thousand jobs waiting,
+On a private server run maintenance, three workers and a feeder that always keeps some thousand jobs waiting,
 each a process of its own. Jobs take 20 ms, so throughput is limited by the hands of the workers: one worker less
 is a third less throughput. Every few seconds a worker is SIGKILLed and another one started in its place, as a
 supervisor would do; once the backend of a busy worker is terminated, and once the server is restarted.
@@ -147,7 +147,7 @@ def run(plan: Plan) -> list[report.Row]:
 
 
 def _play(plan: Plan, server: EmbeddedServer, cast: Cast, folder: Path) -> Outcome:
-    cast.start("orchestrator")
+    cast.start("maintenance")
     for _ in range(WORKERS):
         cast.start("worker", wait=False)
     feeder = cast.start("feeder")

@@ -1,4 +1,4 @@
-"""Tidemill's dags in the contest, deployed as `tidemill up` does: a worker, a keeper and an orchestrator process.
+"""Tidemill's dags in the contest, deployed as `tidemill up` does: a worker, a run worker and maintenance process.
 
 `python -m benchmarks.dags_ours --dsn URL --jobs 1000 --starts 5` prints one JSON line per scenario and round, the
 median so far. Plain jobs in the same deployment take turns with the dags (`jobs_wide`, `jobs_chain`, `jobs_100x100`).
@@ -35,7 +35,7 @@ READY_WITHIN_S = 30.0
 
 JOBS_LEFT = "SELECT EXISTS (SELECT FROM tidemill.job) AS left"
 RUNS_LEFT = "SELECT EXISTS (SELECT FROM tidemill.run WHERE state = 'running') AS left"
-#: A worker serves a queue, a keeper none.
+#: A worker serves a queue, a run worker none.
 READY = "SELECT count(*) FROM tidemill.worker WHERE ended_at IS NULL"
 
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 @contextmanager
 def _deployed() -> Iterator[None]:
-    roles = (["orchestrator"], ["worker", "--no-supervise", f"--concurrency={CONCURRENCY}"], ["keeper"])
+    roles = (["maintenance"], ["worker", "--no-supervise", f"--concurrency={CONCURRENCY}"], ["run-worker"])
     environment = {**os.environ, "TIDEMILL_LOG_LEVEL": "error"}
     processes = [
         subprocess.Popen(

@@ -3,7 +3,7 @@
 Everything runs one after the other on one server, everybody through `peers/contest.py`. Ours and the raw limit
 take turns, and a full run also drains ours again beside each peer and each circumstance, so that a slow minute
 of the machine hits both; medians are compared. In a quick run only the drain is a median: its other rows can be
-off by a busy second. An orchestrator process runs beside our worker throughout, as it would for a user.
+off by a busy second. Maintenance process runs beside our worker throughout, as it would for a user.
 """
 
 import asyncio
@@ -169,7 +169,7 @@ class Run:
 
     def _measure_ours(self, scenarios: tuple[str, ...], *under: str, row: str = "drain") -> None:
         if not self._peers_only:
-            self._measure(OURS, scenarios, self._plan.our_drain_s, under=(*under, "orchestrator"), row=row)
+            self._measure(OURS, scenarios, self._plan.our_drain_s, under=(*under, "maintenance"), row=row)
 
     def _measure(
         self,

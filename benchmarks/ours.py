@@ -1,7 +1,7 @@
 """Tidemill in the contest: one worker process, measured exactly as the peers are (`peers/contest.py`).
 
-`python -m benchmarks.ours --dsn URL`. An orchestrator process runs beside the worker, as it would for a user
-(`--under orchestrator`); the other circumstances are those that kill queues in production.
+`python -m benchmarks.ours --dsn URL`. Maintenance process runs beside the worker, as it would for a user
+(`--under maintenance`); the other circumstances are those that kill queues in production.
 """
 
 import asyncio
@@ -73,16 +73,16 @@ def bench_app(dsn: str, on_start: Callable[[], None], *, pool_size: int | None =
 
 
 async def install_schema(dsn: str) -> None:
-    """The tables, and the partitions of today: what an orchestrator does first."""
+    """The tables, and the partitions of today: what maintenance does first."""
     async with Database(DatabaseSettings(url=dsn)) as database:
         await migrate(database)
         await history_partitions.make_partitions(database, datetime.now(UTC).date())
 
 
 @asynccontextmanager
-async def an_orchestrator(dsn: str, _: int) -> AsyncIterator[None]:
-    """An orchestrator walks its rounds in a process of its own."""
-    arguments = ("-m", "benchmarks.actors", "orchestrator", "--dsn", dsn)
+async def an_maintenance(dsn: str, _: int) -> AsyncIterator[None]:
+    """Maintenance walks its rounds in a process of its own."""
+    arguments = ("-m", "benchmarks.actors", "maintenance", "--dsn", dsn)
     process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.DEVNULL)
     try:
         yield  # it gets ready while the backlog is enqueued
@@ -121,7 +121,7 @@ async def held_xmin(dsn: str, _: int) -> AsyncIterator[None]:
 
 
 CIRCUMSTANCES = {
-    "orchestrator": an_orchestrator,
+    "maintenance": an_maintenance,
     "history": finished_jobs,
     "delayed": delayed_jobs,
     "held_xmin": held_xmin,

@@ -30,17 +30,17 @@ from tidemill.core.page import Page
 from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
-from tidemill.engine.connections import Access
+from tidemill.engine.connections import Connections
 from tidemill.engine.hooks import (
+    Hooks,
     InvokeContext,
     ModelRegistrar,
     NodeResolver,
     ResolvingTasks,
-    Seams,
     WorkflowProvider,
 )
 from tidemill.engine.jobs.task import Periodic, Task, TaskOptions
-from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.models.spec import ModelSpec, gpu_concurrency, read_specs, require_model
 from tidemill.engine.role import Role, run_roles
 from tidemill.engine.scheduler import Scheduler
@@ -54,7 +54,7 @@ from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import OWN_CHAIN, Chain
 
 if TYPE_CHECKING:
-    from tidemill.engine.runs.run_worker import RunKeeper
+    from tidemill.engine.runs.run_worker import RunWorker
     from tidemill.monitors.runner.runner import MonitorRunner
 
 P = ParamSpec("P")
@@ -79,7 +79,7 @@ class App(Shapes):
         **settings: Any,
     ) -> None:
         self.name = check_name("application", name)
-        self.seams = Seams(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
+        self.hooks = Hooks(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
         self.tasks = ResolvingTasks(node_resolver, self._filed_task)
         self._models = tuple(models)
         self.periodics: dict[str, Periodic] = {}
@@ -88,7 +88,7 @@ class App(Shapes):
         self.acting_as: str | None = None  # whom to name as the origin of jobs, where it is not the application itself
         self._arguments = settings
         self._settings: Settings | None = None
-        self._access = Access(self.database)
+        self._connections = Connections(self.database)
         self.pages: dict[str, Page] = {}
         self.chains: list[Chain] = []
 
@@ -105,7 +105,7 @@ class App(Shapes):
     @cached_property
     def models(self) -> dict[str, ModelSpec]:
         """The models that workers may load, with those of the host."""
-        register = self.seams.model_registrar
+        register = self.hooks.model_registrar
         return read_specs([*self._models, *(register() if register is not None else ())])
 
     def configure(self, **settings: Any) -> None:
@@ -245,7 +245,7 @@ class App(Shapes):
         return page
 
     def migrations(self, folder: Path, /, *, ledger: str) -> None:
-        """Declare the application's own migrations, `0001_name.sql` and so on: the orchestrator applies them."""
+        """Declare the application's own migrations, `0001_name.sql` and so on: maintenance applies them."""
         if ledger in {OWN_CHAIN.ledger, *(chain.ledger for chain in self.chains)}:
             raise ConfigError(f"the ledger {ledger!r} is another chain's: give these migrations one of their own")
         chain = Chain(folder, ledger)
@@ -278,18 +278,18 @@ class App(Shapes):
             print(await app.wait(job))
         """
         async with self.database() as database:
-            roles: list[Role] = [Orchestrator(database, self.settings.orchestrator(), chains=self.chains)]
-            if self.tasks or queues is not None or self.seams.node_resolver is not None or self._workflow_folder():
+            roles: list[Role] = [Maintenance(database, self.settings.maintenance(), chains=self.chains)]
+            if self.tasks or queues is not None or self.hooks.node_resolver is not None or self._workflow_folder():
                 roles.append(self.worker(queues, concurrency=concurrency, database=database))
             roles.append(Scheduler(database, self.name, self.declared_schedules()))
             if self._workflow_folder() or (self.uses("pipelines") and self.pipelines.declared):
                 roles.append(self.pipelines.runner(database, keep_days=self.settings.keep_days))
             if self.uses("streams"):
                 roles += self.streams.dispatchers(database, self.source)
-            loop, keeper = asyncio.get_running_loop(), self.keeper(database=database)
+            loop, run_worker = asyncio.get_running_loop(), self.run_worker(database=database)
             if self.runs.kinds:
-                roles.append(keeper)
-                self.runs.keepers[loop] = keeper
+                roles.append(run_worker)
+                self.runs.run_workers[loop] = run_worker
             if self.uses("monitors") and self.monitors:
                 roles.append(self.monitor_runner(database=database))
             try:
@@ -299,7 +299,7 @@ class App(Shapes):
                     finally:
                         await self.close()
             finally:
-                self.runs.keepers.pop(loop, None)
+                self.runs.run_workers.pop(loop, None)
 
     def database(self, *, application: str | None = None) -> Database:
         """A new, unopened way to this application's database."""
@@ -307,7 +307,7 @@ class App(Shapes):
 
     def served_queues(self) -> Iterable[str]:
         """The queues that this application's tasks, dags and workflow files name."""
-        found = () if self.seams.node_resolver is None else (DEFAULT_QUEUE,)
+        found = () if self.hooks.node_resolver is None else (DEFAULT_QUEUE,)
         nodes = self.runs.queues() if self.uses("runs") else ()
         filed = self.pipelines.filed_queues() if self._workflow_folder() else ()
         return dict.fromkeys([*self.tasks.queues(), *nodes, *filed, *found])
@@ -328,19 +328,19 @@ class App(Shapes):
             self.settings.worker(wanted, concurrency),
             limits=self.limits.values(),
             models=self.models.values(),
-            invoke_context=self.seams.invoke_context,
+            invoke_context=self.hooks.invoke_context,
             app_path=self.source,
         )
 
-    def keeper(self, *, database: Database | None = None) -> RunKeeper:
-        """A keeper for the durable runs of this application's workflows."""
-        from tidemill.engine.runs.run_store import PostgresRuns
-        from tidemill.engine.runs.run_worker import RunKeeper
+    def run_worker(self, *, database: Database | None = None) -> RunWorker:
+        """A run worker for the durable runs of this application's workflows."""
+        from tidemill.engine.runs.run_store import PostgresRunStore
+        from tidemill.engine.runs.run_worker import RunWorker
 
         settings = self.settings
-        reached = database or self.database(application=f"tidemill keeper {self.name}")
-        return RunKeeper(
-            PostgresRuns(reached),
+        reached = database or self.database(application=f"tidemill worker {self.name}")
+        return RunWorker(
+            PostgresRunStore(reached),
             self.runs.kinds,
             lease=settings.lease,
             heartbeat=settings.heartbeat,
@@ -353,14 +353,14 @@ class App(Shapes):
 
     async def close(self) -> None:
         """Close this event loop's connections; the embedded server stops if this process runs it."""
-        await self._access.close()
+        await self._connections.close()
 
     def close_sync(self) -> None:
         """Close what the plain functions have opened."""
-        self._access.close_sync()
+        self._connections.close_sync()
 
     async def __aenter__(self) -> App:
-        await self._access.open()
+        await self._connections.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -375,7 +375,7 @@ class App(Shapes):
         return self.pipelines.filed_task(name) if self._workflow_folder() else None
 
     async def _reach(self) -> Database:
-        return (await self._access.open()).database
+        return (await self._connections.open()).database
 
     def _origin(self) -> Origin:
         job = find_current_job()

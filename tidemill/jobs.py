@@ -9,7 +9,7 @@ from typing import Any
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import JobRef, NewJob, Origin
-from tidemill.engine.connections import Access
+from tidemill.engine.connections import Connections
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls
 from tidemill.engine.jobs.task import Task, TaskBook
@@ -30,7 +30,7 @@ class Jobs:
     name: str
     tasks: TaskBook
     models: Mapping[str, ModelSpec]
-    _access: Access
+    _connections: Connections
 
     def database(self, *, application: str | None = None) -> Database:
         """A new, unopened way to this application's database."""
@@ -68,7 +68,7 @@ class Jobs:
         with enqueueing(self._new_job(task, positional, args, more)) as job:
             if conn is not None:
                 return (await insert_async(self.database(), conn, [job]))[0]
-            return await (await self._access.open()).enqueuer.put(job)
+            return await (await self._connections.open()).enqueuer.put(job)
 
     def enqueue_sync(
         self,
@@ -83,7 +83,7 @@ class Jobs:
         with enqueueing(self._new_job(task, positional, args, more)) as job:
             if conn is not None:
                 return insert_sync(self.database(), conn, [job])[0]
-            return self._access.call(lambda way: way.enqueuer.put(job))
+            return self._connections.call(lambda way: way.enqueuer.put(job))
 
     async def enqueue_many(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
@@ -95,7 +95,7 @@ class Jobs:
         with enqueueing_many(self._many(task, calls, wish)) as many:
             if conn is not None:
                 return await insert_async(self.database(), conn, many.each()) if many.arguments else []
-            return await (await self._access.open()).enqueuer.put_many(many)
+            return await (await self._connections.open()).enqueuer.put_many(many)
 
     def enqueue_many_sync(
         self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **wish: Any
@@ -104,14 +104,14 @@ class Jobs:
         with enqueueing_many(self._many(task, calls, wish)) as many:
             if conn is not None:
                 return insert_sync(self.database(), conn, many.each()) if many.arguments else []
-            return self._access.call(lambda way: way.enqueuer.put_many(many))
+            return self._connections.call(lambda way: way.enqueuer.put_many(many))
 
     # -- looking and acting -----------------------------------------------------------------------
 
     async def job(self, job: JobRef | int) -> JobView:
         """A job as it is now, unfinished or finished."""
         job_id = job if isinstance(job, int) else job.id
-        row = await show_job((await self._access.open()).database, job_id)
+        row = await show_job((await self._connections.open()).database, job_id)
         if row is None:
             raise NotFoundError(f"there is no job {job_id}: it never was, or its history has been dropped")
         return JobView.of(dict(row))
@@ -128,7 +128,7 @@ class Jobs:
     async def cancel(self, *jobs: JobRef | int, by: str | None = None) -> None:
         """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
         ids = [job if isinstance(job, int) else job.id for job in jobs]
-        await cancel_jobs((await self._access.open()).database, ids, by=by or f"app {self.name}")
+        await cancel_jobs((await self._connections.open()).database, ids, by=by or f"app {self.name}")
 
     # -- inner parts ------------------------------------------------------------------------------
 

@@ -20,11 +20,11 @@ from tidemill.dags.errors import InputRefusedError
 from tidemill.dags.reducer.journal import encode_tick as encode_dag_tick
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DAG_KIND, DagInput, DagKind
-from tidemill.engine.hooks import Seams
+from tidemill.engine.hooks import Hooks
 from tidemill.engine.jobs.task import TaskBook
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
-from tidemill.engine.runs.run_store import PostgresRuns
-from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.engine.runs.run_store import PostgresRunStore
+from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.workflow import Workflow
@@ -57,20 +57,20 @@ class Runs:
     """What an application knows of runs."""
 
     def __init__(
-        self, reach: Callable[[], Awaitable[Database]], origin: Callable[[], Origin], tasks: TaskBook, seams: Seams
+        self, reach: Callable[[], Awaitable[Database]], origin: Callable[[], Origin], tasks: TaskBook, hooks: Hooks
     ) -> None:
         self.flows: dict[str, FlowKind] = {}
         self.dags: dict[str, Dag] = {}
-        self.dag_kind = DagKind(tasks, seams.ref_resolver, named=seams.invoke_context is not None)
-        self.keepers: dict[asyncio.AbstractEventLoop, RunKeeper] = {}
+        self.dag_kind = DagKind(tasks, hooks.ref_resolver, named=hooks.invoke_context is not None)
+        self.run_workers: dict[asyncio.AbstractEventLoop, RunWorker] = {}
         self._reach = reach
         self._origin = origin
         self._tasks = tasks
-        self._provider = seams.workflow_provider
+        self._provider = hooks.workflow_provider
 
     @property
     def kinds(self) -> dict[str, RunKind]:
-        """All that a keeper of this application can drive."""
+        """All that a run worker of this application can drive."""
         return {**self.flows, DAG_KIND: self.dag_kind}
 
     @property
@@ -91,8 +91,8 @@ class Runs:
             self._tasks.add(task)
         self.flows[name] = FlowKind(name, workflow, self._start_child)
 
-    async def _reach_runs(self) -> PostgresRuns:
-        return PostgresRuns(await self._reach())
+    async def _reach_runs(self) -> PostgresRunStore:
+        return PostgresRunStore(await self._reach())
 
     def declare_dag(self, dag: Dag) -> Dag:
         """A dag that can be started by its name."""
@@ -131,10 +131,10 @@ class Runs:
         """Start a durable run of a dag."""
         data, who = encode(DagInput(msgspec.Raw(dag.to_json()), args)), encode(origin or self._origin())
         database, version = database or await self._reach(), self.dag_kind.program(dag.to_json()).version
-        keeper = self.keepers.get(asyncio.get_running_loop())
-        if keeper is not None and unique_key is None and within is None and not keeper.is_stopping:
+        run_worker = self.run_workers.get(asyncio.get_running_loop())
+        if run_worker is not None and unique_key is None and within is None and not run_worker.is_stopping:
             new = NewRun(DAG_KIND, dag.name, version, data, who)
-            run = await keeper.begin(lambda number: self.dag_kind.begin(keeper, number, new))
+            run = await run_worker.begin(lambda number: self.dag_kind.begin(run_worker, number, new))
             if run is not None:
                 return DagHandle(database, self.dag_kind, run.number, near=run.result)
         number, created = await start_run(
@@ -184,11 +184,11 @@ class Runs:
         event = declared(kind.workflow).start_event(start_event, fields)
         data, who = encode_event(event), encode(origin or self._origin())
         database = database or await self._reach()
-        keeper = self.keepers.get(asyncio.get_running_loop())
+        run_worker = self.run_workers.get(asyncio.get_running_loop())
         alone = unique_key is None and parent is None and within is None
-        if keeper is not None and alone and not keeper.is_stopping:
+        if run_worker is not None and alone and not run_worker.is_stopping:
             new = NewRun(kind.name, kind.name, kind.version, data, who)
-            run = await keeper.begin(lambda number: kind.begin(keeper, number, event, new))
+            run = await run_worker.begin(lambda number: kind.begin(run_worker, number, event, new))
             if run is not None:
                 return RunHandle(database, run.number, near=run.result)
         number, created = await start_run(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from tidemill.engine.hooks import Seams
+from tidemill.engine.hooks import Hooks
 from tidemill.engine.jobs.task import Periodic, Task
 from tidemill.jobs import Jobs
 from tidemill.store.database import Database
@@ -35,7 +35,7 @@ W = TypeVar("W", bound="Workflow")
 class Shapes(Jobs):
     """The part of an application that deals with everything but plain jobs."""
 
-    seams: Seams
+    hooks: Hooks
     periodics: dict[str, Periodic]
 
     async def _reach(self) -> Database:
@@ -49,7 +49,7 @@ class Shapes(Jobs):
         """The workflows and dags of this application, and their runs."""
         from tidemill.runs import Runs
 
-        return Runs(self._reach, self._origin, self.tasks, self.seams)
+        return Runs(self._reach, self._origin, self.tasks, self.hooks)
 
     @cached_property
     def monitors(self) -> Monitors:

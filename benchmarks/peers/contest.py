@@ -15,7 +15,7 @@ against an empty database of its own, and prints one JSON line per scenario: `{"
 * `enqueue_one`, `enqueue_one_16`: calls/s, one after the other, or from 16 tasks with a connection each.
 
 `--under NAME[=AMOUNT]` measures under a circumstance that the contender's module offers, from before the
-backlog is enqueued to the end: an orchestrator that runs beside, jobs that wait, a transaction held open.
+backlog is enqueued to the end: maintenance that runs beside, jobs that wait, a transaction held open.
 
 Only the standard library, asyncpg and uvloop are imported here: it runs in the peer venv and in ours.
 """

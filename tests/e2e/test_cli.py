@@ -287,8 +287,8 @@ def test_a_worker_that_cannot_start_ends_the_tree_with_one_message(other_folder:
 
 def test_the_roles_run_as_processes_of_their_own(other_folder: Path) -> None:
     with contextlib.ExitStack() as stack:
-        orchestrator = Process(other_folder, "orchestrator")
-        stack.callback(orchestrator.close)
+        maintenance = Process(other_folder, "maintenance")
+        stack.callback(maintenance.close)
         worker = Process(
             other_folder, "worker", "app.py", "--queue", "mail", "--queue", "default", "--concurrency", "3"
         )
@@ -301,7 +301,7 @@ def test_the_roles_run_as_processes_of_their_own(other_folder: Path) -> None:
         assert served[worker.child("worker").pid] == (["mail", "default"], 3)
         run(other_folder, "enqueue", "app.py", "stuck", "--wait")
         assert "exit 75" in worker.line("starting again")
-        for process in (worker, scheduler, orchestrator):
+        for process in (worker, scheduler, maintenance):
             process.signal(signal.SIGTERM)
             assert process.wait() == 0, process.output
 

@@ -89,10 +89,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "idle.py").write_text(NO_TASKS)
     (folder / "typo.py").write_text("def f(:\n")
     (folder / "fails.py").write_text("1 / 0\n")
-    orchestrator = Process(folder, "orchestrator", TIDEMILL_LOG_LEVEL="info")
-    orchestrator.line("migrated")
+    maintenance = Process(folder, "maintenance", TIDEMILL_LOG_LEVEL="info")
+    maintenance.line("migrated")
     yield folder
-    orchestrator.close()
+    maintenance.close()
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_what_is_not_understood_exits_with_2_and_names_the_help(folder: Path, co
 
 
 def test_commands_that_would_run_for_long_do_not_wait_for_ever_for_a_server(folder: Path, nowhere: str) -> None:
-    commands = (["up", "app.py"], ["worker", "app.py"], ["scheduler"], ["orchestrator"], ["db", "migrate"])
+    commands = (["up", "app.py"], ["worker", "app.py"], ["scheduler"], ["maintenance"], ["db", "migrate"])
     started = [Process(folder, *command, "--database-url", nowhere) for command in commands]
     for process in started:
         assert process.wait() == 1

@@ -105,7 +105,7 @@ def test_metrics_are_served_by_up_for_all_its_children(shop: Shop) -> None:
 
 
 def test_a_taken_port_ends_the_command_with_a_sentence(shop: Shop) -> None:
-    done = run(shop.folder, "orchestrator", "app.py", f"--metrics={shop.port}")
+    done = run(shop.folder, "maintenance", "app.py", f"--metrics={shop.port}")
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: metrics cannot be served at 127.0.0.1:{shop.port}: another process listens")
     assert len(done.stderr.splitlines()) == 1

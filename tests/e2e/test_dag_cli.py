@@ -317,27 +317,27 @@ def test_the_tree_is_kept_true_on_a_terminal(folder: Path) -> None:
     assert max(map(len, screens.splitlines())) <= 80
 
 
-def test_without_a_keeper_that_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "alone", APP)
-    processes = [Process(folder, "orchestrator", "app.py")]
+    processes = [Process(folder, "maintenance", "app.py")]
     try:
         processes[0].line("migrated")
         done = run(folder, "dag", "start", "asked", "--app", "app.py", "--args", '{"day": "monday"}')
         assert done.returncode == 0
-        assert "warning: no keeper is alive" in done.stderr
+        assert "warning: no run worker is alive" in done.stderr
         id = done.stdout.strip()
-        assert "Nobody drives it: no keeper is alive. Start one with `tidemill up app.py`" in " ".join(
+        assert "Nobody drives it: no run worker is alive. Start one with `tidemill up app.py`" in " ".join(
             ok(folder, "run", id).split()
         )
         processes.append(Process(folder, "worker", "app.py", "--no-supervise"))
-        keeper = Process(folder, "keeper", "app.py")
-        processes.append(keeper)
+        run_worker = Process(folder, "run-worker", "app.py")
+        processes.append(run_worker)
         until(folder, id, waits)
-        keeper.close()
+        run_worker.close()
         stored = run(folder, "dag", "submit", id, "approve", '{"rows": 1}')
         assert (stored.returncode, stored.stdout) == (0, f"the answer to approve of run {id} is stored\n")
         assert "nobody drives the run now" in stored.stderr
-        processes.append(Process(folder, "keeper", "app.py"))
+        processes.append(Process(folder, "run-worker", "app.py"))
         assert until(folder, id, ended)["state"] == "succeeded"
     finally:
         for each in reversed(processes):

@@ -107,7 +107,7 @@ async def test_two_workers_on_one_root_and_one_of_them_killed(
 ) -> None:
     folder = folder_with(tmp_path, in_process=False, seconds=0.05, count=40)
     roles = [
-        start(folder, database_url, "orchestrator", "app.py"),
+        start(folder, database_url, "maintenance", "app.py"),
         start(folder, database_url, "pipeline", "run", "app.py"),
         start(folder, database_url, "worker", "app.py", "--no-supervise", "--concurrency", "4"),
         start(folder, database_url, "worker", "app.py", "--no-supervise", "--concurrency", "4"),

@@ -8,7 +8,7 @@ import threading
 import msgspec
 import pytest
 
-from tests.support import eventually, find_live, finished, running, running_orchestrator, running_worker, value
+from tests.support import eventually, find_live, finished, running, running_maintenance, running_worker, value
 from tidemill import App, Snooze, current_job
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.store.audit import list_audit
@@ -162,7 +162,7 @@ async def test_a_cancelled_job_whose_worker_is_lost_is_not_tried_again(app: App,
         "UPDATE tidemill.job SET state = 'running', worker_id = $1, attempt = 1, started_at = now()", lost
     )
     await cancel_jobs(database, [ref.id], by="ann")
-    async with running_orchestrator(app), running_worker(app):
+    async with running_maintenance(app), running_worker(app):
         row = await finished(database, ref.id)
     assert (row["state"], row["note"]) == ("cancelled", "cancelled by ann")
 

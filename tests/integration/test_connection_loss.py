@@ -19,7 +19,7 @@ from tests.support import (
     finished,
     locked_out,
     running,
-    running_orchestrator,
+    running_maintenance,
     running_scheduler,
     running_worker,
     value,
@@ -54,7 +54,7 @@ async def test_all_jobs_finish_although_every_connection_is_cut_again_and_again(
         runs.append(n)
 
     await app.enqueue_many(work, ({"n": n} for n in range(600)))
-    async with running_orchestrator(app), running_worker(app) as worker:
+    async with running_maintenance(app), running_worker(app) as worker:
         for done in (50, 150, 300, 450):
             await eventually(lambda done=done: len(runs) >= done)
             await cutter.fetchval(CUT_ALL)
@@ -108,7 +108,7 @@ async def test_a_job_that_ran_through_the_loss_is_finished_once(app: App, databa
         await release.wait()
         return "held"
 
-    async with running_orchestrator(app), running_worker(app):
+    async with running_maintenance(app), running_worker(app):
         ref = await app.enqueue(hold)
         await running(database, ref.id)
         await cutter.fetchval(CUT_ALL)
@@ -309,7 +309,7 @@ async def test_a_claim_that_succeeds_after_its_connection_was_lost_is_given_back
 
     async with Wire(database_url).open() as wire:
         app.configure(database_url=wire.url)
-        async with running_orchestrator(app), running_worker(app) as worker:
+        async with running_maintenance(app), running_worker(app) as worker:
             for _ in range(3):  # A claim that the server knows by heart, and has only to carry out.
                 await finished(database, (await app.enqueue(work)).id)
             attempts: list[int] = []

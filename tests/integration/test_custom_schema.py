@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from tests.support import eventually, running_orchestrator, running_scheduler, running_worker
+from tests.support import eventually, running_maintenance, running_scheduler, running_worker
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.store.database import Database
@@ -42,7 +42,7 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
 
     async with (
         app.database() as database,
-        running_orchestrator(app),
+        running_maintenance(app),
         running_worker(app, ["default", "limited"]) as worker,
         running_scheduler(app),
     ):
@@ -93,7 +93,7 @@ async def test_two_schemas_in_one_database_do_not_hear_or_see_each_other(app: Ap
     async def who_else() -> str:
         return "second"
 
-    async with running_orchestrator(app), running_orchestrator(second), running_worker(app), running_worker(second):
+    async with running_maintenance(app), running_maintenance(second), running_worker(app), running_worker(second):
         one, two = await app.enqueue("who"), await second.enqueue("who")
         assert (await app.wait(one, timeout=60)).result == "first"
         assert (await second.wait(two, timeout=60)).result == "second"

@@ -19,8 +19,8 @@ from tests.support.dag_runs import (
     running_worker_of,
     statuses,
 )
-from tests.support.durable import running_keeper
-from tests.support.roles import running_orchestrator
+from tests.support.durable import running_run_worker
+from tests.support.roles import running_maintenance
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
 from tidemill.dags.errors import DagRunError
@@ -131,7 +131,7 @@ async def test_a_node_that_will_not_end_is_killed_at_the_grace_limit_and_its_nei
     deaf = Dag("d", [node("a", "stubborn", args={"path": str(tmp_path / "deaf")}, queue="threads")])
     other = Dag("o", [node("a", "stubborn", args={"path": str(tmp_path / "other")}, queue="threads")])
     serving = {"app": DAG_RUNS, "grace": 0.5}
-    async with running_orchestrator(app), running_keeper(app):
+    async with running_maintenance(app), running_run_worker(app):
         async with worker_process(database_url, ["threads"], **serving) as worker:
             run, neighbour = await app.start(deaf), await app.start(other)
             await eventually(lambda: (tmp_path / "deaf.began").exists() and (tmp_path / "other.began").exists())
@@ -149,12 +149,12 @@ async def test_a_node_that_will_not_end_is_killed_at_the_grace_limit_and_its_nei
     assert losses == 0, "it is not the neighbour's fault"
 
 
-async def test_a_run_that_sleeps_is_cancelled_when_a_keeper_comes(app: App, database: Database) -> None:
-    async with running_keeper(app):
+async def test_a_run_that_sleeps_is_cancelled_when_a_run_worker_comes(app: App, database: Database) -> None:
+    async with running_run_worker(app):
         run = await app.start(Dag("d", [input_node("a", prompt="?")]))
         await eventually(lambda: is_asleep(database, run))
     await run.cancel("enough")
-    async with running_keeper(app):
+    async with running_run_worker(app):
         await is_cancelled(run)
     assert await nothing_left(database)
 
@@ -222,15 +222,15 @@ async def test_work_and_questions_that_are_begun_and_dropped_in_one_turn_are_nev
 
     ran: list[int] = []
     gates = {n: asyncio.Event() for n in (1, 2, 3)}
-    async with running_orchestrator(app), running_worker_of(app):
-        async with running_keeper(app):
+    async with running_maintenance(app), running_worker_of(app):
+        async with running_run_worker(app):
             run = await app.start(dag)
             await eventually(lambda: sorted(ran) == [1, 1, 2, 2])
         for n, ended in ((1, 2), (2, 4)):
             gates[n].set()
             count = "SELECT count(*) = $1 FROM tidemill.inbox WHERE work IS NOT NULL"
             await eventually(lambda count=count, ended=ended: value(database, count, ended))
-        async with running_keeper(app):
+        async with running_run_worker(app):
             told = await reaches(run, each="failed", sub="failed", more="waiting")
             assert (told["sub/asked"], told["sub/good"]) == ("cancelled", "succeeded")
             assert [asked["node"] for asked in await run.inputs()] == ["more"]
@@ -242,17 +242,17 @@ async def test_work_and_questions_that_are_begun_and_dropped_in_one_turn_are_nev
     assert 3 not in ran
 
 
-async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_keeper_lives_and_can_be_repeated(
+async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_run_worker_lives_and_can_be_repeated(
     app: App, database: Database
 ) -> None:
     dag = Dag("d", [node("a", "give", args={"value": 1}), node("b", "give", queue="nobodys", deps=["a"])])
-    async with running_orchestrator(app):
-        async with running_keeper(app), running_worker_of(app, "default"):
+    async with running_maintenance(app):
+        async with running_run_worker(app), running_worker_of(app, "default"):
             run = await app.start(dag)
             await reaches(run, b="running")
         stored = await value(database, "SELECT input FROM tidemill.run WHERE id = $1", run.id)
         await set_input(database, run, b'{"dag": {}}')
-        async with running_keeper(app):
+        async with running_run_worker(app):
             await eventually(lambda: is_parked(run))
         await set_input(database, run, stored)
         await run.cancel("enough")
@@ -260,7 +260,7 @@ async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_keeper_lives_an
         await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.job"))
         assert await statuses(run) == {"a": "succeeded", "b": "cancelled"}
         again = await run.rerun()
-        async with running_keeper(app), running_worker_of(app, "default", "nobodys"):
+        async with running_run_worker(app), running_worker_of(app, "default", "nobodys"):
             assert await again.result(timeout=60) == {"b": None}
     assert await value(database, "SELECT count(*) FROM tidemill.job_history WHERE state = 'succeeded'") == 2
 

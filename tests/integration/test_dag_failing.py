@@ -9,9 +9,9 @@ import pytest
 
 from tests.support import eventually, find_worker, lapse, value, worker_process
 from tests.support.dag_runs import DAG_RUNS, nothing_left, running_dags, running_worker_of, statuses
-from tests.support.durable import deeds, make_tables, open_gates, running_keeper
+from tests.support.durable import deeds, make_tables, open_gates, running_run_worker
 from tests.support.processes import start_worker
-from tests.support.roles import running_orchestrator
+from tests.support.roles import running_maintenance
 from tests.support.waiting import PATIENT
 from tidemill import App, current_job
 from tidemill.core.errors import PayloadError
@@ -143,10 +143,10 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["known to the keeper", "known to the worker only"])
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["known to the run worker", "known to the worker only"])
 async def test_arguments_that_do_not_fit_fail_the_node_at_once(app: App, database: Database, elsewhere: bool) -> None:
     keeping = App("keeping", database_url=app.settings.database_url) if elsewhere else app
-    async with running_worker_of(app), running_keeper(keeping):
+    async with running_worker_of(app), running_run_worker(keeping):
         for args, message in MISFITS:
             bad = node("bad", "plus_one", args=args, deps=["before"])
             run = await app.start(Dag("d", [node("before", "give"), bad]))
@@ -156,7 +156,7 @@ async def test_arguments_that_do_not_fit_fail_the_node_at_once(app: App, databas
         await eventually(lambda: nothing_left(database))
 
 
-async def test_many_bad_arguments_in_one_turn_end_the_run_and_not_its_keeper(app: App, database: Database) -> None:
+async def test_many_bad_arguments_in_one_turn_end_the_run_and_not_its_run_worker(app: App, database: Database) -> None:
     """A map goes on to its next item while another node ends the run, all before anything is written."""
     dag = Dag(
         "d",
@@ -253,7 +253,7 @@ async def test_a_poison_node_fails_after_its_losses_and_the_run_explains_why(
     await make_tables(database)
     patience = app.retry(3, max_losses=2, backoff=0.01)
     lost = "SELECT losses FROM tidemill.job WHERE run_id = $1"
-    async with running_orchestrator(app), running_keeper(app):
+    async with running_maintenance(app), running_run_worker(app):
         poison = node("poison", "deadly", args={"tag": "p"}, queue="deadly", retry=patience)
         run = await app.start(Dag("d", [poison, node("after", "give", deps=["poison"])]))
         for losses in (1, None):
@@ -284,7 +284,7 @@ async def test_a_wedged_node_is_recovered_by_another_worker_and_the_dead_one_is_
         result=ref("after.given"),
     )
     serving = worker_process(database_url, ["default"], app=DAG_RUNS)
-    async with running_orchestrator(app, silence=0.4), running_keeper(app), serving as stuck:
+    async with running_maintenance(app, silence=0.4), running_run_worker(app), serving as stuck:
         run = await app.start(dag)
         await eventually(lambda: deeds(database, "t"))
         stuck.freeze()

@@ -224,7 +224,7 @@ async def test_a_host_finds_the_functions_of_nodes_by_their_names(settings: dict
         with pytest.raises(DagRunError, match=r"no module of this name"):
             await broken.result(timeout=60)
         again = await app.start(Dag("f", [node("b", "host.doubled", args={"n": 1})]))
-        assert await again.result(timeout=60) == {"b": 2}, "worker and keeper live on"
+        assert await again.result(timeout=60) == {"b": 2}, "worker and run worker live on"
     await app.close()
     assert asked.count("host.doubled") <= 2
 

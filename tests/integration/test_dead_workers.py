@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from tests.support import eventually, finished, running, running_orchestrator, running_worker, value, worker_process
+from tests.support import eventually, finished, running, running_maintenance, running_worker, value, worker_process
 from tidemill import App, __version__
 from tidemill.store.database import Database
 from tidemill.store.jobs.workers import list_workers
@@ -51,7 +51,7 @@ async def test_a_frozen_worker_with_a_running_job_is_flagged_and_cleared_when_it
     with structlog.testing.capture_logs() as lines:  # All the time: a slow machine may have it flagged before.
         async with (
             worker_process(database_url, ["gated"], lease=60) as process,
-            running_orchestrator(app, silence=0.8, lease=60.0),
+            running_maintenance(app, silence=0.8, lease=60.0),
         ):
             ref = await app.enqueue(until_open, "g")
             await running(executions, ref.id)
@@ -72,7 +72,7 @@ async def test_a_frozen_worker_with_a_running_job_is_flagged_and_cleared_when_it
 async def test_a_silent_worker_without_running_jobs_is_not_flagged(app: App, executions, database_url: str) -> None:
     async with (
         worker_process(database_url, ["gated"], lease=60) as idle,
-        running_orchestrator(app, silence=0.5) as rounds,
+        running_maintenance(app, silence=0.5) as rounds,
     ):
         idle.freeze()
         await eventually(lambda: value(executions, "SELECT seen_at < now() - interval '1 second' FROM tidemill.worker"))

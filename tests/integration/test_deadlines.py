@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support import eventually, find_live, finished, running_orchestrator, running_worker, value
+from tests.support import eventually, find_live, finished, running_maintenance, running_worker, value
 from tidemill import App
 from tidemill.store.database import Database
 
@@ -31,7 +31,7 @@ def app(app: App, started: list[int]) -> App:
 async def test_the_sweep_drops_what_waited_past_its_deadline(app: App, database: Database, started: list[int]) -> None:
     ref = await app.enqueue("note", deadline=PAST)
     kept = await app.enqueue("note", deadline="1h")
-    async with running_orchestrator(app):
+    async with running_maintenance(app):
         row = await finished(database, ref.id)
     assert (row["state"], row["note"]) == ("expired", "its deadline passed before it could start")
     assert (row["attempt"], row["worker_id"], row["started_at"], row["deadline"]) == (0, None, None, PAST)
@@ -68,7 +68,7 @@ async def test_a_deadline_in_words_counts_from_now(app: App, database: Database)
 async def test_an_expired_job_frees_its_keys(app: App, database: Database) -> None:
     first = await app.enqueue("note", deadline=PAST, unique_key="u", concurrency_key="c")
     second = await app.enqueue("note", concurrency_key="c")
-    async with running_orchestrator(app), running_worker(app):
+    async with running_maintenance(app), running_worker(app):
         await finished(database, first.id)
         await finished(database, second.id)
     assert (await app.enqueue("note", unique_key="u")).created
@@ -79,7 +79,7 @@ async def test_a_retry_that_would_come_too_late_is_dropped(app: App, database: D
     async def fail() -> None:
         raise ValueError("first")
 
-    async with running_worker(app), running_orchestrator(app):
+    async with running_worker(app), running_maintenance(app):
         ref = await app.enqueue(fail, deadline="30m")
         await eventually(lambda: value(database, "SELECT failures = 1 FROM tidemill.job WHERE id = $1", ref.id))
         await database.fetch("UPDATE tidemill.job SET deadline = now()")  # Half an hour has passed.

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.integration.external import PASSWORD, External
-from tests.support import running_orchestrator, running_scheduler, running_worker
+from tests.support import running_maintenance, running_scheduler, running_worker
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENT
 from tidemill import App
@@ -38,7 +38,7 @@ async def test_the_same_program_runs_on_a_server_of_ones_own(url: str) -> None:
     async def tick() -> str:
         return "tock"
 
-    async with running_orchestrator(app), running_worker(app), running_scheduler(app):
+    async with running_maintenance(app), running_worker(app), running_scheduler(app):
         assert (await app.wait(await app.enqueue(double, 21), timeout=60)).result == 42
         refs = await app.enqueue_many(double, ({"n": n} for n in range(500)))
         assert (await app.wait(refs[-1], timeout=60)).result == 998
@@ -97,5 +97,5 @@ async def test_a_user_who_may_not_make_the_schema_is_told(external: External, ur
         connection.execute("REVOKE CREATE ON DATABASE round_trip FROM PUBLIC")
     app = App("guest", database_url=f"postgresql://guest:guest@127.0.0.1:{external.port}/round_trip")
     with pytest.raises(StoreError, match="permission denied"):
-        async with running_orchestrator(app):
+        async with running_maintenance(app):
             pass

@@ -17,7 +17,7 @@ from tidemill import App
 
 @pytest.fixture
 async def shop(database_url: str) -> AsyncIterator[App]:
-    """Keepers in this process; the server is another."""
+    """Run workers in this process; the server is another."""
     app = asking_app.make_app(database_url=database_url, **PATIENT)
     async with app.running():
         yield app

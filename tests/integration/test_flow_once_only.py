@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import eventually, value
-from tests.support.durable import Ask, Go, running_keeper
+from tests.support.durable import Ask, Go, running_run_worker
 from tests.support.wire import Wire
 from tidemill import App
 from tidemill.store.database import Database
@@ -61,7 +61,7 @@ async def test_an_event_that_was_taken_before_its_sender_could_ask_again_is_not_
     far: App, app: App, wire: Wire, database: Database
 ) -> None:
     app.workflow(Ask, timeout=None)
-    async with running_keeper(app):
+    async with running_run_worker(app):
         handle = await far.start(Ask)
         await eventually(lambda: has_asked(database, handle.id))
         wire.cut_after("COMMIT")

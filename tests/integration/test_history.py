@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from tests.support import find_live, finished, running_orchestrator, running_worker, value
+from tests.support import find_live, finished, running_maintenance, running_worker, value
 from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.jobs.history_partitions import drop_partitions, forget_leftovers, list_partitions, make_partitions
@@ -45,8 +45,8 @@ async def partition_of(database: Database, job_id: int) -> str:
     )
 
 
-async def test_the_orchestrator_makes_the_partitions_of_the_days_to_come(app: App, database: Database) -> None:
-    async with running_orchestrator(app):
+async def test_the_maintenance_makes_the_partitions_of_the_days_to_come(app: App, database: Database) -> None:
+    async with running_maintenance(app):
         partitions = await list_partitions(database)
     assert {name(TODAY + timedelta(days=ahead)) for ahead in range(1, 3)} <= set(partitions)
 
@@ -96,9 +96,9 @@ async def test_old_rows_without_a_partition_of_their_own_age_out_too(database: D
     assert [row["id"] for row in await database.fetch("SELECT id FROM tidemill.job_history")] == [2]
 
 
-async def test_the_orchestrator_drops_what_is_older_than_its_setting(app: App, database: Database) -> None:
+async def test_the_maintenance_drops_what_is_older_than_its_setting(app: App, database: Database) -> None:
     await make_partitions(database, TODAY - timedelta(days=5), days_ahead=0)
-    async with running_orchestrator(app, keep_days=3):
+    async with running_maintenance(app, keep_days=3):
         assert name(TODAY - timedelta(days=5)) not in await list_partitions(database)
 
 

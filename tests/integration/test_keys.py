@@ -7,7 +7,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from tests.support import eventually, find_live, finished, running, running_orchestrator, running_worker, value
+from tests.support import eventually, find_live, finished, running, running_maintenance, running_worker, value
 from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.jobs.history_partitions import forget_leftovers
@@ -160,13 +160,13 @@ async def test_a_keyed_job_that_is_retried_waits_for_a_slot_again(app: App, data
             raise ValueError
 
     refs = [await app.enqueue(flaky, n) for n in range(3)]
-    async with running_worker(app, ["keyed"]), running_orchestrator(app):
+    async with running_worker(app, ["keyed"]), running_maintenance(app):
         for ref in refs:
             assert (await finished(database, ref.id))["state"] == "succeeded"
 
 
 async def test_a_delayed_keyed_job_runs_when_it_is_due(app: App, database: Database) -> None:
-    async with running_worker(app), running_orchestrator(app):
+    async with running_worker(app), running_maintenance(app):
         ref = await app.enqueue("send", concurrency_key="k", delay=0.3)
         row = await finished(database, ref.id)
     assert row["started_at"] >= row["due_at"]
@@ -176,7 +176,7 @@ async def test_a_finished_keyed_job_can_be_retried_long_after_its_key_was_last_u
     @app.task(queue="keyed", concurrency_key="k")
     async def bill() -> None: ...
 
-    async with running_worker(app, ["keyed"]), running_orchestrator(app):
+    async with running_worker(app, ["keyed"]), running_maintenance(app):
         first = await app.enqueue(bill)
         await finished(database, first.id)
         await forget_leftovers(database)
@@ -193,7 +193,7 @@ async def test_a_callers_open_transaction_holds_up_nobody_but_the_jobs_of_its_ke
     async def one() -> None:
         await release.wait()
 
-    async with running_orchestrator(app), running_worker(app):
+    async with running_maintenance(app), running_worker(app):
         first = await app.enqueue(one)
         await running(database, first.id)
         own = await asyncpg.connect(database_url)

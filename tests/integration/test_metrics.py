@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from tests.support import eventually, finished, lapse, running, running_orchestrator, running_worker, worker_process
+from tests.support import eventually, finished, lapse, running, running_maintenance, running_worker, worker_process
 from tests.support.apps import declare
 from tests.support.ports import free_port
 from tidemill import App
@@ -203,7 +203,7 @@ async def test_a_lost_worker_counts_as_a_reclaimed_lease(
     app: App, executions: Database, database_url: str, address: str
 ) -> None:
     declare(app)
-    async with running_orchestrator(app), serving_metrics(executions, address):
+    async with running_maintenance(app), serving_metrics(executions, address):
         async with worker_process(database_url, ["gated"]) as worker:
             job = await app.enqueue("until_open", gate="never")
             await running(executions, job.id)
@@ -299,7 +299,7 @@ async def test_anything_but_metrics_is_refused_politely(database: Database, addr
 async def test_a_database_without_a_schema_is_said_to_have_none(empty_database_url: str, address: str) -> None:
     async with Database(DatabaseSettings(url=empty_database_url)) as database, serving_metrics(database, address):
         status, text, _ = await get(address, "/metrics")
-    assert (status, text) == (503, "there is no schema yet: the orchestrator makes it\n")
+    assert (status, text) == (503, "there is no schema yet: maintenance makes it\n")
 
 
 async def test_a_taken_port_is_a_clear_error(database: Database, address: str) -> None:

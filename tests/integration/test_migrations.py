@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import eventually, finished, running_orchestrator, value
+from tests.support import eventually, finished, running_maintenance, value
 from tidemill import App
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
-from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.maintenance import Maintenance
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import OWN_CHAIN, Chain, applied_version, downgrade, migrate, wait_for_schema
 
@@ -75,14 +75,14 @@ async def test_two_migrators_at_once_apply_everything_once(empty_database_url: s
     assert await value(empty, "SELECT count(*) FROM tidemill.schema_version") == OWN_CHAIN.latest
 
 
-async def test_five_orchestrators_that_start_at_once_share_one_schema(empty_database_url: str, empty: Database) -> None:
+async def test_five_maintenances_that_start_at_once_share_one_schema(empty_database_url: str, empty: Database) -> None:
     app = App("many", database_url=empty_database_url)
     async with (
-        running_orchestrator(app),
-        running_orchestrator(app),
-        running_orchestrator(app),
-        running_orchestrator(app),
-        running_orchestrator(app),
+        running_maintenance(app),
+        running_maintenance(app),
+        running_maintenance(app),
+        running_maintenance(app),
+        running_maintenance(app),
     ):
         assert await applied_version(empty) == OWN_CHAIN.latest
 
@@ -195,7 +195,7 @@ async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(
     for attempt in (
         app.enqueue(greet),
         app.worker().run(),
-        Orchestrator(app.database()).run(),
+        Maintenance(app.database()).run(),
         wait_for_schema(database),
         migrate(database),
         downgrade(database, to=0),
@@ -204,7 +204,7 @@ async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(
             await asyncio.wait_for(attempt, 60)
 
 
-async def test_the_orchestrator_applies_the_applications_own_migrations_after_ours(
+async def test_the_maintenance_applies_the_applications_own_migrations_after_ours(
     empty: Database, empty_database_url: str, tmp_path: Path
 ) -> None:
     shop = App("shop", database_url=empty_database_url)

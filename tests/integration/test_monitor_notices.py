@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import eventually, running_orchestrator, running_worker, value
+from tests.support import eventually, running_maintenance, running_worker, value
 from tests.support.ports import closed_port
 from tests.support.receiver import Request, receiver
 from tests.support.watched import Pages, event, heat_monitor, watching
@@ -51,7 +51,7 @@ async def test_a_webhook_gets_each_alert_once_and_can_prove_its_sender(app: App,
         await told(app, database, source, Webhook(url=server.url, secret="s3cret"), ticks=3)
         soon = '{"retry": {"max_attempts": 9, "backoff": 0.01}}'
         await database.fetch("UPDATE tidemill.job SET options = $1::text::json", soon)
-        async with running_orchestrator(app), running_worker(app):
+        async with running_maintenance(app), running_worker(app):
             await eventually(lambda: _none(database))
     assert len(server.requests) == 3
     assert len({request.headers["Idempotency-Key"] for request in server.requests}) == 1

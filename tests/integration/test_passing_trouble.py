@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support import eventually, finished, running, running_orchestrator, running_worker, value
+from tests.support import eventually, finished, running, running_maintenance, running_worker, value
 from tidemill import App, current_job
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database
@@ -60,13 +60,13 @@ async def test_a_deadlock_under_a_workers_turn_is_nobodys_loss(app: App, databas
         assert worker.status == "running"
 
 
-async def test_an_orchestrator_that_meets_a_deadlock_walks_its_next_round(app: App, database: Database) -> None:
+async def test_an_maintenance_that_meets_a_deadlock_walks_its_next_round(app: App, database: Database) -> None:
     @app.task
     async def work() -> None: ...
 
     await make_trouble(database, "deadlock_detected", "DELETE ON tidemill.job FOR EACH ROW")
     late = await app.enqueue(work, deadline="1ms", delay="1h")
-    async with running_orchestrator(app):
+    async with running_maintenance(app):
         assert (await finished(database, late.id))["state"] == "expired"
 
 
@@ -92,7 +92,7 @@ async def test_jobs_that_were_claimed_before_a_deadlock_in_the_same_turn_are_run
     await database.fetch("ALTER TABLE tidemill.job DISABLE TRIGGER trouble")
     refs = [await app.enqueue(gated), await app.enqueue(gated), *[await app.enqueue(free) for _ in range(20)]]
     await database.fetch("ALTER TABLE tidemill.job ENABLE TRIGGER trouble")
-    async with running_orchestrator(app), running_worker(app, concurrency=1) as worker:
+    async with running_maintenance(app), running_worker(app, concurrency=1) as worker:
         for ref in refs:
             await finished(database, ref.id)
         assert worker.status == "running"

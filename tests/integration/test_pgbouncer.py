@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.integration.external import External, pgbouncer
-from tests.support import eventually, running, running_orchestrator, running_scheduler, running_worker
+from tests.support import eventually, running, running_maintenance, running_scheduler, running_worker
 from tests.support.waiting import PATIENT
 from tidemill import App, current_job
 from tidemill.store.jobs.operate import cancel_jobs
@@ -48,7 +48,7 @@ async def test_jobs_are_enqueued_run_and_finished_through_the_pooler(app: App) -
         await asyncio.sleep(0.001)
         return 2 * n
 
-    async with running_orchestrator(app), running_worker(app), running_worker(app):
+    async with running_maintenance(app), running_worker(app), running_worker(app):
         refs = await asyncio.gather(*(app.enqueue(double, n) for n in range(100)))
         many = await app.enqueue_many(double, ({"n": n} for n in range(1000)))
         for n, ref in enumerate(refs):
@@ -75,7 +75,7 @@ async def test_keys_retries_progress_cancels_limits_and_operators_work_through_t
     @app.task(queue="limited")
     async def quick() -> None: ...
 
-    async with app.database() as database, running_orchestrator(app), running_worker(app) as worker:
+    async with app.database() as database, running_maintenance(app), running_worker(app) as worker:
         assert (await app.wait(await app.enqueue(flaky), timeout=60)).result == 3
         keyed = [await app.enqueue(flaky, concurrency_key="k") for _ in range(3)]
         for ref in keyed:
@@ -105,7 +105,7 @@ async def test_schedules_fire_through_the_pooler(app: App) -> None:
     @app.task(every=0.1)
     async def tick() -> None: ...
 
-    async with running_orchestrator(app), app.database() as database, running_worker(app), running_scheduler(app):
+    async with running_maintenance(app), app.database() as database, running_worker(app), running_scheduler(app):
 
         async def fired() -> bool:
             return any(row["name"] == "tick" and row["fired"] >= 3 for row in await list_schedules(database))

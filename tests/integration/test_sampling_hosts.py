@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import eventually, running_orchestrator, value, worker_process
+from tests.support import eventually, running_maintenance, value, worker_process
 from tidemill import App
 from tidemill.core.codec import decode
 from tidemill.engine.telemetry.gpu import NoProbe
@@ -108,7 +108,7 @@ async def test_samples_older_than_wanted_are_removed_by_the_next_ones(database: 
     assert len(ages) == 4 + 3, "those of the last day stay: 20 to 23 hours old, and the new ones"
 
 
-async def test_what_a_host_left_behind_is_forgotten_by_the_orchestrator(database: Database) -> None:
+async def test_what_a_host_left_behind_is_forgotten_by_the_maintenance(database: Database) -> None:
     await database.fetch("INSERT INTO tidemill.host VALUES ('gone', 'x', now() - interval '2 days')")
     await database.fetch("INSERT INTO tidemill.host_sample VALUES ('gone', now() - interval '2 days', '{}')")
     await database.fetch("INSERT INTO tidemill.process VALUES ('gone', 1, 'worker', now() - interval '1 hour', '{}')")
@@ -119,9 +119,9 @@ async def test_what_a_host_left_behind_is_forgotten_by_the_orchestrator(database
     assert await value(database, "SELECT array_agg(host) FROM tidemill.process") == ["here"]
 
 
-async def test_the_orchestrator_forgets_it_on_its_rounds(app: App, database: Database) -> None:
+async def test_the_maintenance_forgets_it_on_its_rounds(app: App, database: Database) -> None:
     await database.fetch("INSERT INTO tidemill.process VALUES ('gone', 1, 'worker', now() - interval '1 hour', '{}')")
-    async with running_orchestrator(app):
+    async with running_maintenance(app):
         await eventually(lambda: _is_empty(database, "SELECT count(*) FROM tidemill.process WHERE host = 'gone'"))
 
 

@@ -13,7 +13,7 @@ from litestar.exceptions import LitestarException
 from tests.support import value
 from tests.support.web_app import make_app
 from tidemill.core.errors import ConfigError
-from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.maintenance import Maintenance
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.middleware.middleware import Gate
@@ -83,11 +83,11 @@ async def test_what_an_operator_sets_is_how_long_things_are_kept(database: Datab
     for back in (0, 3, 9):
         await history_partitions.make_partitions(database, today - timedelta(days=back), days_ahead=0)
     before = set(await history_partitions.list_partitions(database))
-    orchestrator = Orchestrator(database)
-    await orchestrator.keep_house()
+    maintenance = Maintenance(database)
+    await maintenance.keep_house()
     assert before <= set(await history_partitions.list_partitions(database)), "thirty days, if nothing is set"
     await set_retention(database, Retention(jobs=5, runs=90), by="ann")
-    await orchestrator.keep_house()
+    await maintenance.keep_house()
     left = await history_partitions.list_partitions(database)
     assert f"job_history_{today - timedelta(days=9):%Y%m%d}" not in left
     assert f"job_history_{today - timedelta(days=3):%Y%m%d}" in left

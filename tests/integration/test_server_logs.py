@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import eventually
-from tests.support.processes import ROOT, keeper_process, worker_process
+from tests.support.processes import ROOT, run_worker_process, worker_process
 from tests.support.web import web_server
 from tidemill.core.codec import decode
 from tidemill.engine.load_app import load_app
@@ -67,7 +67,7 @@ async def test_each_attempt_at_a_step_keeps_what_it_logged_where_its_run_is(
 ) -> None:
     app = load_app(f"{TALKATIVE}:app")
     app.configure(database_url=database_url)
-    async with keeper_process(database_url, app=TALKATIVE) as keeper, web_server(database_url) as web:
+    async with run_worker_process(database_url, app=TALKATIVE) as run_worker, web_server(database_url) as web:
         run = await app.start("Chatter", name=str(tmp_path / "hush"))
 
         async def told(count: int) -> list[Any]:
@@ -76,7 +76,7 @@ async def test_each_attempt_at_a_step_keeps_what_it_logged_where_its_run_is(
 
         # Those of a step that still runs are there too, and the death of its process takes nothing of them.
         rows = await eventually(lambda: told(4))
-        keeper.kill()
+        run_worker.kill()
         assert [(row["step"], row["attempt"]) for row in rows[::-1]] == [
             ("listen", 1), ("listen", 2), ("repeat", 1), ("hum", 1),
         ]  # fmt: skip

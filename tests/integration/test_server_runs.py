@@ -17,7 +17,7 @@ from tidemill.store.database import Database
 
 @pytest.fixture
 async def shop(database_url: str) -> AsyncIterator[App]:
-    """Keepers and workers in this process; the server is another."""
+    """Run workers and workers in this process; the server is another."""
     app = make_app(database_url=database_url, **PATIENT)
     async with app.running():
         yield app

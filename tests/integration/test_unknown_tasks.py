@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.support import eventually, find_live, finished, running_orchestrator, running_worker, value
+from tests.support import eventually, find_live, finished, running_maintenance, running_worker, value
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.store.database import Database
@@ -65,7 +65,7 @@ async def test_the_job_runs_when_a_worker_that_knows_it_appears(app: App, newer:
 
 
 async def test_beside_a_worker_that_knows_it_the_job_is_only_a_little_late(app: App, newer: App, database) -> None:
-    async with running_orchestrator(app), running_worker(app), running_worker(newer):
+    async with running_maintenance(app), running_worker(app), running_worker(newer):
         refs = await newer.enqueue_many("added", ({"n": n} for n in range(100)))
         for ref in refs:
             assert (await finished(database, ref.id))["state"] == "succeeded"
@@ -82,12 +82,12 @@ async def test_a_waiting_job_does_not_keep_the_worker_busy(app: App, newer: App,
 
 async def test_without_any_worker_the_job_simply_waits(newer: App, database: Database) -> None:
     ref = await newer.enqueue("added")
-    async with running_orchestrator(newer):
+    async with running_maintenance(newer):
         assert await value(database, "SELECT state FROM tidemill.job WHERE id = $1", ref.id) == "ready"
 
 
 async def test_a_worker_that_knows_the_task_but_not_the_queue_does_not_take_it(app: App, newer: App, database) -> None:
-    async with running_orchestrator(app), running_worker(app), running_worker(newer, ["elsewhere"]):
+    async with running_maintenance(app), running_worker(app), running_worker(newer, ["elsewhere"]):
         ref = await newer.enqueue("added")
         await eventually(lambda: unrouted(database, ref.id))
         await finished(database, (await newer.enqueue("known", queue="elsewhere")).id)

@@ -302,7 +302,7 @@ async def test_a_thread_that_outlives_its_job_keeps_its_model(make_app: Callable
             await eventually(inside.is_set)
             worker.stop()
             worker.stop()
-            await eventually(lambda: not worker.hands.slots)
+            await eventually(lambda: not worker.runner.slots)
             assert worker.models is not None
             assert worker.models.in_use() == ["a"]
         row = await find_live(database, job.id)
@@ -442,11 +442,11 @@ async def test_a_worker_that_can_take_nothing_yet_does_not_hammer_the_database(
         await app.enqueue("hold")
         await eventually(lambda: worker.models is not None and worker.models.in_use() == ["a"])
         waiting = await app.enqueue("other", required_model="b")
-        await eventually(lambda: worker._pump._look is False)
-        turn = worker._pump._turn
+        await eventually(lambda: worker._claimer._look is False)
+        turn = worker._claimer._turn
         began = time.monotonic()
         await eventually(lambda: time.monotonic() - began > 1.0)
-        assert worker._pump._turn - turn < 10 * (time.monotonic() - began)
+        assert worker._claimer._turn - turn < 10 * (time.monotonic() - began)
         release.set()
         assert (await finished(database, waiting.id))["state"] == "succeeded"
 

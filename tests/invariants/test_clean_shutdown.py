@@ -11,7 +11,7 @@ from tests.support import (
     find_worker,
     finished,
     open_gate,
-    running_orchestrator,
+    running_maintenance,
     running_worker,
     value,
     worker_process,
@@ -104,7 +104,7 @@ async def test_a_job_that_does_not_end_in_time_goes_back_at_once(
 ) -> None:
     job = await app.enqueue(task, gate="go")
     grace = 60 if ending == "a second signal" else 0.3
-    async with running_orchestrator(app), worker_process(database_url, ["gated", "plain"], grace=grace) as worker:
+    async with running_maintenance(app), worker_process(database_url, ["gated", "plain"], grace=grace) as worker:
         await eventually(lambda: attempts_of(executions, job.id))
         worker.terminate()
         if ending == "a second signal":

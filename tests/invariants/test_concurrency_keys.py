@@ -20,7 +20,7 @@ from tests.support import (
     lapse,
     open_gate,
     puppet,
-    running_orchestrator,
+    running_maintenance,
     running_worker,
     value,
     worker_process,
@@ -110,7 +110,7 @@ async def test_a_retry_and_a_snooze_give_their_slot_to_the_next(app: App, databa
             if n == 1 and current_job().attempt == 1:
                 raise RetryAfter(0.05)
 
-    async with running_orchestrator(app), running_worker(app):
+    async with running_maintenance(app), running_worker(app):
         refs = await app.enqueue_many(visit, [{"n": n} for n in range(4)])
         rows = [await finished(database, ref.id) for ref in refs]
     assert [row["state"] for row in rows] == ["succeeded"] * 4
@@ -220,7 +220,7 @@ async def test_finishing_and_enqueueing_at_once_never_let_too_many_in(app: App, 
 
 async def test_a_killed_workers_slot_comes_back(app: App, database_url: str, executions: Database) -> None:
     declare(app)
-    async with running_orchestrator(app):
+    async with running_maintenance(app):
         async with worker_process(database_url, ["gated"]) as victim:
             first = await app.enqueue("one_at_a_time", gate="go")
             second = await app.enqueue("one_at_a_time", gate="go")
@@ -253,7 +253,7 @@ async def test_killing_workers_at_random_never_lets_too_many_run(
             asked += len(await app.enqueue_many("two_at_a_time", [{"seconds": 0.02}] * 30))
         return await value(executions, HELD, victim.worker_id)
 
-    async with running_orchestrator(app), AsyncExitStack() as stack:
+    async with running_maintenance(app), AsyncExitStack() as stack:
         workers = await asyncio.gather(
             *(stack.enter_async_context(worker_process(database_url, ["gated"])) for _ in range(3))
         )

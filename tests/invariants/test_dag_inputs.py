@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support import eventually, keeper_process, lapse, running_orchestrator, value
+from tests.support import eventually, lapse, run_worker_process, running_maintenance, value
 from tests.support.dag_runs import (
     DAG_RUNS,
     is_asleep,
@@ -21,7 +21,7 @@ from tests.support.dag_runs import (
     running_worker_of,
     statuses,
 )
-from tests.support.durable import running_keeper, ticks_of
+from tests.support.durable import running_run_worker, ticks_of
 from tidemill import App
 from tidemill.core.errors import NotFoundError, TidemillError
 from tidemill.dags import Dag, input_node, node, ref
@@ -129,7 +129,7 @@ async def test_of_answers_at_the_same_time_one_counts_and_the_others_are_told(
 
 
 async def test_one_key_with_two_answers_at_the_same_time_is_one_answer(app: App, database: Database) -> None:
-    async with running_keeper(app), running_worker_of(app):
+    async with running_run_worker(app), running_worker_of(app):
         run = await app.start(ask, rows=1)
         await reaches(run, approve="waiting")
         told = await asyncio.gather(
@@ -144,23 +144,23 @@ async def test_one_key_with_two_answers_at_the_same_time_is_one_answer(app: App,
 # -- whoever drives the run -----------------------------------------------------------------------
 
 
-async def test_an_answer_that_comes_while_no_keeper_lives_is_taken_by_the_next(
+async def test_an_answer_that_comes_while_no_run_worker_lives_is_taken_by_the_next(
     app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidemill.dags.runner.dag_handle._VERDICT_WITHIN", 0.5)
-    async with running_orchestrator(app), running_worker_of(app):
-        async with keeper_process(database_url, app=DAG_RUNS) as keeper:
+    async with running_maintenance(app), running_worker_of(app):
+        async with run_worker_process(database_url, app=DAG_RUNS) as run_worker:
             runs = [await app.start(ask, rows=number) for number in range(3)]
             for run in runs:
                 await reaches(run, approve="waiting")
-            keeper.kill()
-            await lapse(database, keeper.pid)
+            run_worker.kill()
+            await lapse(database, run_worker.pid)
         taken = await asyncio.gather(*(run.submit("approve", YES, by="ann", key=str(run.id)) for run in runs))
         assert taken == [False] * len(runs)
         again = asyncio.create_task(runs[0].submit("approve", YES, by="ann", key=str(runs[0].id)))
         await eventually(lambda: value(database, "SELECT count(*) = 4 FROM tidemill.inbox"))
         assert (await statuses(runs[0]))["approve"] == "waiting"
-        async with keeper_process(database_url, app=DAG_RUNS):
+        async with run_worker_process(database_url, app=DAG_RUNS):
             for run in runs:
                 assert await run.result(timeout=60) == ["yes", "yes"]
                 await one_success_each(database, run)
@@ -172,14 +172,14 @@ async def test_an_answer_that_comes_while_no_keeper_lives_is_taken_by_the_next(
 
 async def test_an_answer_to_a_run_that_is_cancelled_meanwhile_is_refused(app: App, database: Database) -> None:
     """Nobody drives the run: both wait in its inbox, the cancelling first."""
-    async with running_keeper(app), running_worker_of(app):
+    async with running_run_worker(app), running_worker_of(app):
         run = await app.start(ask, rows=1)
         await reaches(run, approve="waiting")
         await eventually(lambda: is_asleep(database, run))
     await run.cancel("enough")
     submitting = asyncio.create_task(run.submit("approve", YES, by="ann"))
     await eventually(lambda: value(database, "SELECT count(*) = 2 FROM tidemill.inbox"))
-    async with running_keeper(app):
+    async with running_run_worker(app):
         with pytest.raises(InputRefusedError, match="cancelled"):
             await submitting
         with pytest.raises(DagRunError, match="enough"):
@@ -202,7 +202,7 @@ async def test_a_run_that_asks_has_no_owner_no_job_and_no_memory_and_is_woken_by
         for run in runs:
             await reaches(run, approve="waiting")
             await eventually(lambda run=run: is_asleep(database, run))
-        await eventually(lambda: living.keeper.runs == {})
+        await eventually(lambda: living.run_worker.runs == {})
         assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
         assert await eventually(nothing_of_it_left)
         monkeypatch.setattr(
@@ -275,13 +275,13 @@ async def test_after_its_time_the_default_counts_or_the_node_fails(app: App, dat
         await eventually(lambda: nothing_left(database))
 
 
-async def test_the_time_of_a_question_runs_on_while_no_keeper_lives(app: App, database: Database) -> None:
+async def test_the_time_of_a_question_runs_on_while_no_run_worker_lives(app: App, database: Database) -> None:
     dag = Dag("d", [input_node("a", prompt="?", timeout="1h", default=1), input_node("b", prompt="?", timeout="2h")])
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(dag)
         await reaches(run, a="waiting", b="waiting")
     await database.fetch("UPDATE tidemill.inbox SET due_at = now() WHERE timer = 'input:a'")  # An hour has passed.
-    async with running_keeper(app):
+    async with running_run_worker(app):
         await reaches(run, a="succeeded", b="waiting")
         await run.submit("b", 2, by="ann")
         assert await run.result(timeout=60) == {"a": 1, "b": 2}
@@ -289,7 +289,7 @@ async def test_the_time_of_a_question_runs_on_while_no_keeper_lives(app: App, da
 
 
 async def test_an_answer_that_is_as_large_as_a_film_is_refused(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(Dag("d", [input_node("a", prompt="?")]))
         await reaches(run, a="waiting")
         with pytest.raises(InputRefusedError, match="the answer has 300,002 bytes"):

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from tests.support import AppProcess, eventually, keeper_process, lapse, running_orchestrator, value, worker_process
+from tests.support import AppProcess, eventually, lapse, run_worker_process, running_maintenance, value, worker_process
 from tests.support.dag_runs import (
     DAG_RUNS,
     TOUR,
@@ -27,7 +27,7 @@ from tests.support.dag_runs import (
     tour,
     wide,
 )
-from tests.support.durable import deeds, make_tables, open_gates, running_keeper, ticks_of
+from tests.support.durable import deeds, make_tables, open_gates, running_run_worker, ticks_of
 from tests.support.processes import start_worker
 from tests.support.waiting import time_to_connect
 from tidemill import App
@@ -55,20 +55,20 @@ async def app(app: App, database: Database, database_url: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_every_node_is_dispatched_once_while_workers_and_keepers_are_killed(
+async def test_every_node_is_dispatched_once_while_workers_and_run_workers_are_killed(
     app: App, database: Database, database_url: str, seed: int
 ) -> None:
     chance = random.Random(seed)
     dag = wide(arms=ARMS)
 
     def begin(role: str) -> AppProcess:
-        if role == "keeper":
-            return AppProcess("keeper", database_url, DAG_RUNS)
+        if role == "runs":
+            return AppProcess("runs", database_url, DAG_RUNS)
         return start_worker(database_url, ["default"], 2, DAG_RUNS)
 
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(running_orchestrator(app))
-        living = [(role, begin(role)) for role in ("keeper", "keeper", "worker", "worker")]
+        await stack.enter_async_context(running_maintenance(app))
+        living = [(role, begin(role)) for role in ("runs", "runs", "worker", "worker")]
         for _, process in living:
             stack.callback(process.close)
             await process.wait_ready()
@@ -97,11 +97,11 @@ async def unfinished(database: Database) -> list[Any]:
     return await database.fetch("SELECT id FROM tidemill.run WHERE state = 'running'")
 
 
-@pytest.mark.parametrize("begun_by", ["another", "its keeper"])
+@pytest.mark.parametrize("begun_by", ["another", "its run worker"])
 async def test_every_node_is_dispatched_once_while_all_connections_are_cut(
     app: App, database: Database, database_url: str, begun_by: str
 ) -> None:
-    """Runs are begun by whoever asks and taken up, or begun by the keeper in the same process."""
+    """Runs are begun by whoever asks and taken up, or begun by the run worker in the same process."""
     cutter = await asyncpg.connect(database_url, server_settings={"application_name": "the cutter"})
     pause = 0.05 + 6 * await time_to_connect(database_url)
     cuts = 0
@@ -117,7 +117,7 @@ async def test_every_node_is_dispatched_once_while_all_connections_are_cut(
 
     runs: list[DagHandle] = []
     results: list[Any] = []
-    own = begun_by == "its keeper"
+    own = begun_by == "its run worker"
     async with app.running(concurrency=20) if own else running_dags(app, concurrency=20):
         cutting = asyncio.create_task(cut())
         while len(runs) < 40 or cuts <= 10:
@@ -139,11 +139,11 @@ async def test_every_node_is_dispatched_once_while_all_connections_are_cut(
 # -- the moment between -----------------------------------------------------------------------------
 
 
-async def test_a_keeper_that_dies_while_it_dispatches_has_dispatched_nothing_and_the_next_does_all_once(
+async def test_a_run_worker_that_dies_while_it_dispatches_has_dispatched_nothing_and_the_next_does_all_once(
     app: App, database: Database, database_url: str
 ) -> None:
-    async with running_orchestrator(app), running_worker_of(app, "default"):
-        async with keeper_process(database_url, app=DAG_RUNS) as victim:
+    async with running_maintenance(app), running_worker_of(app, "default"):
+        async with run_worker_process(database_url, app=DAG_RUNS) as victim:
             dag = wide(arms=ARMS)
             gated = Dag("gated", [node("gate", "deed", args={"tag": "t", "what": "gate", "gate": "g"}), *after(dag)])
             run = await app.start(gated, tag="t")
@@ -151,7 +151,7 @@ async def test_a_keeper_that_dies_while_it_dispatches_has_dispatched_nothing_and
             async with database.transaction() as held:
                 await held.execute("LOCK TABLE tidemill.tick IN SHARE MODE")
                 await open_gates(database, "g")
-                await eventually(lambda: is_blocked(database, "keeper dagged"))
+                await eventually(lambda: is_blocked(database, "run worker dagged"))
                 assert await value(database, "SELECT count(*) FROM tidemill.job_history") == 1
                 victim.kill()
                 await lapse(database, victim.pid)
@@ -159,7 +159,7 @@ async def test_a_keeper_that_dies_while_it_dispatches_has_dispatched_nothing_and
             await eventually(lambda: nobody_commits(database))
         assert await value(database, "SELECT count(*) FROM tidemill.job") == 0, "neither ticks nor jobs: all or nothing"
         assert await value(database, "SELECT count(*) FROM tidemill.inbox WHERE run_id = $1", run.id) == 1
-        async with keeper_process(database_url, app=DAG_RUNS):
+        async with run_worker_process(database_url, app=DAG_RUNS):
             await run.result(timeout=60)
     assert len(await one_success_each(database, run)) == NODES + 1
     assert Counter(what for what, _ in await deeds(database, "t")).most_common(1)[0][1] == 1
@@ -170,16 +170,16 @@ def after(dag: Dag) -> list[Any]:
     return [msgspec.structs.replace(dag.nodes[0], deps=("gate",)), *dag.nodes[1:]]
 
 
-async def test_a_keeper_whose_commit_was_cut_off_by_its_death_counts_if_the_database_has_it(
+async def test_a_run_worker_whose_commit_was_cut_off_by_its_death_counts_if_the_database_has_it(
     app: App, database: Database, database_url: str
 ) -> None:
-    """The other side of the same moment: the turn is committed, and the keeper never hears of it."""
-    async with running_orchestrator(app), keeper_process(database_url, app=DAG_RUNS) as victim:
+    """The other side of the same moment: the turn is committed, and the run worker never hears of it."""
+    async with running_maintenance(app), run_worker_process(database_url, app=DAG_RUNS) as victim:
         run = await app.start(wide(arms=ARMS), tag="t")
         job = await eventually(lambda: value(database, "SELECT id FROM tidemill.job WHERE run_id = $1", run.id))
         victim.kill()
         await lapse(database, victim.pid)
-        async with keeper_process(database_url, app=DAG_RUNS), running_worker_of(app, "default"):
+        async with run_worker_process(database_url, app=DAG_RUNS), running_worker_of(app, "default"):
             assert await run.result(timeout=60) == RESULT
     assert len(await one_success_each(database, run)) == NODES
     first = "SELECT id FROM tidemill.job_history WHERE run_id = $1 AND work = 1"
@@ -189,7 +189,7 @@ async def test_a_keeper_whose_commit_was_cut_off_by_its_death_counts_if_the_data
 async def test_a_worker_that_dies_while_it_finishes_a_node_has_told_nobody_and_the_node_runs_again(
     app: App, database: Database, database_url: str
 ) -> None:
-    async with running_orchestrator(app), running_keeper(app):
+    async with running_maintenance(app), running_run_worker(app):
         serving = worker_process(database_url, ["default"], app=DAG_RUNS)
         async with serving as victim, database.transaction() as held:
             await held.execute("LOCK TABLE tidemill.inbox IN SHARE MODE")
@@ -210,12 +210,12 @@ async def test_a_worker_that_dies_while_it_finishes_a_node_has_told_nobody_and_t
 # -- every phase ------------------------------------------------------------------------------------
 
 
-async def test_a_run_survives_the_death_of_its_keeper_in_every_phase(
+async def test_a_run_survives_the_death_of_its_run_worker_in_every_phase(
     app: App, database: Database, database_url: str
 ) -> None:
     tags = ("calm", "at work", "asking", "asleep", "answered", "retrying", "over")
-    async with running_orchestrator(app), running_worker_of(app, "default", concurrency=20):
-        async with keeper_process(database_url, app=DAG_RUNS) as victim:
+    async with running_maintenance(app), running_worker_of(app, "default", concurrency=20):
+        async with run_worker_process(database_url, app=DAG_RUNS) as victim:
             runs = {tag: await app.start(tour(), tag=tag, gate=f"g {tag}") for tag in tags}
             await open_gates(database, *(f"g {tag}" for tag in tags if tag != "at work"))
             for tag in ("calm", "over", "retrying"):
@@ -238,7 +238,7 @@ async def test_a_run_survives_the_death_of_its_keeper_in_every_phase(
         runs |= {"late": late, "unborn": unborn}
         answering = asyncio.create_task(runs["answered"].submit("ask", "answered", by="bob"))
         await open_gates(database, "g at work", "g unborn")
-        async with keeper_process(database_url, app=DAG_RUNS):
+        async with run_worker_process(database_url, app=DAG_RUNS):
             await answering
             for tag in ("at work", "asking", "asleep", "unborn"):
                 await reaches(runs[tag], ask="waiting")
@@ -252,18 +252,18 @@ async def test_a_run_survives_the_death_of_its_keeper_in_every_phase(
     assert await nothing_left(database)
 
 
-async def test_a_keeper_that_wakes_after_its_lease_is_fenced_and_changes_nothing(
+async def test_a_run_worker_that_wakes_after_its_lease_is_fenced_and_changes_nothing(
     app: App, database: Database, database_url: str
 ) -> None:
     working = running_worker_of(app, "default")
-    async with running_orchestrator(app), working, keeper_process(database_url, app=DAG_RUNS) as stale:
+    async with running_maintenance(app), working, run_worker_process(database_url, app=DAG_RUNS) as stale:
         run = await app.start(tour(), tag="t", gate="g")
         await eventually(lambda: did(database, "work"))
         stale.freeze()
         await lapse(database, stale.pid)
         await open_gates(database, "g")
         await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.inbox WHERE work = 1"))
-        async with keeper_process(database_url, app=DAG_RUNS) as heir:
+        async with run_worker_process(database_url, app=DAG_RUNS) as heir:
             await reaches(run, ask="waiting")
             await run.submit("ask", "yes", by="ann")
             assert await run.result(timeout=60) == "yes"
@@ -276,17 +276,17 @@ async def test_a_keeper_that_wakes_after_its_lease_is_fenced_and_changes_nothing
     assert Counter(what for what, _ in await deeds(database, "t")) == TOUR
 
 
-async def test_a_frozen_keeper_in_the_middle_of_a_fan_out_adds_no_second_one(
+async def test_a_frozen_run_worker_in_the_middle_of_a_fan_out_adds_no_second_one(
     app: App, database: Database, database_url: str
 ) -> None:
     """Frozen with its turn on the wire: it is either committed once or refused, never both."""
     working = running_worker_of(app, "default", concurrency=20)
-    async with running_orchestrator(app), working, keeper_process(database_url, app=DAG_RUNS) as stale:
+    async with running_maintenance(app), working, run_worker_process(database_url, app=DAG_RUNS) as stale:
         runs = [await app.start(wide(arms=ARMS), tag=f"f{number}") for number in range(20)]
         await eventually(lambda: value(database, "SELECT count(*) > 20 FROM tidemill.job_history"))
         stale.freeze()
         await lapse(database, stale.pid)
-        async with keeper_process(database_url, app=DAG_RUNS):
+        async with run_worker_process(database_url, app=DAG_RUNS):
             assert [await run.result(timeout=60) for run in runs] == [RESULT] * len(runs)
             stale.thaw()
             assert await stale.ends() == EXIT_FENCED
@@ -313,7 +313,7 @@ async def test_a_start_with_a_key_is_one_run_however_often_it_is_said(app: App, 
 
 
 async def stored_for(app: App, database: Database, owner: int) -> DagHandle:
-    """A run that a keeper has stored as its own and not yet begun."""
+    """A run that a run worker has stored as its own and not yet begun."""
     given = DagInput(msgspec.Raw(tour().to_json()), {"tag": "unborn", "gate": "g unborn"})
     version = app.runs.dag_kind.program(tour().to_json()).version
     number, _ = await start_run(

@@ -1,4 +1,4 @@
-"""One bad run never ends the keeper, and never damages another: bad values, bad steps, changed code, refused writes."""
+"""One bad run never ends the run worker or damages another: bad values, bad steps, changed code, refused writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from tests.support import eventually, value
-from tests.support.durable import Ask, Chain, Count, Go, completed_once, running_keeper, ticks_of
+from tests.support.durable import Ask, Chain, Count, Go, completed_once, running_run_worker, ticks_of
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.errors import PayloadError
@@ -213,7 +213,7 @@ async def test_a_start_is_one_statement_and_twenty_starts_with_one_key_are_one_r
     assert [handle.created for handle in handles].count(True) == 1
     other = await app.start(Ask, unique_key="one")
     assert other.created, "the key is the workflow's own"
-    async with running_keeper(app):
+    async with running_run_worker(app):
         assert await handles[0].result(timeout=60) == 45
     again = await app.start(Chain, unique_key="one")
     assert (again.id, again.created) == (handles[0].id, False)
@@ -230,7 +230,7 @@ async def test_a_start_that_cannot_be_stored_leaves_nothing(app: App, database: 
 
 
 async def test_what_cannot_be_stored_or_endured_fails_the_step_and_nothing_else(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         runs = {deed: await app.start(Bad, deed=deed) for deed in FAILURES}
         chains = [await app.start(Chain) for _ in range(20)]
         for deed, (kind, message) in FAILURES.items():
@@ -242,13 +242,13 @@ async def test_what_cannot_be_stored_or_endured_fails_the_step_and_nothing_else(
 
 
 async def test_a_value_that_cannot_be_stored_is_an_attempt_that_failed(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(Forgiving)
         assert await run.result(timeout=60) == 1, "what the first attempt had written is taken back"
 
 
 async def test_a_broken_retry_policy_fails_its_run_only(app: App) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         with pytest.raises(ZeroDivisionError, match="the retry policy of step act failed: no policy"):
             await (await app.start(Broken)).result(timeout=60)
         assert await (await app.start(Chain)).result(timeout=60) == 45
@@ -257,18 +257,18 @@ async def test_a_broken_retry_policy_fails_its_run_only(app: App) -> None:
 async def test_a_state_that_was_spoilt_behind_the_journals_back_does_not_hinder_the_release(
     app: App, database: Database
 ) -> None:
-    async with running_keeper(app) as keeper:
+    async with running_run_worker(app) as run_worker:
         run = await app.start(Sly)
-        await eventually(lambda: not keeper.runs and asked(database, run))
+        await eventually(lambda: not run_worker.runs and asked(database, run))
         await run.send_event(Go(word="x"))
         assert await run.result(timeout=60) == ["x", True]
 
 
 async def test_a_step_that_will_not_be_cancelled_is_left_behind_and_not_heard(app: App, database: Database) -> None:
     gate.clear()
-    async with running_keeper(app) as keeper:
+    async with running_run_worker(app) as run_worker:
         run = await app.start(Deaf)
-        await eventually(lambda: keeper.runs and keeper.runs[run.id]._tasks)  # pyright: ignore
+        await eventually(lambda: run_worker.runs and run_worker.runs[run.id]._tasks)  # pyright: ignore
         await run.cancel()
         with pytest.raises(WorkflowCancelledByUser):
             await run.result(timeout=60)
@@ -284,7 +284,7 @@ async def test_a_write_that_the_database_refuses_parks_that_run_alone(app: App, 
     await database.fetch(
         "ALTER TABLE tidemill.tick ADD CONSTRAINT no_spite CHECK (data::text NOT LIKE '%spite%') NOT VALID"
     )
-    async with running_keeper(app):
+    async with running_run_worker(app):
         bad = await app.start(Ask)
         await eventually(lambda: asked(database, bad))
         await bad.send_event(Go(word="spite"))
@@ -307,9 +307,9 @@ async def test_a_write_that_the_database_refuses_parks_that_run_alone(app: App, 
 
 async def waiting_runs(app: App, database: Database) -> list[RunHandle]:
     """Two runs of `Changing` in their second step: one known from its journal alone, one from a snapshot."""
-    async with running_keeper(app) as keeper:
+    async with running_run_worker(app) as run_worker:
         released = await app.start("Changing")
-        await eventually(lambda: not keeper.runs and asked(database, released))
+        await eventually(lambda: not run_worker.runs and asked(database, released))
         journaled = await app.start("Changing")
         await eventually(lambda: asked(database, journaled))
     await database.fetch("DELETE FROM tidemill.snapshot WHERE run_id = $1", journaled.id)
@@ -320,7 +320,7 @@ async def test_a_run_whose_step_was_renamed_parks_with_the_reason_and_can_be_can
     app: App, database: Database
 ) -> None:
     runs = await waiting_runs(app, database)
-    async with running_keeper(changed(app, Renamed)):
+    async with running_run_worker(changed(app, Renamed)):
         for run in runs:
             await run.send_event(Go(word="go"))
             await eventually(lambda run=run: parked(database, run))
@@ -332,14 +332,14 @@ async def test_a_run_whose_step_was_renamed_parks_with_the_reason_and_can_be_can
             await runs[0].result(timeout=60)
         fresh = await RunHandle(database, (await app.start("Changing")).id).state()
         assert fresh == "running"
-    async with running_keeper(app):
+    async with running_run_worker(app):
         assert await runs[1].result(timeout=60) == ["left", "go"]
     assert await completed_once(database, runs[1].id) == 2
 
 
 async def test_a_run_whose_ticks_still_fit_goes_on_with_the_new_code(app: App, database: Database) -> None:
     runs = await waiting_runs(app, database)
-    async with running_keeper(changed(app, Longer)):
+    async with running_run_worker(changed(app, Longer)):
         for run in runs:
             await run.send_event(Go(word="four"))
             assert await run.result(timeout=60) == 4
@@ -351,7 +351,7 @@ async def test_a_snapshot_or_a_journal_from_a_newer_version_parks_its_run_alone(
     await database.fetch(
         'UPDATE tidemill.tick SET data = \'{"kind": "dreamt", "at": 1}\' WHERE run_id = $1 AND seq = 2', runs[1].id
     )
-    async with running_keeper(app):
+    async with running_run_worker(app):
         for run in runs:
             await run.send_event(Go(word="go"))
             await eventually(lambda run=run: parked(database, run))
@@ -364,7 +364,7 @@ async def test_a_snapshot_or_a_journal_from_a_newer_version_parks_its_run_alone(
 async def test_a_run_whose_input_cannot_be_read_parks(app: App, database: Database) -> None:
     run = await app.start(Chain)
     await database.fetch('UPDATE tidemill.run SET input = \'{"type": "gone.Start", "value": {}}\'')
-    async with running_keeper(app):
+    async with running_run_worker(app):
         await eventually(lambda: parked(database, run))
         assert await (await app.start(Ask)).state() == "running"
 
@@ -373,7 +373,7 @@ async def test_a_run_whose_input_cannot_be_read_parks(app: App, database: Databa
 
 
 async def test_what_a_run_shows_can_be_read_from_any_point_in_order(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         runs = [await app.start(Chain) for _ in range(10)]
         live = await asyncio.gather(*(counts(run) for run in runs))
     assert live == [list(range(10))] * 10

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import durable as flows
-from tests.support import eventually, keeper_process, lapse, locked_out, running_orchestrator, value
+from tests.support import eventually, lapse, locked_out, run_worker_process, running_maintenance, value
 from tests.support.durable import TURN, Chain, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
 from tests.support.waiting import time_to_connect
 from tidemill import App
@@ -35,8 +35,8 @@ async def app(app: App, database: Database, database_url: str, monkeypatch: pyte
 async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
     app: App, database: Database, database_url: str
 ) -> None:
-    async with running_orchestrator(app):
-        async with keeper_process(database_url) as first:
+    async with running_maintenance(app):
+        async with run_worker_process(database_url) as first:
             asleep = await app.start(Tour, tag="asleep")
             await open_gates(database, "asleep work")
             await eventually(lambda: has_note(database, asleep, "asked"))
@@ -44,7 +44,7 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
             first.terminate()
             assert await first.ends() == 0
         # From here on whoever waits stays in memory: a step is run again only because its owner has died.
-        async with keeper_process(database_url, idle=600) as victim:
+        async with run_worker_process(database_url, idle=600) as victim:
             tags = ("calm", "at work", "committing", "waiting", "retrying", "over")
             runs = {tag: await app.start(Tour, tag=tag) for tag in tags}
             await eventually(lambda: all_did(database, runs, "work"))
@@ -71,7 +71,7 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
                 await lapse(database, victim.pid)
         over = await ticks_of(database, runs["over"].id)
         runs |= {"asleep": asleep, "unborn": unborn, "late": late}
-        async with keeper_process(database_url, idle=600) as heir:
+        async with run_worker_process(database_url, idle=600) as heir:
             await eventually(lambda: all_did(database, runs, "work"))
             await open_gates(database, "at work work", "unborn work")
             for tag in runs.keys() - {"calm", "over", "retrying", "late"}:
@@ -93,12 +93,12 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
 async def test_an_owner_that_wakes_after_its_lease_is_fenced_and_changes_nothing(
     app: App, database: Database, database_url: str
 ) -> None:
-    async with running_orchestrator(app), keeper_process(database_url) as stale:
+    async with running_maintenance(app), run_worker_process(database_url) as stale:
         run = await app.start(Tour, tag="t")
         await eventually(lambda: did(database, "t", "work"))
         stale.freeze()
         await lapse(database, stale.pid)
-        async with keeper_process(database_url) as heir:
+        async with run_worker_process(database_url) as heir:
             await eventually(lambda: owner_of(database, run, heir.worker_id))
             await open_gates(database, "t work")
             await answer(database, run, "w")
@@ -114,11 +114,11 @@ async def test_an_owner_that_wakes_after_its_lease_is_fenced_and_changes_nothing
     assert await completed_once(database, run.id) == 5
 
 
-async def test_a_stopped_keeper_lets_go_at_once_even_of_a_step_that_will_not_end(
+async def test_a_stopped_run_worker_lets_go_at_once_even_of_a_step_that_will_not_end(
     app: App, database: Database, database_url: str
 ) -> None:
-    """Without an orchestrator: nobody has to wait for a lease to lapse."""
-    async with keeper_process(database_url) as first, keeper_process(database_url) as second:
+    """Without maintenance: nobody has to wait for a lease to lapse."""
+    async with run_worker_process(database_url) as first, run_worker_process(database_url) as second:
         runs = [await app.start(Stubborn, tag="s"), await app.start(Tour, tag="t")]
         await eventually(lambda: all_did(database, {"s": 1, "t": 1}, ""))
         owners = {await value(database, "SELECT owner FROM tidemill.run WHERE id = $1", run.id) for run in runs}
@@ -141,7 +141,7 @@ async def test_a_lost_connection_stops_nothing_and_doubles_nothing(
     """Backends are killed under load: before, during and after their commits."""
     runs: list[RunHandle] = []
     results: list[int] = []
-    async with flows.running_keeper(app):
+    async with flows.running_run_worker(app):
         killed: list[Any] = []
         killing = asyncio.create_task(kill_backends(database, killed))
         while len(runs) < 300 or len(killed) < 6:
@@ -163,8 +163,8 @@ async def test_a_lost_connection_stops_nothing_and_doubles_nothing(
 
 
 async def test_a_claim_or_start_whose_answer_was_lost_is_found_again(app: App, database: Database) -> None:
-    async with flows.running_keeper(app) as keeper:
-        run = await stored_for(database, keeper.worker_id, "x", workflow="Chain")
+    async with flows.running_run_worker(app) as run_worker:
+        run = await stored_for(database, run_worker.worker_id, "x", workflow="Chain")
         assert await run.result(timeout=60) == 45
 
 
@@ -178,11 +178,11 @@ async def answer(database: Database, run: RunHandle, word: str) -> None:
 
 
 async def kill_backends(database: Database, killed: list[Any]) -> None:
-    """End the keeper's connections again and again, up to sixty."""
+    """End the run worker's connections again and again, up to sixty."""
     pause = 0.03 + 6 * await time_to_connect(database.dsn)
     while len(killed) < 60:
         killed += await database.fetch(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test keeper'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test run worker'"
             f" AND datname = current_database() AND query LIKE '{TURN}'"
         )
         await asyncio.sleep(pause)

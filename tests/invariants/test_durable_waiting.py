@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import eventually, locked_out, value
-from tests.support.durable import TURN, Ask, Chain, Go, completed_once, running_keeper, ticks_of
+from tests.support.durable import TURN, Ask, Chain, Go, completed_once, running_run_worker, ticks_of
 from tidemill import App
 from tidemill.core.errors import NotFoundError, PayloadError
 from tidemill.core.ticks import Received
@@ -128,17 +128,17 @@ def app(app: App) -> App:
 
 
 def look_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From their next turn on keepers do not look by themselves: whatever they find they were told of."""
+    """From their next turn on run workers do not look by themselves: whatever they find they were told of."""
     monkeypatch.setattr("tidemill.engine.runs.run_worker.SAFETY_POLL", 600.0)
 
 
 async def test_a_run_that_only_waits_leaves_memory_and_is_woken_by_its_event(
     app: App, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_keeper(app) as keeper:
+    async with running_run_worker(app) as run_worker:
         run = await app.start(Ask)
         await eventually(lambda: is_asleep(database, run))
-        await eventually(lambda: keeper.runs == {})
+        await eventually(lambda: run_worker.runs == {})
         look_no_more(monkeypatch)
         await (await app.start(Chain)).result(timeout=60)
         await run.send_event(Go(word="hello"))
@@ -149,7 +149,7 @@ async def test_a_run_that_only_waits_leaves_memory_and_is_woken_by_its_event(
 async def test_a_step_that_is_run_again_has_its_waits_answered_and_doubles_nothing(
     app: App, database: Database
 ) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(TwoWaits)
         await eventually(lambda: is_asleep(database, run))
         await run.send_event(Go(word="a"))
@@ -162,7 +162,7 @@ async def test_a_step_that_is_run_again_has_its_waits_answered_and_doubles_nothi
 
 
 async def test_what_a_step_had_collected_before_it_waited_is_collected_once(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(Pairs, nothing=None)
         await eventually(lambda: is_asleep(database, run))
         await run.send_event(Go(word="on"))
@@ -170,7 +170,7 @@ async def test_what_a_step_had_collected_before_it_waited_is_collected_once(app:
 
 
 async def test_two_waiters_of_one_type_do_not_steal_from_each_other(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(TwoWaiters)
         await eventually(lambda: is_asleep(database, run))
         await run.send_event(HumanResponseEvent(n=2, text="b"))
@@ -183,18 +183,18 @@ async def test_two_waiters_of_one_type_do_not_steal_from_each_other(app: App, da
 async def test_a_wait_ends_at_its_time_though_the_run_was_released_or_its_owner_stopped(
     app: App, database: Database
 ) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         runs = [await app.start(Impatient, seconds=3600.0) for _ in range(2)]
         await eventually(lambda: is_asleep(database, runs[0]))
     due = await timer_due(database, runs[0])
-    async with running_keeper(app):
+    async with running_run_worker(app):
         # A visitor that means nothing to it wakes the run: the question is asked again, and its time stays.
         await runs[0].send_event(Approved(by="nobody"))
         await eventually(lambda: is_asleep(database, runs[0], received=1))
         assert effects.count("entered") >= 3
         assert await timer_due(database, runs[0]) == due
     await let_time_pass(database, runs[0])
-    async with running_keeper(app):
+    async with running_run_worker(app):
         # The question may be asked once more before its time is noticed, and with it the hour is set again.
         await eventually(lambda: let_time_pass(database, runs[0]))
         assert await runs[0].result(timeout=60) == "nobody came"
@@ -206,14 +206,14 @@ async def test_a_wait_ends_at_its_time_though_the_run_was_released_or_its_owner_
 async def test_the_time_out_of_a_run_and_the_delay_of_a_retry_survive_a_change_of_owner(
     app: App, database: Database
 ) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         runs = [await app.start("Hurried"), await app.start(SecondTry)]
         for run in runs:
             await eventually(lambda run=run: timer_due(database, run))
         await eventually(lambda: is_asleep(database, runs[0]))
     for run in runs:
         await let_time_pass(database, run)
-    async with running_keeper(app):
+    async with running_run_worker(app):
         with pytest.raises(WorkflowTimeoutError):
             await runs[0].result(timeout=60)
         assert await runs[1].result(timeout=60) == 1
@@ -235,7 +235,7 @@ async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
             return await run.result(timeout=60)
 
     room = asyncio.Semaphore(6)
-    async with running_keeper(app):
+    async with running_run_worker(app):
         results = await asyncio.gather(*(one(number) for number in range(150)))
     assert results == [str(number) for number in range(150)]
 
@@ -245,7 +245,7 @@ async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(
 ) -> None:
     """The release has taken its snapshot, waits for the row, and then cannot see what has come meanwhile."""
     monkeypatch.setattr("tidemill.engine.runs.durable_run.IDLE_BEFORE_RELEASE", 600.0)
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(Ask)
         await eventually(lambda: has_asked(database, run))
         async with database.transaction() as sender:
@@ -260,7 +260,7 @@ async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(
 
 async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: App, database: Database) -> None:
     """The inbox is read again and again while the turn that uses an event up is being written."""
-    async with running_keeper(app) as keeper:
+    async with running_run_worker(app) as run_worker:
         run = await app.start(Ask)
         await eventually(lambda: has_asked(database, run))
         async with database.transaction() as holder:
@@ -269,14 +269,14 @@ async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: Ap
             await run.send_event(Go(word="once"))
             await eventually(lambda: locked_out(database, TURN))
             for _ in range(5):
-                keeper._news.set()
+                run_worker._news.set()
                 await asyncio.sleep(0.02)
         assert await run.result(timeout=60) == "once"
     assert [tick["kind"] for tick in await ticks_of(database, run.id)].count("received") == 1
 
 
 async def test_an_event_for_a_run_that_is_over_or_never_was_is_a_clear_error(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(Chain)
         await run.result(timeout=60)
         with pytest.raises(NotFoundError, match=r"has ended \(succeeded\)"):
@@ -291,7 +291,7 @@ async def test_an_event_for_a_run_that_is_over_or_never_was_is_a_clear_error(app
 
 
 async def test_an_event_that_nobody_can_read_is_told_and_does_no_damage(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(Ask)
         unknown = b'{"kind":"received","at":1.0,"event":{"type":"elsewhere.Unheard","value":{}}}'
         await send_to_run(database, run.id, unknown)

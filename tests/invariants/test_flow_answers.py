@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import eventually, value
-from tests.support.durable import Go, running_keeper, ticks_of
+from tests.support.durable import Go, running_run_worker, ticks_of
 from tidemill import App
 from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.decorators import catch_error
@@ -85,7 +85,7 @@ class Sharing(Workflow):
 
 @pytest.fixture
 def app(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
-    """Runs stay in memory however slow the machine is, so that each step is run again only when a keeper stops."""
+    """Runs stay in memory however slow the machine is, so that each step is run again only when a run worker stops."""
     monkeypatch.setattr("tidemill.engine.runs.durable_run.IDLE_BEFORE_RELEASE", 600.0)
     heard.clear()
     for each in (Listener, Reminding, GivesUp):
@@ -98,13 +98,13 @@ async def kinds(database: Database, run: RunHandle) -> list[str]:
 
 
 async def test_a_step_does_not_hear_an_answer_before_it_is_written(app: App, database: Database) -> None:
-    async with running_keeper(app) as keeper:
+    async with running_run_worker(app) as run_worker:
         run = await app.start(Listener)
         await eventually(lambda: asked(database, run, 1))
         async with database.transaction() as holder:
             await holder.execute("LOCK TABLE tidemill.tick IN SHARE MODE")
             await run.send_event(Go(word="hello"))
-            await eventually(lambda: is_reduced(keeper, run))
+            await eventually(lambda: is_reduced(run_worker, run))
             await asyncio.sleep(0.05)
             assert heard == []
         await eventually(lambda: heard == ["hello"])
@@ -113,12 +113,12 @@ async def test_a_step_does_not_hear_an_answer_before_it_is_written(app: App, dat
 
 
 async def test_time_outs_are_told_again_in_order_and_a_new_wait_is_a_new_one(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(Reminding)
         await eventually(lambda: heard == [0, 1])
         await eventually(lambda: asked(database, run, 3))
     assert heard == [0, 1]
-    async with running_keeper(app):
+    async with running_run_worker(app):
         await run.send_event(Go(word="at last"))
         assert await run.result(timeout=60) == [2, 2], "two reminders, though the step ran twice"
     assert heard == [0, 1, 0, 1]
@@ -126,7 +126,7 @@ async def test_time_outs_are_told_again_in_order_and_a_new_wait_is_a_new_one(app
 
 
 async def test_a_wait_that_was_given_up_is_closed_in_the_journal_too(app: App, database: Database) -> None:
-    async with running_keeper(app):
+    async with running_run_worker(app):
         run = await app.start(GivesUp)
         await eventually(lambda: asked(database, run, 2))
         assert await kinds(database, run) == ["asked", "withdrew", "asked"]
@@ -157,6 +157,6 @@ async def asked(database: Database, run: RunHandle, times: int) -> bool:
     return (await kinds(database, run)).count("asked") >= times
 
 
-def is_reduced(keeper: Any, run: RunHandle) -> bool:
-    owned = keeper.runs.get(run.id)
+def is_reduced(run_worker: Any, run: RunHandle) -> bool:
+    owned = run_worker.runs.get(run.id)
     return owned is not None and any(work.answers for work in owned.loop.state.works.values())

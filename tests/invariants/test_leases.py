@@ -22,7 +22,7 @@ from tests.support import (
     open_gate,
     puppet,
     running,
-    running_orchestrator,
+    running_maintenance,
     value,
     worker_process,
 )
@@ -31,7 +31,7 @@ from tests.support.server import private_server
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.engine.lease import EXIT_FENCED
-from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.maintenance import Maintenance
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.jobs.workers import renew_lease
 from tidemill.store.migrate import migrate
@@ -50,7 +50,7 @@ async def test_a_lapsed_lease_is_taken_over_and_the_stale_owner_changes_nothing(
 ) -> None:
     """A process stands still for longer than its lease, comes back, and finishes what is no longer its own."""
     ref = await app.enqueue("until_open", gate="go")
-    async with running_orchestrator(app), worker_process(database_url, ["gated"]) as stale:
+    async with running_maintenance(app), worker_process(database_url, ["gated"]) as stale:
         await eventually(lambda: attempts_of(executions, ref.id))
         stale.freeze()
         await lapse(executions, stale.pid)
@@ -81,7 +81,7 @@ async def test_a_killed_worker_is_a_loss_and_not_a_failed_attempt(
 ) -> None:
     """The task allows one attempt only: losing its worker does not use it up, and the count of claims goes on."""
     ref = await app.enqueue("until_open", gate="go")
-    async with running_orchestrator(app):
+    async with running_maintenance(app):
         for attempt in (1, 2):
             async with worker_process(database_url, ["gated"]) as victim:
                 row = await eventually(lambda victim=victim: held_by(executions, ref.id, victim.worker_id))
@@ -100,7 +100,7 @@ async def test_a_job_that_kills_its_workers_is_failed_with_the_reason(
     app: App, database_url: str, executions: Database
 ) -> None:
     ref = await app.enqueue("deadly", gate="never")
-    async with running_orchestrator(app):
+    async with running_maintenance(app):
         for _ in range(2):
             async with worker_process(database_url, ["gated"]) as victim:
                 await eventually(lambda victim=victim: held_by(executions, ref.id, victim.worker_id))
@@ -120,7 +120,7 @@ async def test_a_busy_event_loop_does_not_lose_its_lease(
     app: App, database_url: str, executions: Database, way: str
 ) -> None:
     """It is renewed from a thread of its own, again and again, for as long as the loop stands still."""
-    async with running_orchestrator(app), worker_process(database_url, ["blocking"]) as worker:
+    async with running_maintenance(app), worker_process(database_url, ["blocking"]) as worker:
         ref = await app.enqueue("block_loop", gate="go", computing=way == "computing")
         await eventually(lambda: attempts_of(executions, ref.id))
         for _ in range(4):
@@ -144,7 +144,7 @@ async def test_an_ended_incarnation_can_never_renew_its_lease(app: App, database
         await worker.fall_silent()
         assert await renew(), "late, but nobody had noticed"
         await worker.fall_silent()
-        async with running_orchestrator(app):
+        async with running_maintenance(app):
             await eventually(lambda: is_lost(database, worker.worker_id))
         assert not await renew()
         assert not await renew()
@@ -154,7 +154,7 @@ async def test_an_ended_incarnation_can_claim_nothing(app: App, database: Databa
     """Its jobs have been settled: whatever it claimed now would be in nobody's hands."""
     async with puppet(database, "gated", lease=LEASE) as worker, puppet(database, "gated") as heir:
         await worker.fall_silent()
-        async with running_orchestrator(app):
+        async with running_maintenance(app):
             await eventually(lambda: is_lost(database, worker.worker_id))
         ref = await app.enqueue("until_open", gate="never")
         assert await worker.claim() == []
@@ -165,7 +165,7 @@ async def test_a_claim_that_commits_after_its_worker_was_ended_is_found_within_a
     app: App, database: Database
 ) -> None:
     """It was under way when the lease lapsed: too late for the sweep that ended the worker, so another must see it."""
-    async with running_orchestrator(app, sweep=0.05), puppet(database, "gated", lease=LEASE) as worker:
+    async with running_maintenance(app, sweep=0.05), puppet(database, "gated", lease=LEASE) as worker:
         ref = await app.enqueue("until_open", gate="never")
         await worker.claim()
         await database.fetch("UPDATE tidemill.worker SET ended_at = now() WHERE id = $1", worker.worker_id)
@@ -176,9 +176,9 @@ async def test_a_living_workers_jobs_are_not_reclaimed(app: App, database: Datab
     async with puppet(database, "gated") as worker:
         ref = await app.enqueue("until_open", gate="never")
         (job,) = await worker.claim()
-        orchestrator = Orchestrator(database, app.settings.orchestrator())
-        await orchestrator.walk_round()
-        await orchestrator.keep_house()
+        maintenance = Maintenance(database, app.settings.maintenance())
+        await maintenance.walk_round()
+        await maintenance.keep_house()
         row = await find_live(database, ref.id)
         assert row is not None
         assert (row["state"], row["attempt"], row["worker_id"]) == ("running", 1, worker.worker_id)
@@ -200,7 +200,7 @@ async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() 
                 await worker.claim()
                 await worker.fall_silent()
             restart_at_once(server)
-            async with running_orchestrator(app, sweep=0.05, lease=lease):
+            async with running_maintenance(app, sweep=0.05, lease=lease):
                 await eventually(lambda: is_lost(database, worker.worker_id))
             waited = await value(
                 database,
@@ -224,7 +224,7 @@ async def test_a_worker_that_lives_through_a_database_restart_keeps_its_job() ->
             await database.run(lambda connection: connection.execute(TABLES))
             ref = await app.enqueue("until_open", gate="go")
             serving = worker_process(server.dsn, ["gated"])
-            async with running_orchestrator(app, lease=PATIENT["lease"]), serving as worker:
+            async with running_maintenance(app, lease=PATIENT["lease"]), serving as worker:
                 await running(database, ref.id)
                 await eventually(lambda: attempts_of(database, ref.id))
                 restart_at_once(server)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import eventually, running_orchestrator, value
+from tests.support import eventually, running_maintenance, value
 from tests.support.apps import TABLES, declare
 from tests.support.processes import AppProcess, start_worker
 from tests.support.server import private_server
@@ -81,7 +81,7 @@ async def test_nothing_is_lost_and_nothing_counts_twice() -> None:
             try:
                 await migrate(database)
                 await database.run(lambda connection: connection.execute(TABLES))
-                async with running_orchestrator(app, sweep=0.2, lease=SETTINGS["lease"]):
+                async with running_maintenance(app, sweep=0.2, lease=SETTINGS["lease"]):
                     enqueued = await feed(app, dice, AT_FIRST)
                     raging = asyncio.create_task(chaos.rage(SECONDS))
                     restarting = asyncio.create_task(restart(server, SECONDS / 2))

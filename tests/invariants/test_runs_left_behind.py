@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.support import eventually, locked_out, value
-from tests.support.roles import running_orchestrator
+from tests.support.roles import running_maintenance
 from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.jobs.sweeps import cancel_orphans
@@ -34,7 +34,7 @@ async def test_a_run_is_freed_however_long_ago_its_owner_ended(app: App, databas
     number = await a_run(database, owner=owner)
     await database.fetch(END_WORKER, owner, "stopped")
     await database.fetch("UPDATE tidemill.worker SET ended_at = now() - interval '2 days'")
-    async with running_orchestrator(app):
+    async with running_maintenance(app):
         await eventually(lambda: value(database, "SELECT owner IS NULL FROM tidemill.run WHERE id = $1", number))
 
 

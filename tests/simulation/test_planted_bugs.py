@@ -11,11 +11,11 @@ from tests.simulation import test_simulated_dags as dags
 from tests.simulation.test_simulated_flows import counted_twice, disturbed, end, undisturbed
 from tidemill.core.ticks import Command, Tick
 from tidemill.engine.runs.control_loop import RunLoop
-from tidemill.engine.runs.durable_run import StoredRun
-from tidemill.engine.simulation.store import SimulatedRuns
+from tidemill.engine.runs.durable_run import DurableRun
+from tidemill.engine.simulation.store import SimulatedRunStore
 from tidemill.engine.simulation.world import SimulationError
 from tidemill.flows import simulate
-from tidemill.flows.runner.durable import DurableRun
+from tidemill.flows.runner.durable import DurableFlowRun
 from tidemill.store.runs.model import DuplicateTick, StoreModel
 from tidemill.store.runs.turns import RunTurn
 
@@ -24,14 +24,14 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def acting_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    journal = StoredRun.journal
+    journal = DurableRun.journal
 
-    def hasty(self: StoredRun, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
+    def hasty(self: DurableRun, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
         journal(self, loop, ticks, commands)
         after, self._after = self._after, []
         loop.execute(after)
 
-    patch.setattr(DurableRun, "journal", hasty)
+    patch.setattr(DurableFlowRun, "journal", hasty)
 
 
 def no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -68,10 +68,10 @@ def timers_in_memory_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def claims_whose_answer_is_lost_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: SimulatedRuns, owner: int, held: Sequence[int], room: int) -> list[Any]:
+    async def nothing(self: SimulatedRunStore, owner: int, held: Sequence[int], room: int) -> list[Any]:
         return []
 
-    patch.setattr(SimulatedRuns, "find_own", nothing)
+    patch.setattr(SimulatedRunStore, "find_own", nothing)
 
 
 def runs_of_the_dead_are_kept_from_others(patch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def runs_of_the_dead_are_kept_from_others(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_run_that_starts_another_is_let_go_meanwhile(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DurableRun, "at_rest", property(lambda self: self.loop.state.idle))
+    patch.setattr(DurableFlowRun, "at_rest", property(lambda self: self.loop.state.idle))
 
 
 def an_end_that_came_before_the_question_is_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Durable runs of workflows under thousands of schedules: whatever goes wrong, each ends as if nothing had.
 
-The real keeper, loop, shells, programs and steps, on virtual time; the store is a model, which `test_store_model`
+The real run worker, loop, shells, programs and steps, on virtual time; the store is a model, which `test_store_model`
 holds against PostgreSQL. That no command is ahead of its tick, and that the journal folds to the state in memory, is
 watched inside of every simulation.
 """

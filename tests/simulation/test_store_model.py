@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.seeds import seeds
 from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.core.job import ClaimedJob, FinalState, Finish, NewJob, Requeue
-from tidemill.engine.runs.run_store import PostgresRuns
+from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.claims import Claims, finish_jobs, requeue_jobs
 from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
@@ -32,7 +32,7 @@ class Both:
 
     def __init__(self, database: Database, connection: Connection, seed: int) -> None:
         self.database, self.connection = database, connection
-        self.postgres = PostgresRuns(database)
+        self.postgres = PostgresRunStore(database)
         self.model = StoreModel(SYSTEM_CLOCK)
         self.chance = random.Random(seed)
         self.owners: list[int] = []

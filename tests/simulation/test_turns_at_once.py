@@ -12,7 +12,7 @@ from tests.simulation.seeds import seeds
 from tests.simulation.test_simulated_flows import undisturbed
 from tidemill.core.codec import decode
 from tidemill.engine.runs.run_worker import WORTH_SHARING, WRITERS
-from tidemill.engine.simulation.store import SOME_FAULTS, SimulatedRuns, Simulation
+from tidemill.engine.simulation.store import SOME_FAULTS, SimulatedRunStore, Simulation
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.values import unpack
@@ -31,9 +31,9 @@ class UnderWay:
         self._turns: dict[tuple[Any, int], list[set[int]]] = {}
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
-        commit = SimulatedRuns.commit
+        commit = SimulatedRunStore.commit
 
-        async def watched(store: SimulatedRuns, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
+        async def watched(store: SimulatedRunStore, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
             now = self._turns.setdefault((store, owner), [])
             runs = {turn.run_id for turn in turns}
             self.twice |= runs & set[int]().union(*now)
@@ -44,7 +44,7 @@ class UnderWay:
             finally:
                 now.remove(runs)
 
-        patch.setattr(SimulatedRuns, "commit", watched)
+        patch.setattr(SimulatedRunStore, "commit", watched)
 
 
 @pytest.mark.parametrize("seed", seeds(10))

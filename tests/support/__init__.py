@@ -1,15 +1,15 @@
 """What tests share: a database of their own, roles that run while a block lasts, real processes, and patience.
 
-async with running_orchestrator(app), running_worker(app, ["mail"]) as worker:
+async with running_maintenance(app), running_worker(app, ["mail"]) as worker:
     job = await app.enqueue(send, to="a")
     row = await finished(database, job.id)
 
 Tests wait on conditions (`eventually`), never on time.
 """
 
-from tests.support.processes import AppProcess, keeper_process, scheduler_process, worker_process
+from tests.support.processes import AppProcess, run_worker_process, scheduler_process, worker_process
 from tests.support.puppet import Puppet, ending, puppet
-from tests.support.roles import running_orchestrator, running_scheduler, running_worker
+from tests.support.roles import running_maintenance, running_scheduler, running_worker
 from tests.support.rows import (
     attempts_of,
     find_history,
@@ -36,13 +36,13 @@ __all__ = [
     "find_worker",
     "finished",
     "held_by",
-    "keeper_process",
     "lapse",
     "locked_out",
     "open_gate",
     "puppet",
+    "run_worker_process",
     "running",
-    "running_orchestrator",
+    "running_maintenance",
     "running_scheduler",
     "running_worker",
     "scheduler_process",

@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from tests.support.durable import note, pass_gate, running_keeper
-from tests.support.roles import _living, running_orchestrator
+from tests.support.durable import note, pass_gate, running_run_worker
+from tests.support.roles import _living, running_maintenance
 from tests.support.rows import value
 from tests.support.waiting import eventually
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.runner.dag_handle import DagHandle
-from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.worker.worker import Worker
 from tidemill.store.database import Database
 
@@ -128,8 +128,8 @@ app = declare(App("dagged"))
 class Running:
     """What runs while a block lasts."""
 
-    def __init__(self, keeper: RunKeeper, worker: Worker) -> None:
-        self.keeper = keeper
+    def __init__(self, run_worker: RunWorker, worker: Worker) -> None:
+        self.run_worker = run_worker
         self.worker = worker
 
 
@@ -146,12 +146,14 @@ async def running_worker_of(app: App, *queues: str, concurrency: int | None = No
 
 
 @asynccontextmanager
-async def running_dags(app: App, *queues: str, concurrency: int | None = None, **keeper: Any) -> AsyncIterator[Running]:
-    """Everything that runs of dags need: an orchestrator, a keeper and a worker, in this process."""
+async def running_dags(
+    app: App, *queues: str, concurrency: int | None = None, **run_worker: Any
+) -> AsyncIterator[Running]:
+    """Everything that runs of dags need: maintenance, a run worker and a worker, in this process."""
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(running_orchestrator(app))
+        await stack.enter_async_context(running_maintenance(app))
         worker = await stack.enter_async_context(running_worker_of(app, *queues, concurrency=concurrency))
-        yield Running(await stack.enter_async_context(running_keeper(app, **keeper)), worker)
+        yield Running(await stack.enter_async_context(running_run_worker(app, **run_worker)), worker)
 
 
 async def statuses(run: DagHandle) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Workflows for keepers in real processes. Their steps note every execution in the table `deed`.
+"""Workflows for run workers in real processes. Their steps note every execution in the table `deed`.
 
 `deed` has a row per time that a step was really entered, whatever the journal says; a step that waits at a gate goes on
 once its name is in `gate`. Both are made by `make_tables`.
@@ -20,8 +20,8 @@ import msgspec
 from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
 from tidemill.engine.runs import durable_run
-from tidemill.engine.runs.run_store import PostgresRuns
-from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.engine.runs.run_store import PostgresRunStore
+from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.store.database import Database
@@ -31,7 +31,7 @@ CREATE TABLE deed (id bigserial, tag text NOT NULL, what text NOT NULL, pid inte
 CREATE TABLE gate (name text PRIMARY KEY);
 """
 
-#: The statement of a keeper that writes down what has happened to runs, as the database shows it.
+#: The statement of a run worker that writes down what has happened to runs, as the database shows it.
 TURN = "%UPDATE tidemill.run%SET seq = %"
 
 _pools: dict[asyncio.AbstractEventLoop, asyncpg.Pool] = {}
@@ -206,18 +206,20 @@ def is_success(tick: Mapping[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def running_keeper(app: App, **options: Any) -> AsyncIterator[RunKeeper]:
-    """A keeper in this process, stopped as SIGTERM would stop it."""
-    database = app.database(application="test keeper")
-    keeper = RunKeeper(PostgresRuns(database), app.runs.kinds, **{**PATIENT, **options})
-    life = asyncio.create_task(keeper.run())
+async def running_run_worker(app: App, **options: Any) -> AsyncIterator[RunWorker]:
+    """A run worker in this process, stopped as SIGTERM would stop it."""
+    database = app.database(application="test run worker")
+    run_worker = RunWorker(PostgresRunStore(database), app.runs.kinds, **{**PATIENT, **options})
+    life = asyncio.create_task(run_worker.run())
     try:
         async with asyncio.timeout(PATIENCE):
-            await asyncio.wait([life, asyncio.create_task(keeper.wait_ready())], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [life, asyncio.create_task(run_worker.wait_ready())], return_when=asyncio.FIRST_COMPLETED
+            )
         if life.done():
             life.result()
-        yield keeper
-        keeper.stop()
+        yield run_worker
+        run_worker.stop()
         async with asyncio.timeout(PATIENCE):
             await life
     finally:

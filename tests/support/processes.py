@@ -99,9 +99,9 @@ async def worker_process(
 
 
 @asynccontextmanager
-async def keeper_process(url: str, app: Path = DURABLE, **settings: Any) -> AsyncIterator[AppProcess]:
-    """A keeper of runs that is ready; killed at the end of the block if it still lives."""
-    process = AppProcess("keeper", url, app, **settings)
+async def run_worker_process(url: str, app: Path = DURABLE, **settings: Any) -> AsyncIterator[AppProcess]:
+    """A run worker that is ready; killed at the end of the block if it still lives."""
+    process = AppProcess("runs", url, app, **settings)
     try:
         yield await process.wait_ready()
     finally:

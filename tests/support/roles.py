@@ -11,7 +11,7 @@ import msgspec
 
 from tests.support.waiting import PATIENCE
 from tidemill import App
-from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.worker.worker import Worker
 
@@ -41,17 +41,17 @@ async def running_worker(
 
 
 @asynccontextmanager
-async def running_orchestrator(app: App, **settings: Any) -> AsyncIterator[Orchestrator]:
-    """An orchestrator that walks its rounds often; `settings` are `OrchestratorSettings`.
+async def running_maintenance(app: App, **settings: Any) -> AsyncIterator[Maintenance]:
+    """Maintenance that walks its rounds often; `settings` are `MaintenanceSettings`.
 
     It takes the database for one that has been there for long, unless told by `lease` how long to wait after a start.
     """
-    database = app.database(application="test orchestrator")
-    wanted = msgspec.structs.replace(app.settings.orchestrator(), **{"sweep": SWEEP, "lease": 0.0, **settings})
-    orchestrator = Orchestrator(database, wanted)
+    database = app.database(application="test maintenance")
+    wanted = msgspec.structs.replace(app.settings.maintenance(), **{"sweep": SWEEP, "lease": 0.0, **settings})
+    maintenance = Maintenance(database, wanted)
     try:
-        async with _living(orchestrator.run(), orchestrator.wait_ready(), orchestrator.stop):
-            yield orchestrator
+        async with _living(maintenance.run(), maintenance.wait_ready(), maintenance.stop):
+            yield maintenance
     finally:
         await database.close()
 

@@ -1,4 +1,4 @@
-"""A process of a test: `python -m tests.support.serve worker[:QUEUE,...]|keeper|scheduler APP`.
+"""A process of a test: `python -m tests.support.serve worker[:QUEUE,...]|run worker|scheduler APP`.
 
 Does what the command line of Tidemill does for one role and nothing more: prints READY and its worker id when it
 works, stops at SIGTERM, and ends with `EXIT_FENCED` when its lease was taken from it.
@@ -27,8 +27,8 @@ async def serve(role: str, path: str) -> NoReturn:
     kind, _, queues = role.partition(":")
     if kind == "worker":
         living = app.worker(queues.split(",") if queues else None)
-    elif kind == "keeper":
-        living = app.keeper()
+    elif kind == "runs":
+        living = app.run_worker()
     elif kind == "monitor":
         living = app.monitor_runner()
     else:

@@ -131,9 +131,9 @@ async def watching(
     database: Database, watch: Monitor, clock: Any = None, task: Any = None, reached: Any = lambda stage: None
 ) -> AsyncIterator[Watcher]:
     """A watcher that owns everything and ticks when the test says so: `await watcher.one_tick()`."""
-    from tidemill.engine.runs.run_store import PostgresRuns
+    from tidemill.engine.runs.run_store import PostgresRunStore
 
-    keeping = PostgresRuns(database)
+    keeping = PostgresRunStore(database)
     runner = MonitorRunner(database, {watch.name: watch})
     owner = await keeping.join(runner._card(), lease=30.0, heartbeat=1.0, on_fenced=lambda why: None)
     watcher = Watcher(database, watch, task, clock=clock or VirtualClock(1000.0), heartbeat=0.0, reached=reached)

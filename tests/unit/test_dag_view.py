@@ -36,13 +36,13 @@ JOB: dict[str, Any] = {
 STARTED = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def seen(walk: Walk, *jobs: dict[str, Any], keepers: int = 1, **row: Any) -> View:
+def seen(walk: Walk, *jobs: dict[str, Any], run_workers: int = 1, **row: Any) -> View:
     row = {
         "id": 5, "workflow": "d", "kind": DAG_KIND, "state": walk.state.status, "seq": 3, "note": None, "owner": None,
         "awake": False, "origin": None, "key": None, "result": None, "created_at": STARTED, "ended_at": None,
         "input": encode(DagInput(msgspec.Raw(DAG.to_json()), {"x": 1})), **row,
     }  # fmt: skip
-    return View(row=row, program=walk.program, state=walk.state, now=walk.now, jobs=jobs, keepers=keepers)
+    return View(row=row, program=walk.program, state=walk.state, now=walk.now, jobs=jobs, run_workers=run_workers)
 
 
 def drawn(what: Any, width: int) -> list[str]:
@@ -91,7 +91,7 @@ def test_the_items_of_a_map_that_are_at_work_are_shown_under_it() -> None:
 
 def test_a_run_that_nobody_drives_says_so() -> None:
     walk = Walk(DAG).start()
-    assert why_run(seen(walk, keepers=0))[0].startswith("Nobody drives it: no keeper is alive.")
+    assert why_run(seen(walk, run_workers=0))[0].startswith("Nobody drives it: no run worker is alive.")
     assert why_run(seen(walk)) == ["It waits for an answer to 'ask': tidemill dag submit r5 ask '...'"]
     assert why_run(seen(walk, state="failed", note="node 'a' failed")) == ["node 'a' failed"]
 

@@ -159,8 +159,8 @@ def test_roles_get_the_settings_that_concern_them() -> None:
     assert settings.database().schema == "s"
     assert settings.worker(("a",)).concurrency == 4
     assert settings.worker(("a",), 9).concurrency == 9
-    orchestrator = settings.orchestrator()
-    assert (orchestrator.lease, orchestrator.silence, orchestrator.keep_days) == (30, 15, 2)
+    maintenance = settings.maintenance()
+    assert (maintenance.lease, maintenance.silence, maintenance.keep_days) == (30, 15, 2)
 
 
 @pytest.mark.parametrize(
@@ -179,4 +179,4 @@ def test_a_worker_that_could_not_work_is_refused(changes: dict[str, Any], messag
 
 def test_finished_jobs_are_kept_for_a_day_at_least() -> None:
     with pytest.raises(ConfigError, match="at least one day"):
-        Settings(keep_days=0).orchestrator().validate()
+        Settings(keep_days=0).maintenance().validate()

@@ -28,9 +28,9 @@ COMMANDS = {
     "Run": (
         "run.up:up",
         "run.roles:worker",
-        "run.roles:orchestrator",
+        "run.roles:maintenance",
         "run.roles:scheduler",
-        "run.roles:keeper",
+        "run.roles:run_worker run-worker",
         "run.server:server",
     ),
     "Jobs": (

@@ -19,7 +19,7 @@ from tidemill.dags.reducer.events import RunFailure, Submission
 from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.runner.runner import DAG_KIND, DagInput, DagKind
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.simulation.store import SOME_FAULTS, Faults, Simulation
 from tidemill.engine.simulation.world import SimulationError
 
@@ -64,7 +64,7 @@ def simulate_dag(
     owners: int = 2,
     workers: int = 2,
     limit: float = 600.0,
-    keeper: type[RunKeeper] = RunKeeper,
+    run_worker: type[RunWorker] = RunWorker,
 ) -> DagOutcome:
     """Run a dag to its end in a simulated world, from plain code.
 
@@ -82,7 +82,7 @@ def simulate_dag(
         faults=faults,
         owners=owners,
         workers=workers,
-        keeper=keeper,
+        run_worker=run_worker,
     )
     stored = encode(DagInput(msgspec.Raw(dag.to_json()), dict(args or {})))
     version = kind.program(dag.to_json()).version

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from tidemill.engine.jobs.enqueuer import Enqueuer
-from tidemill.engine.sync_bridge import Portal
+from tidemill.engine.sync_bridge import SyncBridge
 from tidemill.store.database import Database
 from tidemill.store.migrate import wait_for_schema
 
@@ -17,23 +17,23 @@ T = TypeVar("T")
 DATABASE_PATIENCE, SCHEMA_PATIENCE = 30.0, 10.0
 
 
-class Way(NamedTuple):
+class OpenConnection(NamedTuple):
     """An open database, and who puts jobs into it."""
 
     database: Database
     enqueuer: Enqueuer
 
 
-class Access:
+class Connections:
     """Opens ways to the database and keeps them until they are closed."""
 
     def __init__(self, make_database: Callable[[], Database]) -> None:
         self._make_database = make_database
-        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Way]] = {}
-        self._portal: Portal | None = None
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[OpenConnection]] = {}
+        self._bridge: SyncBridge | None = None
         self._lock = threading.Lock()
 
-    async def open(self) -> Way:
+    async def open(self) -> OpenConnection:
         """This event loop's way, opened once however many ask at the same time."""
         loop = asyncio.get_running_loop()
         opening = self._opening.get(loop)
@@ -46,17 +46,17 @@ class Access:
                 del self._opening[loop]
             raise
 
-    def call(self, work: Callable[[Way], Awaitable[T]]) -> T:
+    def call(self, work: Callable[[OpenConnection], Awaitable[T]]) -> T:
         """Do async work from plain code, on a loop in a thread of its own."""
         with self._lock:
-            if self._portal is None or not self._portal.is_alive:  # A fork of this process has none of its threads.
-                self._portal = Portal()
-            portal = self._portal
+            if self._bridge is None or not self._bridge.is_alive:  # A fork of this process has none of its threads.
+                self._bridge = SyncBridge()
+            bridge = self._bridge
 
         async def run() -> T:
             return await work(await self.open())
 
-        return portal.call(run())
+        return bridge.call(run())
 
     async def close(self) -> None:
         """Close this event loop's way."""
@@ -69,12 +69,12 @@ class Access:
     def close_sync(self) -> None:
         """Close the way of plain code."""
         with self._lock:
-            portal, self._portal = self._portal, None
-        if portal is not None:
-            portal.call(self.close())
-            portal.close()
+            bridge, self._bridge = self._bridge, None
+        if bridge is not None:
+            bridge.call(self.close())
+            bridge.close()
 
-    async def _connect(self) -> Way:
+    async def _connect(self) -> OpenConnection:
         database = self._make_database()
         await database.open(patience=DATABASE_PATIENCE)
         try:
@@ -82,4 +82,4 @@ class Access:
         except BaseException:
             await database.close()
             raise
-        return Way(database, Enqueuer(database))
+        return OpenConnection(database, Enqueuer(database))

@@ -32,7 +32,7 @@ def explain_run(row: Mapping[str, Any]) -> str:
         return f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."
     if row["awake"]:
         return (
-            "It waits for a process that keeps its workflow's runs: `tidemill up app.py` or `tidemill keeper app.py`."
+            "It waits for a process that keeps its workflow's runs: `tidemill up app.py` or `tidemill worker app.py`."
         )
     return "It waits for an event or a timer, and costs nothing meanwhile."
 

@@ -46,7 +46,7 @@ WorkflowProvider = Callable[[str], Any]
 ModelRegistrar = Callable[[], Iterable[ModelSpec]]
 
 
-class Seams(msgspec.Struct, frozen=True):
+class Hooks(msgspec.Struct, frozen=True):
     """The parts of a host."""
 
     node_resolver: NodeResolver | None = None

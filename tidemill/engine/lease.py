@@ -30,7 +30,7 @@ from tidemill.store.jobs.claims import finish_jobs, requeue_jobs
 from tidemill.store.jobs.workers import END_WORKER, renew_lease
 
 if TYPE_CHECKING:
-    from tidemill.engine.worker.job_runner import Hands, Slot
+    from tidemill.engine.worker.job_runner import JobRunner, Slot
 
 log = structlog.get_logger("tidemill.lifeline")
 
@@ -47,7 +47,7 @@ class Lifeline(threading.Thread):
         self,
         database: Database,
         worker_id: int,
-        hands: Hands,
+        runner: JobRunner,
         *,
         lease: float,
         heartbeat: float,
@@ -58,7 +58,7 @@ class Lifeline(threading.Thread):
         super().__init__(name="tidemill-lifeline", daemon=True)
         self._database = database
         self._worker_id = worker_id
-        self._hands = hands
+        self._runner = runner
         self._lease = lease
         self._heartbeat = heartbeat
         self._status = status
@@ -77,7 +77,7 @@ class Lifeline(threading.Thread):
         try:
             asyncio.run(self._live())
         except Exception as error:  # noqa: BLE001 - without a lifeline the worker must end, whatever broke it
-            log.error("the lifeline broke", error=repr(error), worker=self._hands.worker)
+            log.error("the lifeline broke", error=repr(error), worker=self._runner.worker)
             self._fence(f"lost its lifeline: {error!r}")
 
     async def _live(self) -> None:
@@ -115,8 +115,8 @@ class Lifeline(threading.Thread):
             self._worker_id,
             lease=self._lease,
             status=self._status(),
-            running=len(self._hands.slots),
-            models=None if self._hands.models is None else self._hands.models.warm(),
+            running=len(self._runner.slots),
+            models=None if self._runner.models is None else self._runner.models.warm(),
         )
 
     def _fence(self, why: str) -> None:
@@ -128,7 +128,7 @@ class Lifeline(threading.Thread):
 
     def _find_overdue(self, now: float) -> tuple[Slot, str] | None:
         """The job that has to take the process with it, if there is one; softer means are tried first."""
-        for slot in list(self._hands.watched.values()):
+        for slot in list(self._runner.watched.values()):
             kind = overrun_kind(slot.job, now)
             if kind is None:
                 continue
@@ -137,21 +137,21 @@ class Lifeline(threading.Thread):
             asked = self._asked.get(slot.claim.id)
             if asked is None or slot.job.overrun is None:
                 self._asked[slot.claim.id] = asked or now
-                self._loop.call_soon_threadsafe(self._hands.overrun, slot.claim.id, slot.claim.attempt, kind)
+                self._loop.call_soon_threadsafe(self._runner.overrun, slot.claim.id, slot.claim.attempt, kind)
                 if asked is None:
                     continue
             if now - self._asked[slot.claim.id] > SOFT_GRACE:
                 return slot, kind
-        for job_id in self._asked.keys() - self._hands.watched.keys():
+        for job_id in self._asked.keys() - self._runner.watched.keys():
             del self._asked[job_id]
         return None
 
     async def _end_process(self, slot: Slot, kind: str) -> None:
         """Write down what follows for every job in hand, in one transaction, and exit."""
         overrun = OVERRUNS[kind]
-        worker = self._hands.worker
-        self._hands.closed = why = f"its worker was ended for job {slot.claim.id} ({overrun.kind})"
-        finished, requeues, claimed = self._hands.last_will()
+        worker = self._runner.worker
+        self._runner.closed = why = f"its worker was ended for job {slot.claim.id} ({overrun.kind})"
+        finished, requeues, claimed = self._runner.unwritten()
         ended = after_overrun(slot.claim, overrun, slot.job, at=time.time(), worker=worker)
         requeues += [_interrupted(job, why) for job in claimed if job.id != slot.claim.id]
         (requeues if isinstance(ended, Requeue) else finished).append(ended)  # pyright: ignore[reportArgumentType]
@@ -165,8 +165,8 @@ class Lifeline(threading.Thread):
                     end_reason = f"{overrun.kind}: job {slot.claim.id}"
                     await connection.execute(self._database.sql(END_WORKER), self._worker_id, end_reason)
                 if slot.job.overrun is None:
-                    self._hands.meter.count("watchdog_trips", kind)
-                await Reporter(self._database, self._hands.meter, "worker").report(connection=connection)
+                    self._runner.meter.count("watchdog_trips", kind)
+                await Reporter(self._database, self._runner.meter, "worker").report(connection=connection)
         finally:
             # If the database does not answer either, the lease lapses and the sweep does the same.
             self._exit(overrun.exit_status)

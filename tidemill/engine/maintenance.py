@@ -1,8 +1,8 @@
-"""The orchestrator: migrates the schema, then walks its rounds.
+"""Maintenance: migrates the schema, then walks its rounds.
 
 Every round reclaims what lapsed leases left behind, flags silent workers, drops jobs past their deadline, lets
 gated jobs through and routes those that waited for a task to be known; now and then it makes the history's
-next partitions and drops the old ones. Several orchestrators may run: every round is safe to walk twice.
+next partitions and drops the old ones. Several maintenance processes may run: every round is safe to walk twice.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tidemill.store.runs.turns import cancel_unwanted
 from tidemill.store.streams.event_log import keep_log
 from tidemill.store.telemetry.hosts import forget_telemetry
 
-log = structlog.get_logger("tidemill.orchestrator")
+log = structlog.get_logger("tidemill.maintenance")
 
 
-class OrchestratorSettings(msgspec.Struct, frozen=True):
+class MaintenanceSettings(msgspec.Struct, frozen=True):
     """How often the rounds are walked and how long things are kept. Times are seconds, `keep_days` days."""
 
     sweep: float = 1.0
@@ -42,26 +42,26 @@ class OrchestratorSettings(msgspec.Struct, frozen=True):
     keep_days: int = 30
     housekeeping: float = 60.0
 
-    def validate(self) -> OrchestratorSettings:
+    def validate(self) -> MaintenanceSettings:
         if self.keep_days < 1:
             raise ConfigError("finished jobs are kept for at least one day")
         return self
 
 
-class Orchestrator:
+class Maintenance:
     """Keeps the tables in order for everybody else."""
 
     def __init__(
         self,
         database: Database,
-        settings: OrchestratorSettings | None = None,
+        settings: MaintenanceSettings | None = None,
         *,
         chains: Sequence[Chain] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.settings = (settings or OrchestratorSettings()).validate()
+        self.settings = (settings or MaintenanceSettings()).validate()
         self.meter = Meter()
-        self._reporter = Reporter(database, self.meter, "orchestrator")
+        self._reporter = Reporter(database, self.meter, "maintenance")
         self._database = database
         self._chains = (OWN_CHAIN, *chains)
         self._clock = clock

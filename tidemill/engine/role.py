@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Role(Protocol):
-    """Something that runs until it is told to stop: an orchestrator, a worker, a scheduler."""
+    """Something that runs until it is told to stop: maintenance, a worker, a scheduler."""
 
     async def run(self) -> None: ...
     async def wait_ready(self) -> None: ...

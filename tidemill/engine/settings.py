@@ -18,7 +18,7 @@ import msgspec
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.memory_size import parse_memory
-from tidemill.engine.maintenance import OrchestratorSettings
+from tidemill.engine.maintenance import MaintenanceSettings
 from tidemill.engine.telemetry.address import read_address
 from tidemill.engine.worker.worker import WorkerSettings
 from tidemill.store.database import DatabaseSettings
@@ -87,8 +87,8 @@ class Settings(msgspec.Struct, frozen=True):
             model_patience=self.model_patience,
         )
 
-    def orchestrator(self) -> OrchestratorSettings:
-        return OrchestratorSettings(lease=self.lease, silence=self.heartbeat * 3, keep_days=self.keep_days)
+    def maintenance(self) -> MaintenanceSettings:
+        return MaintenanceSettings(lease=self.lease, silence=self.heartbeat * 3, keep_days=self.keep_days)
 
 
 class Found(msgspec.Struct, frozen=True):

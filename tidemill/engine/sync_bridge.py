@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Portal:
+class SyncBridge:
     """Runs coroutines on a loop in a background thread and waits for their results."""
 
     def __init__(self) -> None:

@@ -17,8 +17,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked, Received, Tick
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.durable_run import WorkEnd
-from tidemill.engine.runs.run_worker import RunKeeper
-from tidemill.engine.simulation.store import SOME_FAULTS, Faults, SimulatedRuns, Simulation
+from tidemill.engine.runs.run_worker import RunWorker
+from tidemill.engine.simulation.store import SOME_FAULTS, Faults, SimulatedRunStore, Simulation
 from tidemill.engine.simulation.world import SimulationError
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
@@ -72,7 +72,7 @@ def simulate(
     owners: int = 2,
     workers: int = 1,
     limit: float = 600.0,
-    keeper: type[RunKeeper] = RunKeeper,
+    run_worker: type[RunWorker] = RunWorker,
     **fields: Any,
 ) -> Outcome:
     """Run a workflow to its end in a simulated world, from plain code.
@@ -88,7 +88,7 @@ def simulate(
     """
     world = _FlowWorld([workflow, *others])
     simulation = Simulation(
-        seed, world.kinds, tasks=world.tasks, faults=faults, owners=owners, workers=workers, keeper=keeper
+        seed, world.kinds, tasks=world.tasks, faults=faults, owners=owners, workers=workers, run_worker=run_worker
     )
     known = declared(workflow)
     event = known.start_event(start_event, fields)
@@ -97,7 +97,7 @@ def simulate(
     if begun_by_owner:
         new = NewRun(name, name, version, data)
         simulation.begin(
-            lambda kinds, keeper, number: kinds[name].begin(keeper, number, event, msgspec.structs.replace(new))
+            lambda kinds, run_worker, number: kinds[name].begin(run_worker, number, event, msgspec.structs.replace(new))
         )
     else:
         number = simulation.start(workflow=name, version=version, input=data)
@@ -122,7 +122,7 @@ class _FlowWorld:
         for workflow in workflows:
             declared(workflow).validate()
 
-    def kinds(self, runs: SimulatedRuns) -> dict[str, FlowKind]:
+    def kinds(self, runs: SimulatedRunStore) -> dict[str, FlowKind]:
         async def start_child(
             workflow: Any, fields: dict[str, Any], key: str, parent: tuple[int, int]
         ) -> WorkEnd | None:
@@ -138,8 +138,8 @@ class _FlowWorld:
 
         return {name: FlowKind(name, workflow, start_child) for name, workflow in self._workflows.items()}
 
-    def tasks(self, runs: SimulatedRuns) -> dict[str, Task[Any, Any]]:
-        async def reach() -> SimulatedRuns:
+    def tasks(self, runs: SimulatedRunStore) -> dict[str, Task[Any, Any]]:
+        async def reach() -> SimulatedRunStore:
             return runs
 
         made = [task for name, workflow in self._workflows.items() for task in step_tasks(name, workflow, reach)]

@@ -5,7 +5,7 @@ application may run its own second chain with its own ledger:
 
     await migrate(database, Chain(Path("migrations"), ledger="shop_schema_version"))
 
-Only the orchestrator migrates. Workers wait for the version that their code needs, and refuse to work on
+Only maintenance migrates. Workers wait for the version that their code needs, and refuse to work on
 a schema newer than they know.
 """
 
@@ -139,7 +139,7 @@ async def wait_for_schema(database: Database, chain: Chain = OWN_CHAIN, *, patie
         if give_up is not None and loop.time() > give_up:
             raise SchemaError(
                 f"the database at {database.where} is at schema version {version}, and this code needs "
-                f"{chain.latest}: run `tidemill db migrate`, or start the orchestrator"
+                f"{chain.latest}: run `tidemill db migrate`, or start maintenance"
             )
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 1.0)

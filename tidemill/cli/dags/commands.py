@@ -26,7 +26,7 @@ from tidemill.dags.runner.runner import DAG_KIND, DagKind
 from tidemill.store.database import Database
 from tidemill.store.jobs.pages import RunsWanted, list_run_page
 from tidemill.store.runs.runs import show_run
-from tidemill.store.runs.workers import count_keepers
+from tidemill.store.runs.workers import count_run_workers
 
 if TYPE_CHECKING:
     from tidemill.cli.client import Remote
@@ -36,7 +36,7 @@ for command in (files.check, files.draw, inputs, submit):
     commands.command(command)
 
 STATES = ("running", "parked", "succeeded", "failed", "cancelled")
-NO_KEEPER = "no keeper is alive: the run waits until one is, `tidemill up app.py` or `tidemill keeper app.py`"
+NO_RUN_WORKER = "no run worker is alive: the run waits until one is, `tidemill up app.py` or `tidemill worker app.py`"
 
 
 @commands.command
@@ -227,8 +227,8 @@ async def _begun(database: Database, handle: DagHandle, kind: DagKind, *, follow
     _say_begun(handle.id, handle.created, followed=followed, json=json)
     if followed:
         return await follow_run(Watch(database, handle.id, kind), json=json)
-    if not await count_keepers(database, DAG_KIND):
-        sys.stderr.write(f"warning: {NO_KEEPER}\n")
+    if not await count_run_workers(database, DAG_KIND):
+        sys.stderr.write(f"warning: {NO_RUN_WORKER}\n")
     return 0
 
 

@@ -44,7 +44,7 @@ def check(file: str, /, *, app: str | None = None, json: bool = False) -> int:
         Print one JSON document.
     """
     known = application(app, HERE) if app else None
-    refs = known.seams.ref_resolver if known else None
+    refs = known.hooks.ref_resolver if known else None
     problems = problems_in(file, refs=refs)
     dag = None if problems else load_dag(file, refs=refs)
     if dag is not None and known is not None:
@@ -87,7 +87,7 @@ def draw(
     if out != "-" and Path(out).suffix not in (".svg", ".mmd", ".md"):
         raise ConfigError(f"--out {out}: the name of a picture ends in .svg or .mmd")
     known = application(app, place) if app else None
-    refs = known.seams.ref_resolver if known else None
+    refs = known.hooks.ref_resolver if known else None
     if run is None:
         if what is None:
             raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
@@ -123,7 +123,7 @@ def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
 async def find_dag(what: str, known: App | None) -> Dag:
     """The dag that is meant: in a file, or by its name in an application."""
     if is_file(what):
-        return load_dag(what, refs=None if known is None else known.seams.ref_resolver)
+        return load_dag(what, refs=None if known is None else known.hooks.ref_resolver)
     if known is None:
         raise ConfigError(f"{what!r} is no file; to mean a dag of an application by its name, say --app app.py")
     found = await known.runs.find_dag(what)

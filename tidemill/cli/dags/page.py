@@ -82,7 +82,7 @@ def sheet_of(view: View) -> Sheet:
     """The sheet of a run that was read from the database."""
     given = decode(view.row["input"], DagInput)
     told = told_run(view.row, why_run(view))
-    unkept = not view.keepers
+    unkept = not view.run_workers
     return Sheet(told, view.run_state, view.tick, given.dag, nodes_json(view), lines(view), view.now, unkept)
 
 

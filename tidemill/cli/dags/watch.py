@@ -30,7 +30,7 @@ from tidemill.dags.view.view import Line, View
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.runs import load_run, read_ticks, show_run
-from tidemill.store.runs.workers import count_keepers
+from tidemill.store.runs.workers import count_run_workers
 
 if TYPE_CHECKING:
     from tidemill.cli.client import Remote
@@ -83,7 +83,7 @@ class Watch:
                 now=time.time(),
                 jobs=[readable(dict(job)) for job in found],
                 all_jobs=len(found) < jobs,
-                keepers=await count_keepers(self._database, DAG_KIND),
+                run_workers=await count_run_workers(self._database, DAG_KIND),
             )
         )
 
@@ -133,7 +133,7 @@ def require_dag(row: Any) -> None:
 
 
 def dag_kind(refs: RefResolver | None = None) -> DagKind:
-    """What is needed to read runs of dags; only a keeper needs their tasks."""
+    """What is needed to read runs of dags; only a run worker needs their tasks."""
     return DagKind({}, refs)
 
 

@@ -29,7 +29,7 @@ EVERY = 0.5
 COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
 MOST_QUEUES, MOST_BARS = 12, 6
 SERVING = "serving "  # what the server says once it answers, and where
-ROLE_STYLES = {"orchestrator": "blue", "scheduler": "magenta", "up": "yellow"}
+ROLE_STYLES = {"maintenance": "blue", "scheduler": "magenta", "up": "yellow"}
 
 Row = Mapping[str, Any]
 

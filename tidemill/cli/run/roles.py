@@ -1,4 +1,4 @@
-"""One role in one process: `tidemill orchestrator`, `tidemill scheduler`, `tidemill worker`.
+"""One role in one process: `tidemill maintenance`, `tidemill scheduler`, `tidemill worker`.
 
 SIGTERM or Ctrl-C lets the role end in its own time, a second one makes it end at once. Exit status: 0 when it
 was stopped, 70 when a worker was fenced off, 75 and 76 when a watchdog ended it.
@@ -25,7 +25,7 @@ from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.engine.lease import EXIT_FENCED
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.maintenance import Orchestrator
+from tidemill.engine.maintenance import Maintenance
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, obey_supervisor
@@ -66,7 +66,7 @@ class Part(NamedTuple):
     patience: float | None = STOP_PATIENCE
 
 
-def orchestrator(app: str | None = None, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+def maintenance(app: str | None = None, /, *, metrics: str | None = None, place: Place = HERE) -> int:
     """Migrate the schema, then keep the tables in order: lapsed leases, dead workers, retention.
 
     Parameters
@@ -80,9 +80,9 @@ def orchestrator(app: str | None = None, /, *, metrics: str | None = None, place
     def cast() -> Part:
         known = application(app, place, metrics=metrics) if app else None
         settings = known.settings if known else place.settings(metrics=metrics)
-        database = Database(settings.database(), application="tidemill orchestrator")
+        database = Database(settings.database(), application="tidemill maintenance")
         chains = known.chains if known else ()
-        return Part(Orchestrator(database, settings.orchestrator(), chains=chains), database, settings)
+        return Part(Maintenance(database, settings.maintenance(), chains=chains), database, settings)
 
     return play(cast)
 
@@ -150,7 +150,7 @@ def worker(
     return asyncio.run(_supervise(part, spec))
 
 
-def keeper(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+def run_worker(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
     """Own and drive the durable runs of an application's workflows, and runs of dags.
 
     Parameters
@@ -164,8 +164,8 @@ def keeper(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> i
     def cast() -> Part:
         known = application(app, place, metrics=metrics)
         require_database(known.settings)
-        database = known.database(application=f"tidemill keeper {known.name}")
-        return Part(known.keeper(database=database), database, known.settings)
+        database = known.database(application=f"tidemill worker {known.name}")
+        return Part(known.run_worker(database=database), database, known.settings)
 
     return play(cast)
 

@@ -1,4 +1,4 @@
-"""`tidemill up`: database, orchestrator, workers, scheduler and server as one process tree, with live output."""
+"""`tidemill up`: database, maintenance, workers, scheduler and server as one process tree, with live output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def up(
     metrics: str | None = None,
     place: Place = HERE,
 ) -> int:
-    """Start everything: database, orchestrator, workers, scheduler, server. Ctrl-C ends it.
+    """Start everything: database, maintenance, workers, scheduler, server. Ctrl-C ends it.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ def tree(
     command = worker_command(app, queue, concurrency, place)
     alone = [name for name, some in (("pipeline", known.pipelines.are_kept), ("monitor", known.monitors)) if some]
     return [
-        ChildSpec("orchestrator", role_command("orchestrator", app, *place.options())),
+        ChildSpec("maintenance", role_command("maintenance", app, *place.options())),
         *(ChildSpec(name, command) for name in names),
-        ChildSpec("keeper", role_command("keeper", app, *place.options())),
+        ChildSpec("runs", role_command("run-worker", app, *place.options())),
         ChildSpec("scheduler", role_command("scheduler", app, *place.options())),
         *(ChildSpec(name, role_command(name, "run", app, *place.options())) for name in alone),
         *(

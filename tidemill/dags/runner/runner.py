@@ -1,7 +1,7 @@
 """Durable runs of dags: every node is a job, and its end is a tick of the run.
 
-A run carries the definition that it was started with, so that any keeper can drive it, whatever files and programs
-say by then. Nothing of a run happens inside of its keeper: between two ticks it may leave memory at any time.
+A run carries the definition that it was started with, so that any run worker can drive it, whatever files and programs
+say by then. Nothing of a run happens inside of its run worker: between two ticks it may leave memory at any time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tidemill.dags.reducer.state import DagState
 from tidemill.dags.runner.node_jobs import NodeJobs
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.control_loop import RunLoop
-from tidemill.engine.runs.durable_run import Begun, StoredRun, WorkEnd
+from tidemill.engine.runs.durable_run import Begun, DurableRun, WorkEnd
 from tidemill.store.runs.turns import JobRow, NewRun, RunTurn
 
 if TYPE_CHECKING:
-    from tidemill.engine.runs.run_worker import RunKeeper
+    from tidemill.engine.runs.run_worker import RunWorker
 
-#: What a keeper must know in order to drive runs of dags: how, and no dag in particular.
+#: What a run worker must know in order to drive runs of dags: how, and no dag in particular.
 DAG_KIND = ":dag"
 
 LONG_REST = 60.0
@@ -48,7 +48,7 @@ class DagInput(msgspec.Struct, omit_defaults=True):
 
 
 class DagKind:
-    """What a keeper needs to know of dags in order to drive their runs."""
+    """What a run worker needs to know of dags in order to drive their runs."""
 
     version = None
 
@@ -78,21 +78,21 @@ class DagKind:
             program.reduce(state, decode_tick(data))
         return program, state
 
-    def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagRun, Tick]:
+    def open(self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagRun, Tick]:
         """A run from what is stored of it, and the tick with which it goes on."""
         program, state = self.restore(row["input"], snapshot, ticks)
-        run = DagRun(program, self._jobs(row["input"]), keeper, row["id"], stored=row["seq"], state=state)
-        now = keeper.clock.now()
+        run = DagRun(program, self._jobs(row["input"]), run_worker, row["id"], stored=row["seq"], state=state)
+        now = run_worker.clock.now()
         return run, Resumed(now, queued=True) if row["seq"] else started(now, row["input"])
 
     def _jobs(self, stored: bytes) -> NodeJobs:
         return self._programs(bytes(decode(stored, DagInput).dag))[1]
 
-    def begin(self, keeper: RunKeeper, number: int, new: NewRun) -> DagRun:
+    def begin(self, run_worker: RunWorker, number: int, new: NewRun) -> DagRun:
         """A run that begins here and now."""
         program, state = self.restore(new.input, None, ())
-        run = DagRun(program, self._jobs(new.input), keeper, number, stored=0, state=state, new=new)
-        run.loop.post(started(keeper.clock.now(), new.input))
+        run = DagRun(program, self._jobs(new.input), run_worker, number, stored=0, state=state, new=new)
+        run.loop.post(started(run_worker.clock.now(), new.input))
         return run
 
 
@@ -102,8 +102,8 @@ def started(at: float, stored: bytes) -> Started:
     return Started(at, None if len(given.seed) else given.args)
 
 
-class DagRun(StoredRun):
-    """One run of a dag, owned by this process for as long as its keeper's lease is good."""
+class DagRun(DurableRun):
+    """One run of a dag, owned by this process for as long as its run worker's lease is good."""
 
     queues_work = True
     works_in_place = False
@@ -112,7 +112,7 @@ class DagRun(StoredRun):
         self,
         program: DagProgram,
         jobs: NodeJobs,
-        keeper: RunKeeper,
+        run_worker: RunWorker,
         number: int,
         *,
         stored: int,
@@ -124,7 +124,7 @@ class DagRun(StoredRun):
         self.loop = RunLoop(program, self, state)
         self.result = asyncio.get_running_loop().create_future()
         self._asks = {name for name, node in state.nodes.items() if node.status == "waiting"} if stored else set()
-        self.own(keeper, number, stored=stored, new=new)
+        self.own(run_worker, number, stored=stored, new=new)
 
     @property
     def patience(self) -> float:
@@ -175,7 +175,7 @@ class DagRun(StoredRun):
             return self._jobs.row(self.number, self.program.plan.steps[command.name], command)
         except TidemillError as error:  # Nothing can be enqueued: the node has failed before it began.
             ended = NodeEnded("failed", error=NodeError("bad_args", storable(str(error))))
-            self.loop.post(Completed(self._keeper.clock.now(), command.work, ended))
+            self.loop.post(Completed(self._run_worker.clock.now(), command.work, ended))
             return None
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
@@ -187,4 +187,4 @@ class DagRun(StoredRun):
         if result is not None and len(result) > self.program.limits.result:  # It has no place in the journal either.
             state, error = "failed", too_large("the result", len(result), self.program.limits.result)
             result = None
-        return [Completed(self._keeper.clock.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]
+        return [Completed(self._run_worker.clock.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]

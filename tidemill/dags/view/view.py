@@ -30,7 +30,7 @@ class View(msgspec.Struct, frozen=True):
     now: float
     jobs: Sequence[Job] = ()
     all_jobs: bool = True
-    keepers: int = 0
+    run_workers: int = 0
     tick: int | None = None
     """The tick after which it is shown, if it is not shown as it is now."""
 
@@ -115,20 +115,20 @@ def why_run(view: View) -> list[str]:
     said: list[str] = []
     if row["note"]:
         said.append(f"{row['note']}.")
-    if not view.keepers:
+    if not view.run_workers:
         said.append(
-            "Nobody drives it: no keeper is alive. Start one with `tidemill up app.py` or `tidemill keeper app.py`."
+            "Nobody drives it: no run worker is alive. Start one with `tidemill up app.py` or `tidemill worker app.py`."
         )
     waiting = [name for name, node in view.state.nodes.items() if node.status == "waiting"]
     if waiting:
         what = f"an answer to {waiting[0]!r}" if len(waiting) == 1 else f"{len(waiting)} answers"
         said.append(f"It waits for {what}: tidemill dag submit {view.id} {waiting[0]} '{_example(view, waiting[0])}'")
-    if said or not view.keepers:
+    if said or not view.run_workers:
         return said
     if row["owner"] is not None:
         return [f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."]
     if row["awake"]:
-        return ["It waits for a keeper to take it up."]
+        return ["It waits for a run worker to take it up."]
     return ["It waits for its jobs, and costs nothing meanwhile."]
 
 

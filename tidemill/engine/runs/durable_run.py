@@ -1,6 +1,6 @@
 """A run that survives: the shell around a program whose ticks are journaled in PostgreSQL.
 
-Nothing follows from a tick before it is committed: the commands of a turn wait until the keeper has written the
+Nothing follows from a tick before it is committed: the commands of a turn wait until the run worker has written the
 turn, for all its runs together. Timers are rows, jobs are rows, what is published is rows, and a run that only waits
 for the outside is written down and leaves memory. What the ticks mean is the shape's: it fills in the hooks.
 """
@@ -20,7 +20,7 @@ from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.store.runs.turns import JobRow, NewRun, RunTurn
 
 if TYPE_CHECKING:
-    from tidemill.engine.runs.run_worker import RunKeeper
+    from tidemill.engine.runs.run_worker import RunWorker
 
 log = structlog.get_logger("tidemill.runs")
 
@@ -45,7 +45,7 @@ class WorkEnd(msgspec.Struct, omit_defaults=True):
 
 
 class RunKind(Protocol):
-    """What a keeper needs to know of a kind of runs in order to drive them.
+    """What a run worker needs to know of a kind of runs in order to drive them.
 
     A kind of one `version` folds ticks in one way; None if runs carry their own definition.
     """
@@ -53,13 +53,15 @@ class RunKind(Protocol):
     @property
     def version(self) -> str | None: ...
 
-    def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[StoredRun, Tick]:
+    def open(
+        self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]
+    ) -> tuple[DurableRun, Tick]:
         """A run from what is stored of it, and the tick with which it goes on. Raises if it does not fit."""
         ...
 
 
-class StoredRun:
-    """One run, owned by this process for as long as its keeper's lease is good."""
+class DurableRun:
+    """One run, owned by this process for as long as its run worker's lease is good."""
 
     loop: RunLoop
     result: asyncio.Future[Any]
@@ -68,13 +70,13 @@ class StoredRun:
     works_in_place: bool = True
     """Whether work without a queue runs in this process; else everything is a job."""
 
-    def own(self, keeper: RunKeeper, number: int, *, stored: int, new: NewRun | None = None) -> None:
-        """Begin to belong to a keeper, with so many ticks in the journal."""
+    def own(self, run_worker: RunWorker, number: int, *, stored: int, new: NewRun | None = None) -> None:
+        """Begin to belong to a run worker, with so many ticks in the journal."""
         self.number = number
         self.stored = stored
         self.snapshot_at = stored
         self.let_go = False
-        self._keeper = keeper
+        self._run_worker = run_worker
         self._new = new
         self._turn: RunTurn | None = None
         self._after: list[Command] = []
@@ -156,7 +158,7 @@ class StoredRun:
                 turn.shown.append(data)
         elif kind is SetTimer:
             turn.timers[command.timer] = command.due
-            self._keeper.expect(command.due)
+            self._run_worker.expect(command.due)
         elif kind is DropTimer:
             turn.timers[command.timer] = None
         else:
@@ -175,7 +177,7 @@ class StoredRun:
             stored = self.stored
             self._turn = RunTurn(self.number, stored, stored, new=self._new, reaches_out=self.queues_work)
             self._new = None
-            self._keeper.has_news(self)
+            self._run_worker.has_news(self)
         return self._turn
 
     def take_turn(self) -> tuple[RunTurn, list[Command]]:
@@ -186,7 +188,7 @@ class StoredRun:
             turn.asks.clear()  # Who has ended asks nothing any more, though it may have begun to in this very turn.
         if turn.release:
             turn.awake = not self.at_rest
-            if turn.awake and not self._keeper.is_stopping:
+            if turn.awake and not self._run_worker.is_stopping:
                 turn.release = False  # Something has come for it since it was to be let go.
         if turn.state is None and (turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
             self._take_snapshot(turn)
@@ -235,13 +237,13 @@ class StoredRun:
             log.warning("no snapshot: something in the run's state has no JSON form", run=self.number, error=str(error))
 
 
-class Unopened(StoredRun):
+class Unopened(DurableRun):
     """A run that cannot be opened: all that can be done is to write down why."""
 
     queues_work = False
 
-    def __init__(self, keeper: RunKeeper, number: int, stored: int) -> None:
-        self.own(keeper, number, stored=stored)
+    def __init__(self, run_worker: RunWorker, number: int, stored: int) -> None:
+        self.own(run_worker, number, stored=stored)
         self.result = asyncio.get_running_loop().create_future()
 
     def take_turn(self) -> tuple[RunTurn, list[Command]]:

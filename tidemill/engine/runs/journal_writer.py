@@ -23,7 +23,7 @@ log = structlog.get_logger("tidemill.runs")
 FULL_PAUSE = 1.0
 
 
-class TurnWriter:
+class JournalWriter:
     """Writes the turns of one owner."""
 
     def __init__(self, store: RunStore) -> None:

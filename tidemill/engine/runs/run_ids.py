@@ -1,4 +1,4 @@
-"""Numbers for the runs that a keeper begins itself: reserved ahead, so that a run is stored with its first ticks."""
+"""Numbers for runs that a run worker begins itself: reserved ahead, so that a run is stored with its first ticks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_AT_ONCE = 256
 OFTEN = 1.0
 
 
-class RunNumbers:
+class RunIds:
     """Few at a time when runs are begun seldom, so that numbers follow time; many when they are begun often."""
 
     def __init__(self, store: RunStore) -> None:

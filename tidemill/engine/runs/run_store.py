@@ -1,6 +1,6 @@
-"""Where a keeper's runs are kept: what it asks of that place, and PostgreSQL as that place.
+"""Where a run worker's runs are kept: what it asks of that place, and PostgreSQL as that place.
 
-The keeper decides; a `RunStore` stores. Everything that another owner may see or prevent goes through here, one
+The run worker decides; a `RunStore` stores. Everything that another owner may see or prevent goes through here, one
 operation at a time, so that the simulation can put a crash, a delay or a second owner between any two of them.
 """
 
@@ -17,7 +17,7 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.engine.lease import Lifeline
 from tidemill.engine.worker.isolation import Children
-from tidemill.engine.worker.job_runner import Hands
+from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.store.database import Connection, Database, is_away
 from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
 from tidemill.store.migrate import wait_for_schema
@@ -49,7 +49,7 @@ Loaded = tuple[dict[int, bytes], dict[int, list[bytes]]]
 
 
 class RunStore(Protocol):
-    """What a keeper asks. Of all that is asked, only `commit` and `commit_within` may not safely be asked twice."""
+    """What a run worker asks. Of all that is asked, only `commit` and `commit_within` may not safely be asked twice."""
 
     @property
     def clock(self) -> Clock: ...
@@ -136,7 +136,7 @@ class RunPost(Protocol):
         ...
 
 
-class PostgresRuns:
+class PostgresRunStore:
     """Runs in PostgreSQL, over any number of lost connections."""
 
     clock: Clock = SYSTEM_CLOCK
@@ -153,13 +153,13 @@ class PostgresRuns:
         await self._database.open()
         await wait_for_schema(self._database)
         owner = await register_worker(self._database, card, lease=lease)
-        # A keeper runs no jobs: its hands are empty, and the lifeline only renews.
-        hands = Hands({}, 1, Children(None), SYSTEM_CLOCK, lambda: None)
-        hands.worker = f"{socket.gethostname()}:{os.getpid()}#{owner}"
+        # A run worker runs no jobs: its hands are empty, and the lifeline only renews.
+        runner = JobRunner({}, 1, Children(None), SYSTEM_CLOCK, lambda: None)
+        runner.worker = f"{socket.gethostname()}:{os.getpid()}#{owner}"
         self._lifeline = Lifeline(
             self._database,
             owner,
-            hands,
+            runner,
             lease=lease,
             heartbeat=heartbeat,
             status=lambda: "running",

@@ -1,7 +1,7 @@
-"""The keeper of runs: a process that owns runs, drives them, and writes down what happens to all of them together.
+"""The run worker: a process that owns runs, drives them, and writes down what happens to all of them together.
 
-    keeper = RunKeeper(PostgresRuns(database), {"Article": FlowKind(Article())})
-    await keeper.run()                      # until stop()
+    run_worker = RunWorker(PostgresRunStore(database), {"Article": FlowKind(Article())})
+    await run_worker.run()                      # until stop()
 
 Ownership hangs on one lease, as a worker's jobs do. What the runs have to write is committed many runs at a time, in
 one statement; whatever happens meanwhile goes into the next turn. Two such turns may be under way, of different runs:
@@ -22,9 +22,9 @@ import structlog
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import LeaseLostError, StoreError
 from tidemill.core.ticks import Elapsed, Tick
-from tidemill.engine.runs.durable_run import RunKind, StoredRun, Unopened, WorkEnd
-from tidemill.engine.runs.journal_writer import TurnWriter
-from tidemill.engine.runs.run_ids import RunNumbers
+from tidemill.engine.runs.durable_run import DurableRun, RunKind, Unopened, WorkEnd
+from tidemill.engine.runs.journal_writer import JournalWriter
+from tidemill.engine.runs.run_ids import RunIds
 from tidemill.engine.runs.run_store import RunStore
 from tidemill.store.database import CLASHES, Connection, is_away, is_full, is_passing
 from tidemill.store.jobs.workers import WorkerCard
@@ -45,26 +45,26 @@ WRITERS = 2
 WORTH_SHARING = 16
 
 
-class RunKeeper:
+class RunWorker:
     """Owns and drives the runs of these kinds."""
 
     def __init__(
         self, store: RunStore, kinds: Mapping[str, RunKind], *, lease: float = 15.0, heartbeat: float = 3.0
     ) -> None:
         self.worker_id = 0
-        self.runs: dict[int, StoredRun] = {}
+        self.runs: dict[int, DurableRun] = {}
         self.clock = store.clock
         self._store = store
         self._kinds = kinds
         self._lease = lease
         self._heartbeat = heartbeat
-        self._writer = TurnWriter(store)
-        self._dirty: dict[StoredRun, None] = {}
-        self._writing: set[StoredRun] = set()  # those whose last turn is on its way to the database
+        self._writer = JournalWriter(store)
+        self._dirty: dict[DurableRun, None] = {}
+        self._writing: set[DurableRun] = set()  # those whose last turn is on its way to the database
         self._idle_since: dict[int, float] = {}
         self._taken: set[int] = set()  # inbox rows that a run has, as long as a reading may still show them
         self._settled: set[int] = set()  # those of them whose turn has been written
-        self._numbers = RunNumbers(store)
+        self._numbers = RunIds(store)
         self._born: dict[int, asyncio.Future[None]] = {}
         self._wake_at = 0.0
         self._woken_at = 0.0
@@ -94,12 +94,12 @@ class RunKeeper:
         """A connection for one step's own transaction."""
         return await self._store.lend()
 
-    def has_news(self, run: StoredRun) -> None:
+    def has_news(self, run: DurableRun) -> None:
         """A run has something to write down."""
         self._dirty[run] = None
         self._writes.set()
 
-    def may_rest(self, run: StoredRun) -> None:
+    def may_rest(self, run: DurableRun) -> None:
         """Look whether a run rests, and since when."""
         if not run.at_rest:
             self._idle_since.pop(run.number, None)
@@ -114,10 +114,10 @@ class RunKeeper:
         if delay < SAFETY_POLL:
             asyncio.get_running_loop().call_later(delay + 0.002, self._news.set)
 
-    async def begin(self, open: Callable[[int], StoredRun]) -> StoredRun | None:
+    async def begin(self, open: Callable[[int], DurableRun]) -> DurableRun | None:
         """Begin a run here. `open` makes it from its number; it is stored together with its first ticks.
 
-        None when this keeper stops: others will have to drive it.
+        None when this run worker stops: others will have to drive it.
         """
         number = await self._numbers.next()
         if self.is_stopping:
@@ -161,10 +161,10 @@ class RunKeeper:
                 run.drop()
             for stored in self._born.values():
                 if not stored.done():
-                    stored.set_exception(StoreError("the keeper of runs has stopped: the run may or may not be stored"))
+                    stored.set_exception(StoreError("the run worker has stopped: the run may or may not be stored"))
             await self._store.close()
         if self._fenced is not None:
-            raise LeaseLostError(f"the keeper of runs {self._fenced}; its runs have gone to others")
+            raise LeaseLostError(f"the run worker {self._fenced}; its runs have gone to others")
         await self._store.leave(self.worker_id)
 
     def _hear(self, what: str) -> None:
@@ -197,7 +197,7 @@ class RunKeeper:
             self._writes.clear()
             await self._write_turn(self._take_dirty())
 
-    def _take_dirty(self) -> list[StoredRun]:
+    def _take_dirty(self) -> list[DurableRun]:
         """The runs whose turns are to be written now: never one whose last turn is not written yet."""
         runs = [run for run in self._dirty if run not in self._writing]
         if len(runs) >= WORTH_SHARING and not self._writing:
@@ -207,7 +207,7 @@ class RunKeeper:
             del self._dirty[run]
         return runs
 
-    async def _write_turn(self, runs: list[StoredRun]) -> None:
+    async def _write_turn(self, runs: list[DurableRun]) -> None:
         if not runs:
             return
         self._writing.update(runs)
@@ -225,7 +225,7 @@ class RunKeeper:
         if self._dirty:
             self._writes.set()
 
-    async def _write_within(self, run: StoredRun, turn: RunTurn) -> set[int]:
+    async def _write_within(self, run: DurableRun, turn: RunTurn) -> set[int]:
         """If it cannot be written, the run is taken up again from what is stored, and the step is run again."""
         try:
             mine = await self._writer.write_within(turn)
@@ -235,7 +235,7 @@ class RunKeeper:
             self._look_for_own_at = 0.0
         return mine
 
-    def _written(self, run: StoredRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
+    def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
         self._settled.update(turn.used)
         born = self._born.get(run.number) if turn.new is not None else None
         if not still_mine:
@@ -262,7 +262,7 @@ class RunKeeper:
         else:
             self.may_rest(run)
 
-    def _forget(self, run: StoredRun) -> None:
+    def _forget(self, run: DurableRun) -> None:
         if self.runs.get(run.number) is run:
             del self.runs[run.number]
             self._idle_since.pop(run.number, None)
@@ -307,7 +307,7 @@ class RunKeeper:
                 return
 
     async def _clear_away(self) -> None:
-        """Cancel jobs that runs want no longer; the orchestrator does so too, from time to time."""
+        """Cancel jobs that runs want no longer; maintenance does so too, from time to time."""
         while True:
             await self._unwanted.wait()
             self._unwanted.clear()
@@ -382,7 +382,7 @@ class RunKeeper:
         settled, self._settled = self._settled, set()
         rows = await self._store.due(self.worker_id, list(self._taken), MOST_INBOX)
         self._taken -= settled  # Their turn was written before this reading: it shows only what is new.
-        brought: dict[StoredRun, list[Any]] = {}
+        brought: dict[DurableRun, list[Any]] = {}
         for row in rows:
             run = self.runs.get(row["run_id"])
             if run is None or not run.is_running or row["id"] in self._taken:
@@ -395,7 +395,7 @@ class RunKeeper:
             self._news.set()
         return len(rows)
 
-    def _hand_over(self, run: StoredRun, mail: list[Any]) -> None:
+    def _hand_over(self, run: DurableRun, mail: list[Any]) -> None:
         """Give a run all that has come for it: what is ready together is taken together."""
         taken: list[int] = []
         ticks: list[Tick] = []
@@ -404,7 +404,7 @@ class RunKeeper:
             try:
                 ticks += _ticks_of(run, row, now)
                 taken.append(row["id"])
-            except Exception as error:  # noqa: BLE001 - whatever was sent, the run and its keeper go on
+            except Exception as error:  # noqa: BLE001 - whatever was sent, the run and its run worker go on
                 log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
                 run.pass_over(row["id"], f"something that was sent to it could not be read: {error}")
         try:
@@ -463,7 +463,7 @@ class RunKeeper:
         )
 
 
-def _ticks_of(run: StoredRun, row: Any, now: float) -> Sequence[Tick]:
+def _ticks_of(run: DurableRun, row: Any, now: float) -> Sequence[Tick]:
     """What a row of the inbox says to a run."""
     if row["timer"] is not None:
         return [Elapsed(now, row["timer"])]

@@ -12,7 +12,7 @@ from typing import Any
 from tidemill.core.ticks import Command, Tick
 from tidemill.engine.runs.adapters import Passing
 from tidemill.engine.runs.control_loop import Adapter, RunLoop
-from tidemill.engine.runs.durable_run import RunKind, StoredRun
+from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.simulation.world import SimulationError
 from tidemill.store.runs.model import StoreModel
 
@@ -37,9 +37,9 @@ class _WatchedKind:
     def version(self) -> str | None:
         return self._kind.version
 
-    def open(self, keeper: Any, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[StoredRun, Tick]:
-        run, first = self._kind.open(keeper, row, snapshot, ticks)
-        twin, _ = self._kind.open(keeper, row, snapshot, ticks)
+    def open(self, run_worker: Any, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DurableRun, Tick]:
+        run, first = self._kind.open(run_worker, row, snapshot, ticks)
+        twin, _ = self._kind.open(run_worker, row, snapshot, ticks)
         run.loop._adapter = _Watch(run.loop._adapter, run, twin.loop, self._watched)
         return run, first
 
@@ -47,7 +47,7 @@ class _WatchedKind:
 class _Watch(Passing):
     """Around the shell of one run. The twin is told what is journaled, and nothing else."""
 
-    def __init__(self, inner: Adapter, run: StoredRun, twin: RunLoop, watched: Watched) -> None:
+    def __init__(self, inner: Adapter, run: DurableRun, twin: RunLoop, watched: Watched) -> None:
         super().__init__(inner)
         self._run, self._twin, self._watched = run, twin, watched
         self._count = run.stored

@@ -1,4 +1,4 @@
-"""Runs in a simulated world: the real keeper, loop and shells on a model of the store, with faults in between.
+"""Runs in a simulated world: the real run worker, loop and shells on a model of the store, with faults in between.
 
     simulation = Simulation(7, lambda runs: {"Article": FlowKind("Article", workflow, runs.start_child)})
     number = simulation.start(workflow="Article", version=..., input=...)
@@ -20,13 +20,13 @@ import msgspec
 from tidemill.core.errors import LeaseLostError, NotFoundError, StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.runs.durable_run import RunKind, StoredRun
+from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.run_store import Loaded, Row
-from tidemill.engine.runs.run_worker import RunKeeper
+from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.simulation.checks import Watched
 from tidemill.engine.simulation.world import Process, World, patiently
 from tidemill.engine.worker.isolation import Children
-from tidemill.engine.worker.job_runner import Hands
+from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.outcome import after_loss, record
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.runs.model import News, StoreModel, View
@@ -73,13 +73,13 @@ class Simulation:
     def __init__(
         self,
         seed: int | str,
-        kinds: Callable[[SimulatedRuns], Mapping[str, RunKind]],
+        kinds: Callable[[SimulatedRunStore], Mapping[str, RunKind]],
         *,
-        tasks: Callable[[SimulatedRuns], Mapping[str, Task[Any, Any]]] = lambda runs: {},
+        tasks: Callable[[SimulatedRunStore], Mapping[str, Task[Any, Any]]] = lambda runs: {},
         faults: Faults = NO_FAULTS,
         owners: int = 2,
         workers: int = 1,
-        keeper: type[RunKeeper] = RunKeeper,
+        run_worker: type[RunWorker] = RunWorker,
     ) -> None:
         self.world = World(seed)
         self.faults = faults
@@ -87,10 +87,10 @@ class Simulation:
         self.watched = Watched(self.model, self.world.broken.append)
         self.committed: dict[str, list[Any]] = {}
         """What steps have written in transactions of their own, by run."""
-        self._kinds, self._tasks, self._keeper = kinds, tasks, keeper
+        self._kinds, self._tasks, self._run_worker = kinds, tasks, run_worker
         self._listening: dict[Process, tuple[str, Callable[[str], None]]] = {}
-        self._keepers: dict[Process, RunKeeper] = {}
-        self._to_begin: list[Callable[[Mapping[str, Any], RunKeeper, int], StoredRun]] = []
+        self._run_workers: dict[Process, RunWorker] = {}
+        self._to_begin: list[Callable[[Mapping[str, Any], RunWorker, int], DurableRun]] = []
         self._born = 0
         for _ in range(owners):
             self._begin_owner()
@@ -115,7 +115,7 @@ class Simulation:
         """Store a run, before or while the world turns."""
         return self.model.start(**row)[0]
 
-    def begin(self, open: Callable[[Mapping[str, Any], RunKeeper, int], StoredRun]) -> None:
+    def begin(self, open: Callable[[Mapping[str, Any], RunWorker, int], DurableRun]) -> None:
         """Have an owner begin a run, which is then stored with its first ticks. Tried again until one has been told so:
         there may be more than one in the end."""
         self._to_begin.append(open)
@@ -134,15 +134,15 @@ class Simulation:
 
     def _begin_owner(self) -> None:
         process = self._new("owner")
-        runs = SimulatedRuns(self, process)
+        runs = SimulatedRunStore(self, process)
         process.begin(lambda: self._own(process, runs))
 
-    async def _own(self, process: Process, runs: SimulatedRuns) -> None:
+    async def _own(self, process: Process, runs: SimulatedRunStore) -> None:
         kinds = {name: self.watched.kind(kind) for name, kind in self._kinds(runs).items()}
-        keeper = self._keepers[process] = self._keeper(runs, kinds, lease=LEASE, heartbeat=HEARTBEAT)
-        begins = asyncio.create_task(self._begin_runs(runs, keeper))
+        run_worker = self._run_workers[process] = self._run_worker(runs, kinds, lease=LEASE, heartbeat=HEARTBEAT)
+        begins = asyncio.create_task(self._begin_runs(runs, run_worker))
         try:
-            await keeper.run()
+            await run_worker.run()
         except LeaseLostError:
             pass
         except BaseException as error:
@@ -152,11 +152,11 @@ class Simulation:
         begins.cancel()
         self._over(process)
 
-    async def _begin_runs(self, runs: SimulatedRuns, keeper: RunKeeper) -> None:
-        await keeper.wait_ready()
+    async def _begin_runs(self, runs: SimulatedRunStore, run_worker: RunWorker) -> None:
+        await run_worker.wait_ready()
         for open in list(self._to_begin):
             try:
-                begun = await keeper.begin(lambda number, open=open: open(self._kinds(runs), keeper, number))
+                begun = await run_worker.begin(lambda number, open=open: open(self._kinds(runs), run_worker, number))
             except StoreError:
                 continue  # Nobody knows whether it is stored.
             if begun is not None and open in self._to_begin:
@@ -176,7 +176,7 @@ class Simulation:
         if not process.alive:
             return
         self._listening.pop(process, None)
-        self._keepers.pop(process, None)
+        self._run_workers.pop(process, None)
         process.crash()
         begin = self._begin_owner if process.name.startswith("owner") else self._begin_worker
         self.world.later(BACK_AFTER * self.world.chance.random(), begin)
@@ -197,10 +197,10 @@ class Simulation:
             victim.cut_off()
 
     def _stop(self) -> None:
-        if self._keepers:
-            process, keeper = self.world.chance.choice(list(self._keepers.items()))
+        if self._run_workers:
+            process, run_worker = self.world.chance.choice(list(self._run_workers.items()))
             self.world.note(process.name, "is told to stop")
-            process.hear(keeper.stop)
+            process.hear(run_worker.stop)
 
     def _victim(self) -> Process | None:
         return self.world.chance.choice(self.world.processes) if self.world.processes else None
@@ -251,7 +251,7 @@ class Simulation:
                 self.world.later(self._travel(), lambda process=process, hear=hear: process.hear(hear, payload))
 
     def _sweep(self) -> None:
-        """What the orchestrator does on its rounds."""
+        """What maintenance does on its rounds."""
         for worker in self.model.end_lapsed():
             self.world.note("sweeper", "ends", worker)
             for job in self.model.held_by(worker):
@@ -269,7 +269,7 @@ class Simulation:
             self.model.requeue(worker, [outcome])
 
 
-class SimulatedRuns:
+class SimulatedRunStore:
     """The store as one process reaches it: a `RunStore`, and a `RunPost`."""
 
     def __init__(self, simulation: Simulation, process: Process) -> None:
@@ -383,7 +383,7 @@ class SimulatedRuns:
 class SimulatedConnection:
     """A connection for a step's own transaction: what the step executes is kept, and committed with its turn."""
 
-    def __init__(self, runs: SimulatedRuns) -> None:
+    def __init__(self, runs: SimulatedRunStore) -> None:
         self._runs = runs
         self.written: list[Any] = []
 
@@ -401,42 +401,42 @@ class SimulatedWorker:
     def __init__(self, simulation: Simulation, process: Process) -> None:
         self._simulation = simulation
         self._process = process
-        self._runs = SimulatedRuns(simulation, process)
+        self._runs = SimulatedRunStore(simulation, process)
         self._model = simulation.model
 
     async def run(self) -> None:
         news = asyncio.Event()
         tasks = self._simulation._tasks(self._runs)
         queues = sorted({task.options.queue for task in tasks.values()} | {"default"})
-        hands = Hands(tasks, 4, Children(None), self._simulation.clock, news.set)
+        runner = JobRunner(tasks, 4, Children(None), self._simulation.clock, news.set)
         card = WorkerCard("simulated", 0, tuple(queues), tuple(tasks), 4, {})
         worker = await self._runs.join(card, lease=LEASE, heartbeat=HEARTBEAT, on_fenced=self._fenced)
         self._simulation.listen(self._process, "jobs", lambda payload: news.set())
         while True:
-            finished, requeues = hands.take_ended()
+            finished, requeues = runner.take_ended()
             await self._settle(worker, finished, requeues)
-            if hands.slots:
-                await self._cancel(hands, list(hands.slots))
-            if room := 4 - hands.count:
-                await self._claim(worker, hands, queues, room)
+            if runner.slots:
+                await self._cancel(runner, list(runner.slots))
+            if room := 4 - runner.count:
+                await self._claim(worker, runner, queues, room)
             try:
                 async with asyncio.timeout(LOOK_EVERY):
                     await news.wait()
             except TimeoutError:
-                held = hands.held_ids()
+                held = runner.held_ids()
                 await self._ask("strays", lambda held=held: self._model.release_strays(worker, held))
             news.clear()
 
-    async def _cancel(self, hands: Hands, held: list[int]) -> None:
+    async def _cancel(self, runner: JobRunner, held: list[int]) -> None:
         for job, attempt, reason in await self._ask("cancels", lambda: self._model.find_cancels(held)):
-            hands.cancel(job, attempt, reason)
+            runner.cancel(job, attempt, reason)
 
-    async def _claim(self, worker: int, hands: Hands, queues: Sequence[str], room: int) -> None:
+    async def _claim(self, worker: int, runner: JobRunner, queues: Sequence[str], room: int) -> None:
         try:
             claim = self._simulation.ask(
                 self._process, "claim jobs", lambda view: self._model.claim_jobs(worker, queues, room)
             )
-            hands.take_in(await claim)
+            runner.take_in(await claim)
         except ConnectionError:
             pass  # What was claimed in an answer that never arrived is given back on the next round.
 

@@ -2,7 +2,7 @@
 
     world = World(seed=7)
     owner = world.process("owner")
-    owner.begin(keeper.run)
+    owner.begin(run_worker.run)
     world.go(until=lambda: ended, limit=600.0)
 
 Each process is an event loop of its own, and nothing happens but one turn of one loop, or the arrival of one message,

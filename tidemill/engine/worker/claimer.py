@@ -16,7 +16,7 @@ import structlog
 from tidemill.core.clock import Clock
 from tidemill.core.job import Finish, Requeue
 from tidemill.engine.models.affinity import Affinity
-from tidemill.engine.worker.job_runner import Hands
+from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.queue_sharing import Appetite, share_room
 from tidemill.store.database import CLASHES, Database, is_away, is_full
 from tidemill.store.jobs.claims import Claims
@@ -35,13 +35,13 @@ CONTESTED = 0.05
 LOOK_FOR_STRAYS = (2.0, 10.0, 60.0)
 
 
-class Pump:
+class Claimer:
     """Moves jobs between the database and a worker's hands."""
 
     def __init__(
         self,
         database: Database,
-        hands: Hands,
+        runner: JobRunner,
         queues: tuple[str, ...],
         concurrency: int,
         clock: Clock,
@@ -53,7 +53,7 @@ class Pump:
         self._affinity = affinity
         self._model_claims: ModelClaims | None = None
         self._database = database
-        self._hands = hands
+        self._runner = runner
         self._queues = queues
         self._concurrency = concurrency
         self._clock = clock
@@ -89,7 +89,7 @@ class Pump:
         try:
             while True:
                 self._news.clear()
-                unwritten = _joined(unwritten, self._hands.take_ended())
+                unwritten = _joined(unwritten, self._runner.take_ended())
                 if self._closing and not any(unwritten):
                     return
                 try:
@@ -106,7 +106,7 @@ class Pump:
                 except Exception as error:
                     if not (is_away(error) or is_full(error)):
                         raise
-                    log.warning("the database is away", error=str(error), in_hand=self._hands.count)
+                    log.warning("the database is away", error=str(error), in_hand=self._runner.count)
                     if claims is not None:
                         claims.connection.terminate()
                         claims = None
@@ -130,7 +130,7 @@ class Pump:
 
     async def _release_strays(self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]) -> None:
         """Give back what is this worker's by the table and not by itself: its claim was lost with a connection."""
-        held = self._hands.held_ids() + [job.id for group in unwritten for job in group]
+        held = self._runner.held_ids() + [job.id for group in unwritten for job in group]
         strays = await claims.release_strays(held)
         if strays:
             log.warning("gave back jobs whose claim was lost with the connection", jobs=len(strays))
@@ -139,9 +139,9 @@ class Pump:
         self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]
     ) -> tuple[list[Finish], list[Requeue]]:
         finished, requeues = unwritten
-        if logs := list(self._hands.logs):  # Before the end of their jobs, so that whoever sees that sees them.
+        if logs := list(self._runner.logs):  # Before the end of their jobs, so that whoever sees that sees them.
             await write_logs(self._database, claims.connection, logs)
-            del self._hands.logs[: len(logs)]
+            del self._runner.logs[: len(logs)]
         if requeues:
             await claims.requeue(requeues)
         wanted = self._wanted()
@@ -155,36 +155,36 @@ class Pump:
         if self._affinity is not None:
             plain, by_model = {}, plain
         if finished or plain:
-            turn = await claims.turn(finished, plain, list(self._hands.unknown), now)
+            turn = await claims.turn(finished, plain, list(self._runner.unknown), now)
             if turn.refused:
-                log.warning("late results changed nothing", refused=turn.refused, worker=self._hands.worker)
+                log.warning("late results changed nothing", refused=turn.refused, worker=self._runner.worker)
             self._appetite.finished(len(finished), self._clock.monotonic())
             self._learn(plain, [job.queue for job in turn.jobs])
             self._look = len(turn.jobs) >= sum(plain.values()) > 0
             self._look_again_at = turn.look_again_at
-            self._hands.take_in(turn.jobs)
+            self._runner.take_in(turn.jobs)
         if by_model and self._affinity is not None and self._model_claims is not None:
             await self._claim_by_model(self._affinity, self._model_claims, by_model)
         for queue in wanted.keys() & self.limited.keys():
-            jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._hands.unknown))
+            jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._runner.unknown))
             self.limited[queue] = self._clock.monotonic() + wait
             self._look = self._look or (bool(jobs) and wait == 0)
-            self._hands.take_in(jobs)
+            self._runner.take_in(jobs)
         return [], []
 
     async def _claim_by_model(self, affinity: Affinity, claims: ModelClaims, wanted: dict[str, int]) -> None:
         """Take jobs whose models are here, or of the model whose turn it is."""
-        unknown = list(self._hands.unknown)
+        unknown = list(self._runner.unknown)
         heads = await claims.look_for_models(list(wanted), unknown)
         left, got = dict(wanted), 0
-        chosen = affinity.choose(heads, self._hands.needed_models())
+        chosen = affinity.choose(heads, self._runner.needed_models())
         for head in chosen:
             if left[head.queue] > 0:
                 # Without patience nothing is overtaken: one job, then look whose turn it is.
                 jobs = await claims.claim(head, left[head.queue] if affinity.patience else 1, unknown)
                 if jobs:
                     affinity.claimed(head.model)
-                    self._hands.take_in(jobs)
+                    self._runner.take_in(jobs)
                 left[head.queue] -= len(jobs)
                 got += len(jobs)
         self._learn(wanted, [queue for queue, room in wanted.items() for _ in range(room - left[queue])])
@@ -194,11 +194,11 @@ class Pump:
 
     def _wanted(self) -> dict[str, int]:
         """How many jobs to ask of each queue now."""
-        if self._closing or self._hands.closed is not None:
+        if self._closing or self._runner.closed is not None:
             return {}
         now = self._clock.monotonic()
         queues = [queue for queue in self._open_queues() if self.limited.get(queue, 0.0) <= now]
-        room = self._concurrency + self._appetite.extra - self._hands.count
+        room = self._concurrency + self._appetite.extra - self._runner.count
         self._turn += 1
         return share_room(room, queues, self._dry, self._turn) if queues else {}
 
@@ -212,15 +212,15 @@ class Pump:
 
     async def _wait(self, claims: Claims, wanted: dict[str, int]) -> None:
         """Sleep until there is news, the next delayed job is due, or the safety poll."""
-        if self._hands.held_too_long():
+        if self._runner.held_too_long():
             self._appetite.slow_down()
-            self._hands.give_back_unstarted("its worker was busy with other jobs")
+            self._runner.give_back_unstarted("its worker was busy with other jobs")
             return
         timeout = SAFETY_POLL
-        if self._hands.backlog:
+        if self._runner.backlog:
             timeout = BACKLOG_CHECK
         elif wanted:
-            due = await (self._model_claims or claims).next_due(list(wanted), list(self._hands.unknown))
+            due = await (self._model_claims or claims).next_due(list(wanted), list(self._runner.unknown))
             if due is not None:
                 timeout = min(timeout, max(due, SHORTEST_WAIT))
         now = self._clock.monotonic()

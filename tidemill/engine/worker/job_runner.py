@@ -63,7 +63,7 @@ class Slot:
         self.runner: asyncio.Task[Any] | None = None
 
 
-class Hands:
+class JobRunner:
     """What a worker holds. `on_news` is called whenever there is something to write down or room for more."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Hands:
 
     def held_ids(self) -> list[int]:
         """Every job that is this worker's according to itself."""
-        finished, requeues, claimed = self.last_will()
+        finished, requeues, claimed = self.unwritten()
         return [job.id for group in (finished, requeues, claimed) for job in group]
 
     def needed_models(self) -> set[str]:
@@ -112,7 +112,7 @@ class Hands:
         held = [slot.claim for slot in self.slots.values()] + [job for _, job in self.backlog]
         return {model for job in held if (model := model_of(job)) is not None}
 
-    def last_will(self) -> tuple[list[Finish], list[Requeue], list[ClaimedJob]]:
+    def unwritten(self) -> tuple[list[Finish], list[Requeue], list[ClaimedJob]]:
         """What would be lost if the process ended now: ended, going back, and still in hand."""
         claimed = [slot.claim for slot in list(self.slots.values())] + [job for _, job in list(self.backlog)]
         return list(self.finished), list(self.requeues), claimed

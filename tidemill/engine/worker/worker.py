@@ -30,9 +30,9 @@ from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.models.cache import ModelCache
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.telemetry.meter import Reporter
-from tidemill.engine.worker.claimer import Pump
+from tidemill.engine.worker.claimer import Claimer
 from tidemill.engine.worker.isolation import Children
-from tidemill.engine.worker.job_runner import Hands, log_of
+from tidemill.engine.worker.job_runner import JobRunner, log_of
 from tidemill.store.database import Database, is_passing
 from tidemill.store.jobs.claims import find_cancels, report_progress
 from tidemill.store.jobs.insert import JOBS_CHANNEL
@@ -117,15 +117,15 @@ class Worker:
         self._children = Children(app_path)
         specs = list(models)
         self.models = ModelCache(specs, budget=settings.model_memory, clock=clock) if specs else None
-        self.hands = Hands(tasks, settings.concurrency, self._children, clock, self._news.set, self.models)
-        self.hands.invoke_context = invoke_context
-        self.hands.grace = settings.grace
+        self.runner = JobRunner(tasks, settings.concurrency, self._children, clock, self._news.set, self.models)
+        self.runner.invoke_context = invoke_context
+        self.runner.grace = settings.grace
         if self.models is not None:
-            self.hands.meter.gauges["models"] = self.models.figures
-        self._reporter = Reporter(database, self.hands.meter, "worker", host=self.host)
-        self._pump = Pump(
+            self.runner.meter.gauges["models"] = self.models.figures
+        self._reporter = Reporter(database, self.runner.meter, "worker", host=self.host)
+        self._claimer = Claimer(
             database,
-            self.hands,
+            self.runner,
             settings.queues,
             settings.concurrency,
             clock,
@@ -148,7 +148,7 @@ class Worker:
             return "running"
         if "run" in modes:
             return "partly held"
-        if self.hands.slots:
+        if self.runner.slots:
             return "draining"
         if len(modes) > 1:
             return "held"
@@ -170,11 +170,11 @@ class Worker:
         await wait_for_schema(self._database)
         await declare_queues(self._database, self._limits)
         self.worker_id = await register_worker(self._database, self._card(), lease=self.settings.lease)
-        self.hands.worker = self.name
+        self.runner.worker = self.name
         lifeline = Lifeline(
             self._database,
             self.worker_id,
-            self.hands,
+            self.runner,
             lease=self.settings.lease,
             heartbeat=self.settings.heartbeat,
             status=lambda: self.status,
@@ -190,7 +190,7 @@ class Worker:
             self._ready.set()
             await asyncio.to_thread(lifeline.stop)
             await self._children.close()
-            self.hands.close()
+            self.runner.close()
             if self.models is not None:
                 await self.models.close()
         if not self._fenced:
@@ -221,33 +221,33 @@ class Worker:
                 helpers.append(group.create_task(self.models.tend(), name="models"))
             await listener.wait_ready()
             await self._read_control()
-            pumping = group.create_task(self._pump.run(self.worker_id), name="pump")
+            claiming = group.create_task(self._claimer.run(self.worker_id), name="pump")
             self._ready.set()
             await self._stop_news.wait()
             await self._wind_down()
             if not self._fenced:
-                self._pump.close()
-                await self._write_down(pumping)
-            for task in (*helpers, pumping):
+                self._claimer.close()
+                await self._write_down(claiming)
+            for task in (*helpers, claiming):
                 task.cancel()
 
     async def _wind_down(self) -> None:
         """Give back what has not started, let the rest finish within the grace, give back what remains."""
-        log.info("worker stopping", worker=self.name, running=len(self.hands.slots), grace=self.settings.grace)
-        self.hands.stop_taking("its worker stopped before it started")
+        log.info("worker stopping", worker=self.name, running=len(self.runner.slots), grace=self.settings.grace)
+        self.runner.stop_taking("its worker stopped before it started")
         give_up = self._clock.monotonic() + self.settings.grace
-        while self.hands.slots and not self._hurried and self._clock.monotonic() < give_up:
+        while self.runner.slots and not self._hurried and self._clock.monotonic() < give_up:
             self._stop_news.clear()
-            running = [slot.runner for slot in self.hands.slots.values() if slot.runner is not None]
+            running = [slot.runner for slot in self.runner.slots.values() if slot.runner is not None]
             hurry = asyncio.ensure_future(self._stop_news.wait())
             remaining = give_up - self._clock.monotonic()
             await asyncio.wait([*running, hurry], timeout=remaining, return_when=asyncio.FIRST_COMPLETED)
             hurry.cancel()
-        await self.hands.interrupt(list(self.hands.slots.values()), "its worker stopped before it had finished")
+        await self.runner.interrupt(list(self.runner.slots.values()), "its worker stopped before it had finished")
 
-    async def _write_down(self, pumping: asyncio.Task[None]) -> None:
+    async def _write_down(self, claiming: asyncio.Task[None]) -> None:
         """Wait until everything in hand is written; not for ever, if the database is away."""
-        done, _ = await asyncio.wait([pumping], timeout=max(self.settings.grace, 5.0))
+        done, _ = await asyncio.wait([claiming], timeout=max(self.settings.grace, 5.0))
         if not done:
             self._over = f"stopped with {len(self.hands.held_ids())} jobs unwritten, for the database was away"
             self._fenced = True
@@ -276,9 +276,9 @@ class Worker:
 
     def _hear_jobs(self, queue: str) -> None:
         if queue == ANYTHING:
-            self._pump.look()
+            self._claimer.look()
         elif queue in self.settings.queues:
-            self._pump.look(queue)
+            self._claimer.look(queue)
 
     def _open_queues(self) -> list[str]:
         return [] if self._stopping else [queue for queue in self.settings.queues if queue not in self._modes]
@@ -297,9 +297,9 @@ class Worker:
     async def _read_control(self) -> None:
         modes = await read_control(self._database, self.host, self.settings.queues)
         limited = await limited_queues(self._database, self.settings.queues)
-        self._pump.limited = {queue: self._pump.limited.get(queue, 0.0) for queue in limited}
-        for job_id, attempt, reason in await find_cancels(self._database, list(self.hands.slots)):
-            self.hands.cancel(job_id, attempt, reason)
+        self._claimer.limited = {queue: self._claimer.limited.get(queue, 0.0) for queue in limited}
+        for job_id, attempt, reason in await find_cancels(self._database, list(self.runner.slots)):
+            self.runner.cancel(job_id, attempt, reason)
         await self._follow(modes)
 
     async def _follow(self, modes: dict[str, Mode]) -> None:
@@ -308,11 +308,11 @@ class Worker:
         log.info("operator control", worker=self.name, modes=modes or "run")
         self._modes = modes
         given_up = {queue for queue, mode in modes.items() if mode in ("drain", "stop")}
-        self.hands.give_back_unstarted("its worker was told to take no more", given_up)
-        stopped = [slot for slot in self.hands.slots.values() if modes.get(slot.claim.queue) == "stop"]
-        await self.hands.interrupt(stopped, "its worker was stopped by an operator")
+        self.runner.give_back_unstarted("its worker was told to take no more", given_up)
+        stopped = [slot for slot in self.runner.slots.values() if modes.get(slot.claim.queue) == "stop"]
+        await self.runner.interrupt(stopped, "its worker was stopped by an operator")
         if all(slot.interruptible for slot in stopped):
-            self._pump.look()
+            self._claimer.look()
         else:
             self._over = "ended itself to stop a task in a thread, as an operator asked"
             self._stopping = self._hurried = True
@@ -331,7 +331,7 @@ class Worker:
                 log.debug("progress cannot be shown now", worker=self.name, error=str(error))
 
     async def _show_reports(self) -> None:
-        told = [slot.job for slot in self.hands.slots.values() if slot.job.reported]
+        told = [slot.job for slot in self.runner.slots.values() if slot.job.reported]
         if not told:
             return
         for job in told:
@@ -345,7 +345,7 @@ class Worker:
         since = self._clock.monotonic() - LINES_AFTER
         fresh = [
             log_of(slot.job)
-            for slot in self.hands.slots.values()
+            for slot in self.runner.slots.values()
             if slot.job.lines is not None and slot.job.lines.fresh and slot.job.started < since
         ]
         if fresh:

@@ -150,7 +150,7 @@ class FlowProgram:
             self._deliver(state, Parcel(event), tick.at, out, target=target)
         if work.lineage:
             self._joins.release_token(state, work.lineage, tick.at, out)
-        self._pump(state, work.step, out)
+        self._claimer(state, work.step, out)
 
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
         """Undo what the attempt did to the run; then another attempt, a handler, or the end."""
@@ -164,7 +164,7 @@ class FlowProgram:
                 out.append(SetTimer(f"retry:{work.id}", at + ended.retry_in))
             else:
                 state.steps[work.step].queue.appendleft(work)
-            self._pump(state, work.step, out)
+            self._claimer(state, work.step, out)
             return
         del state.works[work.id]
         handler = self.topology.handler_of.get(work.step)
@@ -189,7 +189,7 @@ class FlowProgram:
         recovered = (*((n, c) for n, c in work.recovered if n != handler.name), (handler.name, rescued + 1))
         self.enqueue(state, handler, failed, work.lineage, recovered, StepFailedEvent, at, out)
         self._joins.release_token(state, work.lineage, at, out)
-        self._pump(state, work.step, out)
+        self._claimer(state, work.step, out)
 
     def _noted(self, state: FlowState, tick: Noted, out: list[Command]) -> None:
         work = state.works.get(tick.work)
@@ -226,7 +226,7 @@ class FlowProgram:
             if work is not None:
                 state.pending -= 1
                 state.steps[work.step].queue.append(work)
-                self._pump(state, work.step, out)
+                self._claimer(state, work.step, out)
             return
         number, _, question = number.partition(":")
         work = state.works.get(int(number))
@@ -300,11 +300,11 @@ class FlowProgram:
             self._begin(state, step, work, out)
             return
         step.queue.append(work)
-        self._pump(state, spec.name, out)
+        self._claimer(state, spec.name, out)
         if work.slot < 0:
             self._narrate(out, work, "preparing", None)
 
-    def _pump(self, state: FlowState, name: str, out: list[Command]) -> None:
+    def _claimer(self, state: FlowState, name: str, out: list[Command]) -> None:
         """Start what waits for a free worker of a step."""
         step = state.steps[name]
         if step.queue:
@@ -357,7 +357,7 @@ class FlowProgram:
         if work.slot >= 0:  # A step that waits holds no worker.
             self._narrate(out, work, "not_running", None)
             self._free_slot(state, work)
-            self._pump(state, work.step, out)
+            self._claimer(state, work.step, out)
         if first and note.show is not None:
             out.append(Publish(note.show))
         if asked.due is not None:

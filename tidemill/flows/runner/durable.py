@@ -14,7 +14,7 @@ from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import PayloadError
 from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
 from tidemill.engine.runs.control_loop import RunLoop
-from tidemill.engine.runs.durable_run import Begun, StoredRun, WorkEnd
+from tidemill.engine.runs.durable_run import Begun, DurableRun, WorkEnd
 from tidemill.engine.worker.log_capture import listen
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatchEvent
@@ -37,7 +37,7 @@ from tidemill.store.runs.log import StepLog
 from tidemill.store.runs.turns import JobRow, NewRun, RunTurn, job_row
 
 if TYPE_CHECKING:
-    from tidemill.engine.runs.run_worker import RunKeeper
+    from tidemill.engine.runs.run_worker import RunWorker
     from tidemill.flows.definition.workflow import Workflow
 
 
@@ -47,7 +47,7 @@ Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[WorkEn
 
 
 class FlowKind:
-    """What a keeper needs to know of a workflow in order to drive its runs."""
+    """What a run worker needs to know of a workflow in order to drive its runs."""
 
     def __init__(self, name: str, workflow: Workflow, starter: Starter) -> None:
         self.name = name
@@ -58,24 +58,26 @@ class FlowKind:
     def version(self) -> str:
         return declared(self.workflow).topology.version
 
-    def open(self, keeper: RunKeeper, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DurableRun, Tick]:
+    def open(
+        self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]
+    ) -> tuple[DurableFlowRun, Tick]:
         """A run from what is stored of it, and the tick with which it goes on."""
-        now = keeper.clock.now()
+        now = run_worker.clock.now()
         if row["seq"] == 0:
             first, state = Started(now, decode_event(row["input"])), None
         else:
             first, state = Resumed(now, queued=True), restore(self.workflow, snapshot, ticks)
-        return DurableRun(self, keeper, row["id"], stored=row["seq"], state=state), first
+        return DurableFlowRun(self, run_worker, row["id"], stored=row["seq"], state=state), first
 
-    def begin(self, keeper: RunKeeper, number: int, event: Event, new: NewRun) -> DurableRun:
+    def begin(self, run_worker: RunWorker, number: int, event: Event, new: NewRun) -> DurableFlowRun:
         """A run that begins here and now."""
-        run = DurableRun(self, keeper, number, stored=0, new=new)
+        run = DurableFlowRun(self, run_worker, number, stored=0, new=new)
         run.start(event)
         return run
 
 
-class DurableRun(StoredRun, FlowRun):
-    """One run of a workflow, owned by this process for as long as its keeper's lease is good."""
+class DurableFlowRun(DurableRun, FlowRun):
+    """One run of a workflow, owned by this process for as long as its run worker's lease is good."""
 
     holds_sends = True
     narrates = False
@@ -83,7 +85,7 @@ class DurableRun(StoredRun, FlowRun):
     def __init__(
         self,
         kind: FlowKind,
-        keeper: RunKeeper,
+        run_worker: RunWorker,
         number: int,
         *,
         stored: int,
@@ -101,10 +103,10 @@ class DurableRun(StoredRun, FlowRun):
         self._records: dict[int, TickRecord] = {}  # of outcomes and notes that have been encoded on their way in
         self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
         self._talk = Talk(number, self._home, self._write_logs)
-        self.own(keeper, number, stored=stored, new=new)
+        self.own(run_worker, number, stored=stored, new=new)
 
     def now(self) -> float:
-        return self._keeper.clock.now()
+        return self._run_worker.clock.now()
 
     # -- journaling -------------------------------------------------------------------------------
 
@@ -225,7 +227,7 @@ class DurableRun(StoredRun, FlowRun):
             return await self.kind.starter(workflow, fields, key, (self.number, work.id))
         finally:
             self._starting -= 1
-            self._keeper.may_rest(self)
+            self._run_worker.may_rest(self)
 
     # -- a step's own transaction -----------------------------------------------------------------
 
@@ -235,7 +237,7 @@ class DurableRun(StoredRun, FlowRun):
             raise WorkflowRuntimeError(f"step {work.step} has a transaction already: one is all it can have")
         await self._in_transaction.acquire()
         try:
-            connection = await self._keeper.lend_connection()
+            connection = await self._run_worker.lend_connection()
         except BaseException:
             self._in_transaction.release()
             raise

@@ -22,7 +22,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import LeaseLostError
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.runs.run_store import PostgresRuns
+from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.monitors.definition.event import Tick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer import poll_pace, tick
@@ -310,7 +310,7 @@ class MonitorRunner:
             name: Watcher(database, watch, task, clock=clock, heartbeat=heartbeat, reached=reached)
             for name, watch in monitors.items()
         }
-        self._keeping = PostgresRuns(database)
+        self._keeping = PostgresRunStore(database)
         self._ready = asyncio.Event()
         self._stop = asyncio.Event()
         self._fenced: str | None = None

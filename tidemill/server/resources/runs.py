@@ -37,7 +37,7 @@ from tidemill.store.runs.runs import (
     send_to_run,
     show_run,
 )
-from tidemill.store.runs.workers import count_keepers
+from tidemill.store.runs.workers import count_run_workers
 
 ENDED = ("succeeded", "failed", "cancelled", "timed_out")
 JOBS_SHOWN = 200
@@ -151,7 +151,7 @@ async def tell_run(desk: Desk, run_id: int) -> Run:
 
 
 async def begin_run(desk: Desk, caller: Caller, new: NewRun) -> Started:
-    """Store a new run of a flow or a dag; a keeper takes it up."""
+    """Store a new run of a flow or a dag; a run worker takes it up."""
     key = new.key
     if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith("~")):
         raise ConfigError("a run's key has 1 to 400 printable characters and does not begin with '~'")
@@ -269,7 +269,7 @@ async def look(desk: Desk, run_id: int) -> View:
         now=time.time(),
         jobs=[readable(job) for job in found],
         all_jobs=len(found) < JOBS_SHOWN,
-        keepers=await count_keepers(desk.database, DAG_KIND),
+        run_workers=await count_run_workers(desk.database, DAG_KIND),
     )
 
 

@@ -110,7 +110,7 @@ def _dag_problems(
 ) -> Iterator[Problem]:
     place = root / file
     try:
-        found = problems_in_text(text, place, inside=root, refs=app.seams.ref_resolver)
+        found = problems_in_text(text, place, inside=root, refs=app.hooks.ref_resolver)
     except TidemillError as error:
         yield _told(str(error), (), None, is_error=True)
         return

@@ -41,7 +41,7 @@ async def get_retention(desk: TheDesk) -> Retained:
 
 @put("/retention", opt={"scope": "admin"}, summary="Set how long things are kept")
 async def put_retention(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Retention]) -> Retained:
-    """Keep things for so many days; null leaves it to the configuration. The orchestrator drops what is older soon."""
+    """Keep things for so many days; null leaves it to the configuration. Maintenance drops what is older soon."""
     await set_retention(desk.database, data, by=caller_of(request).name)
     return await _tell(desk)
 

@@ -380,9 +380,9 @@ def _may_look(desk: Desk, caller: Caller, folder: WorkFolder, path: str, root: P
 
 
 def _try_dag(desk: Desk, root: Path, data: Trial) -> Tried:
-    dag = parse_dag(data.text, file=str(root / data.path), refs=desk.app.seams.ref_resolver, inside=root)
+    dag = parse_dag(data.text, file=str(root / data.path), refs=desk.app.hooks.ref_resolver, inside=root)
     args = data.payload if isinstance(data.payload, Mapping) else {}
-    return Tried("dag", None, plan=dagrun.dry_run(dag, args, desk.app.seams.ref_resolver))
+    return Tried("dag", None, plan=dagrun.dry_run(dag, args, desk.app.hooks.ref_resolver))
 
 
 def _try_trigger(workflow: TriggerWorkflow, payload: Any) -> Tried:

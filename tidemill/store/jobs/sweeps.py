@@ -1,4 +1,4 @@
-"""What the orchestrator does on its rounds: reclaim, expire, admit, route. Each is safe to do twice at once."""
+"""What maintenance does on its rounds: reclaim, expire, admit, route. Each is safe to do twice at once."""
 
 from __future__ import annotations
 

@@ -443,7 +443,7 @@ async def commit_turn(
         return {row[0] for row in await connection.fetch(database.sql(ONE_TICK), *given)}
     turn = _Turns(owner, number, turns)
     mine = {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
-    if turn.gates:  # Should this be the last that is heard of the owner, the orchestrator does it.
+    if turn.gates:  # Should this be the last that is heard of the owner, maintenance does it.
         await connection.execute(database.sql(ADMIT_GATED), turn.gates)
     return mine
 
