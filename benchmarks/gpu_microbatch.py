@@ -17,7 +17,8 @@ import sys
 import time
 from typing import Any
 
-from tidemill.streams import Batch, JsonlSource, Plan, Stream, task
+from tidemill.sources import JsonlSource
+from tidemill.streams import Batch, Plan, Stream, task
 from tidemill.streams.engine.engine import Engine
 from tidemill.streams.runner.link import ToDispatcher, Work
 from tidemill.version import VERSION

@@ -33,8 +33,8 @@ from tidemill.monitors.decoders.kernel import LIBRARY
 from tidemill.monitors.definition.event import Event, Tick
 from tidemill.monitors.reducer.entity_state import Standing
 from tidemill.monitors.reducer.reducer import Rules, Ticks, advance
-from tidemill.monitors.sources.base import read_time
 from tidemill.monitors.view.backtest import backtest
+from tidemill.sources.base import read_time
 from tidemill.store.monitors.monitors import CursorMove, NewEvents, add_entities, declare_monitor, ingest, seal_tick
 
 RUNS = 5000

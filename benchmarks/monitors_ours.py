@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.core.errors import NotFoundError
-from tidemill.monitors import Incoming, JsonlSource, Monitor, Page, absent, momentary, sustained
+from tidemill.monitors import Monitor, absent, momentary, sustained
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import keep_buffers
 from tidemill.monitors.runner.runner import MonitorRunner
+from tidemill.sources import JsonlSource, Page
+from tidemill.sources.base import SourceEvent
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 from tidemill.store.monitors.monitors import (
@@ -242,8 +244,8 @@ async def idle(dsn: str, seconds: float = 20.0) -> dict[str, float]:
     return {"idle_percent": share}
 
 
-def incoming(entry: dict[str, Any], at: float) -> Incoming:
-    return Incoming(str(entry["id"]), at, entry, json.dumps(entry).encode())
+def incoming(entry: dict[str, Any], at: float) -> SourceEvent:
+    return SourceEvent(str(entry["id"]), at, entry, json.dumps(entry).encode())
 
 
 if __name__ == "__main__":

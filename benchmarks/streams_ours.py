@@ -15,7 +15,7 @@ import psutil
 import uvloop
 
 from benchmarks.peers.kafka_stream_bench import OLD
-from benchmarks.streams_plans import MemoryTap, from_environment
+from benchmarks.streams_plans import MemoryConsumer, from_environment
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 from tidemill.store.streams.event_log import Entry, append, keep_log
@@ -55,11 +55,11 @@ def memory(count: int, *, plan: str = "nothing", **more: Any) -> dict[str, Any]:
 
 
 async def rate_of(dispatcher: Dispatcher) -> float:
-    tap = dispatcher.taps[0]
-    assert isinstance(tap, MemoryTap)
+    consumer = dispatcher.consumers[0]
+    assert isinstance(consumer, MemoryConsumer)
     async with asyncio.timeout(TIMEOUT):
-        await tap.done.wait()
-    return tap.acked / (tap.ended - tap.began)
+        await consumer.done.wait()
+    return consumer.acked / (consumer.ended - consumer.began)
 
 
 async def dispatch(dsn: str, messages: int) -> dict[str, Any]:
@@ -74,15 +74,15 @@ async def dispatch(dsn: str, messages: int) -> dict[str, Any]:
 async def paced(dsn: str, messages: int) -> dict[str, Any]:
     """How long a message takes at 20 a second, and what the processes use while nothing happens."""
     async with running(dsn, sources=[memory(messages, pace=20.0)]) as dispatcher:
-        tap = dispatcher.taps[0]
-        assert isinstance(tap, MemoryTap)
+        consumer = dispatcher.consumers[0]
+        assert isinstance(consumer, MemoryConsumer)
         async with asyncio.timeout(TIMEOUT):
-            await tap.done.wait()
+            await consumer.done.wait()
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
         before, began = sum(sum(each.cpu_times()[:2]) for each in family), time.perf_counter()
         await asyncio.sleep(8.0)
         used = sum(sum(each.cpu_times()[:2]) for each in family) - before
-        return {"latencies": tap.took, "idle": used / (time.perf_counter() - began)}
+        return {"latencies": consumer.took, "idle": used / (time.perf_counter() - began)}
 
 
 async def pglog(dsn: str, messages: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ async def pglog(dsn: str, messages: int) -> dict[str, Any]:
                 appended.append(messages / (time.perf_counter() - began))
         async with database.acquire() as connection:
             await append(connection, database.schema, [Entry("posts", payload)] * messages)
-        source = {"type": "postgres", "topic": "posts", "eligibilities": ["nothing"]}
+        source = {"type": "log", "topic": "posts", "eligibilities": ["nothing"]}
         began = time.perf_counter()
         async with running(dsn, sources=[source]) as dispatcher:
             began = time.perf_counter()
@@ -152,12 +152,12 @@ async def fairness(dsn: str, messages: int) -> dict[str, Any]:
         shares = [count / sum(done) / (weight / sum(weights)) - 1 for count, weight in zip(done, weights, strict=True)]
     sources = [memory(2500, name="limited", max_qps=500.0), memory(10**9, name="free")]
     async with running(dsn, sources=sources) as dispatcher:
-        tap = dispatcher.taps[0]
-        assert isinstance(tap, MemoryTap)
+        consumer = dispatcher.consumers[0]
+        assert isinstance(consumer, MemoryConsumer)
         async with asyncio.timeout(TIMEOUT):
-            await tap.done.wait()
-        begin = tap.acked_at[0]
-        seconds = [sum(begin + at <= moment < begin + at + 1 for moment in tap.acked_at) for at in range(1, 4)]
+            await consumer.done.wait()
+        begin = consumer.acked_at[0]
+        seconds = [sum(begin + at <= moment < begin + at + 1 for moment in consumer.acked_at) for at in range(1, 4)]
     return {
         "fairness_error": max(abs(share) for share in shares),
         "qps_error": max(abs(count / 500 - 1) for count in seconds),

@@ -10,8 +10,9 @@ from typing import Any
 
 from apps.content.corpus import sentence
 from apps.content.embedding import SentenceModel
-from tidemill.streams import Batch, KafkaSource, Plan, PostgresSource, Source, Stream, task
-from tidemill.streams.definition.message import Delivery
+from tidemill.sources import KafkaSource, LogSource, Source
+from tidemill.sources.delivery import Delivery
+from tidemill.streams import Batch, Plan, Stream, task
 
 #: Posts as the content application's traffic has them.
 POSTS = tuple(sentence(chance) for chance in [random.Random(7)] for _ in range(256))
@@ -24,15 +25,15 @@ class MemorySource(Source, frozen=True, tag="memory"):
     pace: float = 0.0
     """Messages a second; 0 for all at once."""
 
-    def tap(self, place: Any) -> Any:
-        return MemoryTap(self)
+    def consumer(self, context: Any) -> Any:
+        return MemoryConsumer(self)
 
 
 def payload(number: int) -> bytes:
     return number.to_bytes(8, "big") + b"x" * 92
 
 
-class MemoryTap:
+class MemoryConsumer:
     transactional = False
 
     def __init__(self, source: MemorySource) -> None:
@@ -72,7 +73,7 @@ class MemoryTap:
 
     def nack(self, deliveries: Sequence[Delivery]) -> None: ...
     async def flush(self) -> None: ...
-    async def settle(self, connection: Any, deliveries: Sequence[Delivery]) -> None: ...
+    async def commit(self, connection: Any, deliveries: Sequence[Delivery]) -> None: ...
     async def stop(self) -> None: ...
 
     async def lag(self) -> int | None:
@@ -135,7 +136,7 @@ def from_environment() -> None:
     told = os.environ.get("BENCH_STREAM")
     if told:
         options = json.loads(told)
-        kinds = {"memory": MemorySource, "postgres": PostgresSource, "kafka": KafkaSource}
+        kinds = {"memory": MemorySource, "log": LogSource, "kafka": KafkaSource}
         sources = []
         for given in options.pop("sources"):
             given["eligibilities"] = frozenset(given["eligibilities"])

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tidemill import App
-from tidemill.monitors import JsonlSource, Monitor, absent, momentary, sustained
+from tidemill.monitors import Monitor, absent, momentary, sustained
+from tidemill.sources import JsonlSource
 from tidemill.store.monitors.alerts import ack_alerts, list_alerts
 
 app = App("workshop")

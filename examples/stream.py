@@ -8,7 +8,8 @@ tidemill stream status
 import asyncio
 
 from tidemill import App
-from tidemill.streams import Filtered, Plan, PostgresSource, Stream, task
+from tidemill.sources import LogSource
+from tidemill.streams import Filtered, Plan, Stream, task
 
 app = App("orders")
 receipts: set[int] = set()
@@ -44,8 +45,8 @@ orders = app.stream(
         engines=0,  # in this process; say 2 for a service
         retry=app.retry(3, backoff="50ms"),
         sources=[
-            PostgresSource("web", weight=3, eligibilities={"check"}),
-            PostgresSource("shop", weight=1, max_qps=100, eligibilities={"check"}),
+            LogSource("web", weight=3, eligibilities={"check"}),
+            LogSource("shop", weight=1, max_qps=100, eligibilities={"check"}),
         ],
     )
 )

@@ -21,13 +21,14 @@ from apps.classroom.blocks import Profile
 from apps.classroom.monitor import classroom, glass_box, production, triggers
 from apps.classroom.routes import classroom_page
 from tidemill import App
-from tidemill.monitors import Hours, HttpCursorSource
+from tidemill.monitors import Hours
+from tidemill.sources import HttpSource
 
 PROFILE: Profile = "corrected" if os.environ.get("CLASSROOM_PROFILE") == "corrected" else "document"
 ROSTER: Literal["open", "listed"] = "open" if os.environ.get("CLASSROOM_ROSTER") == "open" else "listed"
 
 
-def from_environment() -> HttpCursorSource:
+def from_environment() -> HttpSource:
     """The production system that the environment names."""
     return production(
         os.environ.get("CLASSROOM_URL", "http://127.0.0.1:8899"),

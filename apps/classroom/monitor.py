@@ -7,20 +7,23 @@ from typing import Any, Literal
 from apps.classroom.blocks import Profile
 from apps.classroom.score import BIG_REWRITE
 from apps.classroom.student import STUCK, GlassBox, Student
-from tidemill.monitors import Hours, HttpCursorSource, Monitor, Parted, Source, absent, momentary, sustained
+from tidemill.monitors import Hours, Monitor, absent, momentary, sustained
 from tidemill.monitors.definition.triggers import Trigger
+from tidemill.sources import HttpSource, PartitionReader, Reader, Source
 
 INACTIVE, RE_ALERT = "300s", "600s"
 LOGS, TOKEN = "/api/rabbitmq/vex_logs/", "/api/token/"
 
 
-def production(url: str, username: str, password: str) -> HttpCursorSource:
+def production(url: str, username: str, password: str) -> HttpSource:
     """The log of the production system."""
-    return HttpCursorSource(
+    return HttpSource(
         url + LOGS,
         token_url=url + TOKEN,
         username=username,
         password=password,
+        items="results",
+        since="dateFrom",
         page=500,
         overlap="2s",
         time=("recieved_at", "received_at"),
@@ -53,7 +56,7 @@ def triggers(
 
 
 def classroom(
-    source: Source | Parted,
+    source: Source | Reader | PartitionReader,
     *,
     name: str = "classroom",
     profile: Profile = "document",
@@ -73,6 +76,6 @@ def classroom(
     )
 
 
-def glass_box(source: Source, **options: Any) -> Monitor:
+def glass_box(source: Source | Reader, **options: Any) -> Monitor:
     """The same with the decoder that anybody can follow."""
     return classroom(source, name="classroom-glass", fold=GlassBox(), **options)

@@ -25,7 +25,7 @@ from xml.sax.saxutils import escape
 
 from apps.classroom.monitor import LOGS, TOKEN
 from tidemill.core.duration import parse_duration
-from tidemill.monitors.sources.base import read_time
+from tidemill.sources.base import read_time
 
 MOTIONS = ("drive_for", "turn_for", "set_velocity", "wait", "print", "spin")
 NAMESPACE = "https://developers.google.com/blockly/xml"

@@ -22,7 +22,7 @@ from apps.classroom.score import bucket_of, change_score
 from apps.classroom.student import STATES, workspace_of
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.decoders import Hmm, fit
-from tidemill.monitors.sources.base import read_time
+from tidemill.sources.base import read_time
 
 PERCENTILE = 0.95
 

@@ -16,7 +16,7 @@ import yaml
 
 from apps.content.page import page
 from tidemill import App
-from tidemill.streams import KafkaSource, PostgresSource
+from tidemill.sources import KafkaSource, LogSource
 from tidemill.streams.definition.config import stream_of
 
 HERE = Path(__file__).parent
@@ -40,7 +40,7 @@ def declared() -> dict[str, Any]:
     options = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["streams"]["content"]
     kafka = kafka_settings()
     for source in options["sources"]:
-        source |= {"type": "kafka", **kafka} if kafka else {"type": "postgres"}
+        source |= {"type": "kafka", **kafka} if kafka else {"type": "log"}
         source["decoder"] = "apps.content.posts:Post"
     options["grpc"], options["http"] = os.environ.get("CONTENT_GRPC"), os.environ.get("CONTENT_HTTP")
     return options
@@ -52,5 +52,5 @@ stream.declared_in = __file__
 
 def topics() -> list[str]:
     """Every topic that is read, once."""
-    found = [source.topic for source in stream.sources if isinstance(source, PostgresSource | KafkaSource)]
+    found = [source.topic for source in stream.sources if isinstance(source, LogSource | KafkaSource)]
     return list(dict.fromkeys(found))

@@ -3,8 +3,8 @@
 The readings are a topic of the PostgreSQL log, to which the vans report once a second.
 """
 
-from tidemill.monitors import Monitor, StreamSource, absent, momentary, sustained
-from tidemill.streams import PostgresSource
+from tidemill.monitors import Monitor, absent, momentary, sustained
+from tidemill.sources import LogSource
 
 WARM = 8.0
 
@@ -27,7 +27,7 @@ class Fridge:
 
 fridges = Monitor(
     "fridges",
-    source=StreamSource(PostgresSource("fridges")),
+    source=LogSource("fridges"),
     entity=lambda event: event["van"],
     fold=Fridge,
     idle_max="1s",

@@ -8,7 +8,8 @@ import random
 import msgspec
 
 from tidemill.core.retry import retry
-from tidemill.streams import Batch, Filtered, Plan, PostgresSource, Stream, task
+from tidemill.sources import LogSource
+from tidemill.streams import Batch, Filtered, Plan, Stream, task
 
 RUDE = ("rubbish", "awful", "never again")
 KIND = ("lovely", "perfect", "thank you", "fast")
@@ -76,7 +77,7 @@ reviews = Stream(
     max_in_flight=64,
     retry=retry(3, backoff="500ms"),
     sources=[
-        PostgresSource("reviews", weight=3, decoder=Review, eligibilities={"moderate", "mood"}),
-        PostgresSource("visits", weight=1, max_qps=20, decoder=Visit, eligibilities={"interest"}),
+        LogSource("reviews", weight=3, decoder=Review, eligibilities={"moderate", "mood"}),
+        LogSource("visits", weight=1, max_qps=20, decoder=Visit, eligibilities={"interest"}),
     ],
 )

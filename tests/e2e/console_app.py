@@ -10,9 +10,9 @@ import structlog
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
-from tidemill.monitors import JsonlSource as Readings
 from tidemill.monitors import Monitor, sustained
-from tidemill.streams import JsonlSource, Plan, Stream
+from tidemill.sources import JsonlSource
+from tidemill.streams import Plan, Stream
 from tidemill.streams import task as plan_task
 
 app = App("harbour")
@@ -159,7 +159,7 @@ class Ship:
 app.monitor(
     Monitor(
         "ships",
-        source=Readings("readings.jsonl"),
+        source=JsonlSource("readings.jsonl"),
         entity=lambda event: event["ship"],
         fold=Ship,
         idle=0.1,

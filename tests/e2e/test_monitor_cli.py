@@ -15,7 +15,8 @@ from tests.e2e.cli_support import PATIENCE, Process, make_folder, run
 
 APP = """
 from tidemill import App
-from tidemill.monitors import JsonlSource, Monitor, absent, momentary, sustained
+from tidemill.monitors import Monitor, absent, momentary, sustained
+from tidemill.sources import JsonlSource
 
 app = App("workshop")
 

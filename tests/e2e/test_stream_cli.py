@@ -15,7 +15,8 @@ from tests.e2e.cli_support import PATIENCE, Process, listing, make_folder, ok, r
 
 APP = """
 from tidemill import App
-from tidemill.streams import Plan, PostgresSource, Stream, task
+from tidemill.streams import Plan, Stream, task
+from tidemill.sources import LogSource
 
 app = App("shop")
 
@@ -28,14 +29,14 @@ class Check(Plan, eligibility="check"):
 
 
 app.stream(Stream("orders", plans=[Check], engines=1, max_attempts=1,
-    sources=[PostgresSource("orders", eligibilities={"check"}), PostgresSource("late", eligibilities={"check"})]))
+    sources=[LogSource("orders", eligibilities={"check"}), LogSource("late", eligibilities={"check"})]))
 """
 
 CONFIG = """
 streams:
   configured:
     plans: [app:Check]
-    sources: [{type: postgres, topic: things, eligibilities: [check]}]
+    sources: [{type: log, topic: things, eligibilities: [check]}]
 """
 
 

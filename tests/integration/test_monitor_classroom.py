@@ -50,7 +50,7 @@ async def test_a_lesson_from_the_first_event_to_what_other_figures_would_have_to
             await watcher.one_tick()
         made.moods = Moods()
         await watcher.one_tick()
-        await watch.source.close()
+        await watcher.reader.close()
     logged = made.lesson.upto_now()
     assert await value(database, "SELECT events FROM tidemill.monitor") == len(logged)
     assert made.answers[401] > 1

@@ -12,9 +12,10 @@ from tests.support.watched import Heat, Pages, event, heat_monitor, open_trigger
 from tidemill.core.clock import VirtualClock
 from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
-from tidemill.monitors import SourceError, sustained
+from tidemill.monitors import sustained
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import PAGES_A_TICK, Backfill
+from tidemill.sources import SourceError
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history

@@ -17,11 +17,9 @@ from tests.support import AppProcess, eventually, lapse, value
 from tests.support.brokers import Kafka
 from tests.support.watched import TOPIC, WATCHED, heat_monitor, lines, open_triggers, watching
 from tidemill.core.clock import VirtualClock
-from tidemill.core.errors import ConfigError
-from tidemill.monitors import KafkaSource, StreamSource
+from tidemill.sources import KafkaSource
 from tidemill.store.database import Database
 from tidemill.store.monitors.monitors import list_problems, read_monitor
-from tidemill.streams import KafkaSource as StreamTopic
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -91,7 +89,7 @@ async def test_two_share_the_partitions_and_nobody_is_absent_before_both_have_an
         row = await read_monitor(database, "heat")
         assert (row["events"], row["duplicates"]) == (3, 0)
         for watcher in (first, second):
-            await watcher.watch.source.close()
+            await watcher.reader.close()
 
 
 async def test_a_broker_that_does_not_answer_is_a_failure_and_no_silence(
@@ -111,7 +109,7 @@ async def test_a_broker_that_does_not_answer_is_a_failure_and_no_silence(
         send([reading("4", 1399.0)], 1)
         await eventually(lambda: _ticked(watcher, database, 3), what="it is read on")
         assert await open_triggers(database) == set()
-        await watcher.watch.source.close()
+        await watcher.reader.close()
 
 
 async def _ticked(watcher: Any, database: Database, events: int) -> bool:
@@ -163,8 +161,3 @@ JUDGED = """
 SELECT count(*) FROM tidemill.monitor AS m WHERE m.events >= $1
 AND NOT EXISTS (SELECT FROM tidemill.monitor_entity WHERE head > folded)
 """
-
-
-def test_a_topic_as_streams_know_it_is_refused_with_what_to_write() -> None:
-    with pytest.raises(ConfigError, match=r"read by tidemill.monitors.KafkaSource"):
-        StreamSource(StreamTopic(topic="t"))

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 import pytest
 
-from tests.support import eventually
+from tests.support import eventually, value
 from tests.support.ports import closed_port
 from tests.support.receiver import Request, receiver
 from tests.support.watched import heat_monitor, watching
 from tidemill.core.errors import ConfigError
-from tidemill.monitors import HttpCursorSource, JsonlSource, Page, PostgresSource, SourceError, StreamSource
 from tidemill.monitors.runner.runner import Watcher
-from tidemill.monitors.sources.base import read_time
+from tidemill.sources import HttpSource, JsonlSource, LogSource, Page, PostgresSource, Reader, Source, SourceError
+from tidemill.sources.base import SourceContext, read_event, read_time
+from tidemill.sources.opening import open_reader
 from tidemill.store.database import Database
 from tidemill.store.monitors.monitors import list_problems, read_monitor
-from tidemill.streams.sources.jsonl import JsonlSource as StreamLines
+from tidemill.store.streams.event_log import Entry, append
 
 
 async def all_of(pages: AsyncIterator[Page]) -> list[Page]:
@@ -54,18 +57,43 @@ class Api:
         return 200, json.dumps({"results": found[begin : begin + int(query["limit"])]}).encode()
 
 
-def source_of(url: str, **options: Any) -> HttpCursorSource:
-    wanted = {"token_url": f"{url}/token", "username": "u", "password": "p", "page": 4, "of": "who", **options}
-    return HttpCursorSource(f"{url}/logs", **wanted)
+BY_TIME: dict[str, Any] = {"since": "dateFrom", "items": "results"}
+
+
+def source_of(url: str, **options: Any) -> HttpSource:
+    wanted: dict[str, Any] = {
+        "token_url": f"{url}/token",
+        "username": "u",
+        "password": "p",
+        "page": 4,
+        "of": "who",
+        **BY_TIME,
+        **options,
+    }
+    return HttpSource(f"{url}/logs", **wanted)
+
+
+def reader_of(source: Source) -> Any:
+    """A reader as a monitor opens it, for sources that need no database."""
+    return open_reader(source, SourceContext("monitor:test", uuid4(), cast("Database", None)))
+
+
+def ids_of(page: Page) -> list[str]:
+    """The ids of the records that can be read."""
+    found = []
+    for record in page.records:
+        with suppress(ValueError):
+            found.append(read_event(record).id)
+    return found
 
 
 async def test_all_pages_are_read_over_one_connection_and_only_the_last_settles() -> None:
     api = Api(10)
     with receiver(api) as server:
-        source = source_of(server.url)
+        source = reader_of(source_of(server.url))
         pages = await all_of(source.pages(903.0, None, 1000.0))
         await source.close()
-    assert [[e.id for e in page.events] for page in pages] == [["6", "7", "8", "9"], ["3", "4", "5"]]
+    assert [ids_of(page) for page in pages] == [["6", "7", "8", "9"], ["3", "4", "5"]]
     assert [page.settled for page in pages] == [False, True]
     assert api.log_ins == 1
     assert len({request.connection for request in server.requests}) == 1
@@ -74,12 +102,12 @@ async def test_all_pages_are_read_over_one_connection_and_only_the_last_settles(
 async def test_a_token_that_is_no_longer_taken_is_replaced_once() -> None:
     api = Api(3)
     with receiver(api) as server:
-        source = source_of(server.url)
+        source = reader_of(source_of(server.url))
         await all_of(source.pages(None, None, 1000.0))
         api.token = "two"
-        assert len((await all_of(source.pages(None, None, 1000.0)))[0].events) == 3
+        assert len((await all_of(source.pages(None, None, 1000.0)))[0].records) == 3
         assert api.log_ins == 2
-        wrong = source_of(server.url, password="wrong")
+        wrong = reader_of(source_of(server.url, password="wrong"))
         with pytest.raises(SourceError, match="gave no token"):
             await all_of(wrong.pages(None, None, 1000.0))
         await source.close()
@@ -99,39 +127,39 @@ async def test_an_answer_that_makes_no_sense_is_an_error_that_says_so(answer: tu
     api = Api(3)
     api.moods = [answer]
     with receiver(api) as server:
-        source = source_of(server.url)
+        source = reader_of(source_of(server.url))
         with pytest.raises(SourceError, match=why):
             await all_of(source.pages(None, None, 1000.0))
-        assert len((await all_of(source.pages(None, None, 1000.0)))[0].events) == 3
+        assert len((await all_of(source.pages(None, None, 1000.0)))[0].records) == 3
         await source.close()
 
 
 async def test_a_server_that_is_not_there_is_an_error_that_says_so() -> None:
     with closed_port() as port, pytest.raises(SourceError, match="does not answer"):
-        await all_of(HttpCursorSource(f"http://127.0.0.1:{port}").pages(None, None, 1000.0))
+        await all_of(reader_of(HttpSource(f"http://127.0.0.1:{port}")).pages(None, None, 1000.0))
 
 
 async def test_what_is_secret_in_an_address_is_in_no_error() -> None:
     with receiver(lambda request: (500, b"no")) as server:
         url = f"{server.url}/k3y/?key=k3y"
         with pytest.raises(SourceError, match=r"http://127.0.0.1 answered 500: no") as answered:
-            await all_of(HttpCursorSource(url).pages(None, None, 1000.0))
-        source = HttpCursorSource(server.url, token_url=url, username="u", password="p")
+            await all_of(reader_of(HttpSource(url)).pages(None, None, 1000.0))
+        source = reader_of(HttpSource(server.url, token_url=url, username="u", password="p"))
         with pytest.raises(SourceError, match=r"http://127.0.0.1 gave no token") as refused:
             await all_of(source.pages(None, None, 1000.0))
     with closed_port() as port, pytest.raises(SourceError, match=r"http://127.0.0.1 does not answer") as absent:
-        await all_of(HttpCursorSource(f"http://127.0.0.1:{port}/k3y/?key=k3y").pages(None, None, 1000.0))
+        await all_of(reader_of(HttpSource(f"http://127.0.0.1:{port}/k3y/?key=k3y")).pages(None, None, 1000.0))
     with pytest.raises(ConfigError, match="no user name into the address") as named:
-        HttpCursorSource("http://u:k3y@127.0.0.1/")
+        HttpSource("http://u:k3y@127.0.0.1/")
     assert not any("k3y" in str(each.value) for each in (answered, refused, absent, named))
 
 
 async def test_one_unreadable_event_does_not_cost_its_page(database: Database) -> None:
     rows = [{"id": 1, "at": 990.0, "who": "a", "heat": 1}, {"at": 991.0}, {"id": 3, "at": "yesterday"}, 7]
     with receiver(lambda request: (200, json.dumps({"results": rows}).encode())) as server:
-        async with watching(database, heat_monitor(HttpCursorSource(server.url))) as watcher:
+        async with watching(database, heat_monitor(HttpSource(server.url, **BY_TIME))) as watcher:
             await watcher.one_tick()
-            await watcher.watch.source.close()
+            await watcher.reader.close()
     assert (await read_monitor(database, "heat"))["events"] == 1
     problems = await list_problems(database, "heat")
     assert [(p["place"], p["count"]) for p in problems] == [("source", 3)]
@@ -145,34 +173,34 @@ async def test_a_monitor_lives_through_every_mood_of_an_api(database: Database) 
             api.moods += [(401, b""), (503, b"")]
             for _ in range(8):
                 await watcher.one_tick()
-            await watcher.watch.source.close()
+            await watcher.reader.close()
     assert (await read_monitor(database, "heat"))["events"] == 30
 
 
 async def test_the_past_of_one_entity_is_read_from_where_it_stopped() -> None:
     api = Api(10)
     with receiver(api) as server:
-        source = source_of(server.url)
+        source = reader_of(source_of(server.url))
         first = await anext(source.history("a", 0.0, None))
         rest = await all_of(source.history("a", 0.0, first.token))
         await source.close()
-    assert [e.id for e in first.events] == ["6", "7", "8", "9"]
-    assert [e.id for page in rest for e in page.events] == ["2", "3", "4", "5", "0", "1"]
+    assert ids_of(first) == ["6", "7", "8", "9"]
+    assert [id for page in rest for id in ids_of(page)] == ["2", "3", "4", "5", "0", "1"]
 
 
 async def test_a_file_is_read_from_where_it_stopped_and_half_a_line_waits(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
-    source = JsonlSource(file, page=2)
+    source = reader_of(JsonlSource(file, page=2))
     with pytest.raises(SourceError, match="no such file"):
         await all_of(source.pages(None, None, 0.0))
     file.write_text('{"id": 1, "at": 1}\n{"id": 2, "at": "2026-01-05T08:00:00Z"}\nrubbish\n\n{"id": 3, "at"')
     pages = await all_of(source.pages(None, None, 0.0))
-    assert [[e.id for e in page.events] for page in pages] == [["1", "2"], []]
-    assert len(pages[1].unreadable) == 1
+    assert [ids_of(page) for page in pages] == [["1", "2"], []]
+    assert [record.payload for record in pages[1].records] == [b"rubbish"]
     with file.open("a") as more:
         more.write(": 3}\n")
     pages = await all_of(source.pages(None, pages[1].token, 0.0))
-    assert [[e.id for e in page.events] for page in pages] == [["3"]]
+    assert [ids_of(page) for page in pages] == [["3"]]
 
 
 async def test_a_table_is_read_by_time_and_id(database: Database, database_url: str) -> None:
@@ -181,16 +209,18 @@ async def test_a_table_is_read_by_time_and_id(database: Database, database_url: 
         "INSERT INTO reading SELECT i, to_timestamp(900 + i / 4), 'a', 1 FROM generate_series(0, 19) AS i"
     )
     source = PostgresSource("reading", url=database_url, page=3, of="who")
-    pages = await all_of(source.pages(902.0, None, 1000.0))
-    assert [e.id for page in pages for e in page.events] == [str(i) for i in range(8, 20)]
+    reader = reader_of(source)
+    pages = await all_of(reader.pages(902.0, None, 1000.0))
+    await reader.close()
+    assert [id for page in pages for id in ids_of(page)] == [str(i) for i in range(8, 20)]
     async with watching(database, heat_monitor(source)) as watcher:
         await watcher.one_tick()
         more = "INSERT INTO reading VALUES (20, to_timestamp(904), 'a', 1), (21, to_timestamp(906), 'b', 1)"
         await database.fetch(more)
         await watcher.one_tick()
-        await source.close()
+        await watcher.reader.close()
     assert (await read_monitor(database, "heat"))["events"] == 22
-    broken = PostgresSource("no_such_table", url=database_url)
+    broken = reader_of(PostgresSource("no_such_table", url=database_url))
     with pytest.raises(SourceError, match="cannot be read"):
         await all_of(broken.pages(None, None, 0.0))
     await broken.close()
@@ -198,22 +228,51 @@ async def test_a_table_is_read_by_time_and_id(database: Database, database_url: 
         PostgresSource("reading; DROP TABLE x", url=database_url)
 
 
-async def test_any_source_of_a_stream_is_a_source_of_a_monitor(database: Database, tmp_path: Path) -> None:
-    file = tmp_path / "log.jsonl"
-    file.write_text("".join(json.dumps({"id": i, "at": 900 + i, "who": "a", "heat": 1}) + "\n" for i in range(7)))
-    source = StreamSource(StreamLines(path=str(file)), page=3)
-    async with watching(database, heat_monitor(source)) as watcher:
-        await eventually(lambda: _ticked(watcher, database, 7))
-        with file.open("a") as more:
-            more.write('{"id": 7, "at": 950, "who": "a", "heat": 1}\nnonsense\n')
-        await eventually(lambda: _ticked(watcher, database, 8))
-        await source.close()
-    again = StreamSource(StreamLines(path=str(file)), page=3)
-    async with watching(database, heat_monitor(again)) as watcher:
+async def test_a_monitor_reads_the_tables_of_its_own_database_without_an_address(database: Database) -> None:
+    await database.fetch("CREATE TABLE reading (id uuid DEFAULT gen_random_uuid(), at timestamptz, who text, heat int)")
+    some = "SELECT to_timestamp(900 + i), 'a', 1 FROM generate_series(1, 7) AS i"
+    await database.fetch(f"INSERT INTO reading (at, who, heat) {some}")
+    async with watching(database, heat_monitor(PostgresSource("reading", page=3))) as watcher:
         await watcher.one_tick()
-        await again.close()
+        await database.fetch("INSERT INTO reading (at, who, heat) VALUES (to_timestamp(906.5), 'a', 1), (NULL, 'a', 1)")
+        await watcher.one_tick()
+        await watcher.reader.close()
+        assert (await read_monitor(database, "heat"))["events"] == 8, "the database is still open"
+
+
+async def test_messages_of_the_log_are_events_of_a_monitor_and_each_is_acknowledged_once_it_is_stored(
+    database: Database,
+) -> None:
+    await _publish(database, [{"id": i, "at": 900 + i, "who": "a", "heat": 1} for i in range(7)])
+    async with watching(database, heat_monitor(LogSource("heats", page=3))) as watcher:
+        await eventually(lambda: _ticked(watcher, database, 7))
+        await _publish(database, [{"id": 7, "at": 950, "who": "a", "heat": 1}, "nonsense", {"who": "a", "heat": 1}])
+        await eventually(lambda: _ticked(watcher, database, 9))
+        await watcher.reader.close()
+    async with watching(database, heat_monitor(LogSource("heats", page=3))) as watcher:
+        await watcher.one_tick()
+        await watcher.reader.close()
     row = await read_monitor(database, "heat")
-    assert (row["events"], row["duplicates"]) == (8, 0)
+    assert (row["events"], row["duplicates"]) == (9, 0)
+    assert await value(database, "SELECT count(*) FROM tidemill.log_range") == 0
+
+
+async def test_a_page_of_messages_that_could_not_be_stored_is_given_again(database: Database) -> None:
+    await _publish(database, [{"id": i, "at": 900 + i, "who": "a", "heat": 1} for i in range(3)])
+    reader = open_reader(LogSource("heats"), SourceContext("monitor:heat", uuid4(), database))
+    assert isinstance(reader, Reader)
+    pages = reader.pages(None, None, 1000.0)
+    first = await anext(pages)
+    await pages.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+    again = await all_of(reader.pages(None, None, 1000.0))
+    await reader.close()
+    assert [ids_of(page) for page in [first, *again]] == [["0", "1", "2"], ["0", "1", "2"]]
+    assert await value(database, "SELECT count(*) FROM tidemill.log_range") == 0
+
+
+async def _publish(database: Database, values: list[Any]) -> None:
+    async with database.transaction() as connection:
+        await append(connection, database.schema, [Entry("heats", json.dumps(value).encode()) for value in values])
 
 
 async def _ticked(watcher: Watcher, database: Database, events: int) -> bool:

@@ -11,10 +11,11 @@ import pytest
 
 from tests.support import eventually, value
 from tests.support.streams import publish, running_stream
+from tidemill.sources import JsonlSource, LogSource
+from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
 from tidemill.store.streams.streams import claim_parked
-from tidemill.streams import JsonlSource, Plan, PostgresSource, Stream, task
-from tidemill.streams.definition.message import Delivery
+from tidemill.streams import Plan, Stream, task
 from tidemill.streams.runner.dispatcher import Dispatcher
 from tidemill.streams.runner.prefetch import Prefetch
 
@@ -54,7 +55,7 @@ def _fresh() -> None:
 
 async def test_large_messages_are_not_all_read_ahead(database: Database, database_url: str) -> None:
     await publish(database, "films", ["x" * MB for _ in range(12)])
-    source = PostgresSource("films", eligibilities={"weigh"})
+    source = LogSource("films", eligibilities={"weigh"})
     stream = Stream("s", plans=[Weighing], sources=[source], engines=0, max_in_flight=1, prefetch="8 MB")
     async with running_stream(stream, database_url) as dispatcher:
         Weighing.dispatcher = dispatcher

@@ -17,9 +17,10 @@ from tests.support.brokers import HASTY_KAFKA, OLD_KAFKA, Kafka, Nats, Redis, re
 from tests.support.stream_app import TABLES
 from tests.support.streams import running_stream, stream_process, worked_on
 from tidemill.core.retry import retry
+from tidemill.sources import KafkaSource, NatsSource, RedisSource, Source
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
-from tidemill.streams import KafkaSource, NatsSource, Plan, RedisSource, Source, Stream, task
+from tidemill.streams import Plan, Stream, task
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -13,7 +13,8 @@ from tests.support import eventually
 from tests.support.bench import bench
 from tests.support.waiting import turns
 from tidemill import Discard, RetryAfter, Snooze
-from tidemill.streams import Filtered, JsonlSource, Plan, task
+from tidemill.sources import JsonlSource
+from tidemill.streams import Filtered, Plan, task
 from tidemill.streams.engine.engine import describe
 
 

@@ -17,24 +17,25 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.retry import retry
 from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
 from tidemill.pipelines import DatabaseStates, Pipeline
+from tidemill.sources import LogSource
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
-from tidemill.streams import Plan, PostgresSource, Stream, task
+from tidemill.streams import Plan, Stream, task
 
 QUICK = retry(3, backoff=0.02, jitter=0.0)
 
 
-def posts(**options: Any) -> PostgresSource:
-    return PostgresSource("posts", eligibilities=frozenset({"hand"}), **options)
+def posts(**options: Any) -> LogSource:
+    return LogSource("posts", eligibilities=frozenset({"hand"}), **options)
 
 
-class Apart(PostgresSource, frozen=True, tag="apart"):
+class Apart(LogSource, frozen=True, tag="apart"):
     """Its positions are not stored with what is handed over, as those of a broker are not."""
 
-    def tap(self, place: Any) -> Any:
-        tap = super().tap(place)
-        tap.transactional = False
-        return tap
+    def consumer(self, context: Any) -> Any:
+        consumer = super().consumer(context)
+        consumer.transactional = False
+        return consumer
 
 
 async def test_what_a_plan_hands_over_is_stored_with_its_completion(

@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.support.bench import bench
 from tests.support.waiting import turns
-from tidemill.streams import Batch, Batched, BreakerRule, JsonlSource, Plan, task
+from tidemill.sources import JsonlSource
+from tidemill.streams import Batch, Batched, BreakerRule, Plan, task
 
 
 async def test_a_batched_task_is_called_with_items_of_many_messages() -> None:

@@ -25,8 +25,9 @@ from tests.support.processes import ROOT
 from tests.support.streams import publish, running_stream
 from tests.support.waiting import turns
 from tidemill.core.errors import ConfigError
+from tidemill.sources import LogSource
 from tidemill.store.database import Database
-from tidemill.streams import Plan, PostgresSource, Stream, task
+from tidemill.streams import Plan, Stream, task
 from tidemill.streams.live import serve
 from tidemill.streams.live.messages import SERVICE, RunRequest, RunResponse, describe_file
 from tidemill.streams.runner.dispatcher import Dispatcher
@@ -56,7 +57,7 @@ async def live(database_url: str) -> AsyncIterator[Dispatcher]:
     stream = Stream(
         "s",
         plans=[Answering],
-        sources=[PostgresSource("posts", eligibilities={"answer"})],
+        sources=[LogSource("posts", eligibilities={"answer"})],
         engines=0,
         live=3,
         grpc=f"127.0.0.1:{free_port()}",

@@ -12,8 +12,9 @@ from tests.support.streams import publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.engine.telemetry import exposition
 from tidemill.engine.telemetry.exposition import Exposition
+from tidemill.sources import LogSource
 from tidemill.store.database import Database
-from tidemill.streams import Filtered, Plan, PostgresSource, Stream, task
+from tidemill.streams import Filtered, Plan, Stream, task
 
 
 class Checking(Plan, eligibility="check"):
@@ -53,8 +54,8 @@ async def scrape(database: Database) -> dict[tuple[str, frozenset[str]], float]:
 async def test_every_number_tells_its_stream_and_its_source(database: Database, database_url: str) -> None:
     eligible = frozenset({"check"})
     sources = [
-        PostgresSource("posts", eligibilities=eligible, weight=3, max_qps=50, message_id="key"),
-        PostgresSource("old", eligibilities=eligible, max_age="1s"),
+        LogSource("posts", eligibilities=eligible, weight=3, max_qps=50, message_id="key"),
+        LogSource("old", eligibilities=eligible, max_age="1s"),
     ]
     stream = Stream("s", plans=[Checking], sources=sources, engines=0, retry=retry(2, backoff=0.01, jitter=0.0))
     await publish(database, "posts", ["good", "good", "bad", "not ours"])

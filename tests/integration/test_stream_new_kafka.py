@@ -16,9 +16,10 @@ import pytest
 from tests.support import eventually, value
 from tests.support.streams import running_stream
 from tidemill.core.retry import retry
+from tidemill.sources import KafkaSource
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
-from tidemill.streams import KafkaSource, Plan, Stream, task
+from tidemill.streams import Plan, Stream, task
 
 GROUPS = {
     "cooperative": {

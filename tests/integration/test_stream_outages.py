@@ -10,8 +10,9 @@ from tests.support import eventually, value
 from tests.support.streams import all_read, publish, running_stream
 from tests.support.wire import Wire
 from tidemill.core.retry import retry
+from tidemill.sources import JsonlSource, LogSource
 from tidemill.store.database import Database
-from tidemill.streams import JsonlSource, Plan, PostgresSource, Stream, task
+from tidemill.streams import Plan, Stream, task
 
 ONCE = retry(1)
 
@@ -56,7 +57,7 @@ async def test_an_unreachable_database_pauses_and_goes_on_without_loss(
 
 
 async def test_the_log_is_read_on_after_the_database_was_away(database: Database, database_url: str) -> None:
-    stream = stream_of(PostgresSource("posts", eligibilities=frozenset({"fail"})))
+    stream = stream_of(LogSource("posts", eligibilities=frozenset({"fail"})))
     Failing.gate.set()
     async with Wire(database_url).open() as wire, running_stream(stream, wire.url):
         await publish(database, "posts", range(20))
@@ -73,7 +74,7 @@ async def test_the_log_is_read_on_after_the_database_was_away(database: Database
 async def test_an_unwritable_database_pauses_and_goes_on_without_loss(database: Database, database_url: str) -> None:
     """Outcomes that cannot be stored hold their slots, so no more is taken than can be settled."""
     await database.fetch("CREATE SEQUENCE tries")  # which counts on though a transaction is undone
-    async with running_stream(stream_of(PostgresSource("posts")), database_url) as dispatcher:
+    async with running_stream(stream_of(LogSource("posts")), database_url) as dispatcher:
         await database.fetch(
             "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM nextval('tries'); "
             "RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$"

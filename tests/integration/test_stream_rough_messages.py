@@ -15,10 +15,11 @@ from tests.support import eventually, locked_out, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.engine.load_app import load_module
+from tidemill.sources import LogSource
+from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
 from tidemill.store.streams.streams import RENEW_PARKED, DeadFilter, claim_parked, replay_dead
-from tidemill.streams import Batch, Plan, PostgresSource, Stream, task
-from tidemill.streams.definition.message import Delivery
+from tidemill.streams import Batch, Plan, Stream, task
 from tidemill.streams.runner.retries import RetryFeeder
 
 ONCE = retry(1)
@@ -60,7 +61,7 @@ class Noting(Plan, eligibility="note"):
 
 
 def stream_of(plan: type[Plan], **options: Any) -> Stream:
-    source = PostgresSource("posts", eligibilities={str(plan.eligibility)}, **options)
+    source = LogSource("posts", eligibilities={str(plan.eligibility)}, **options)
     return Stream("s", plans=[plan], sources=[source], engines=0, retry=ONCE)
 
 
@@ -83,7 +84,8 @@ async def test_an_error_that_cannot_be_told_as_it_is_gives_its_message_up(
 
 HALF = """
 from tidemill.core.retry import retry
-from tidemill.streams import Plan, PostgresSource, Stream, task
+from tidemill.streams import Plan, Stream, task
+from tidemill.sources import LogSource
 
 class Half(Plan, eligibility="a"):
     @task
@@ -91,7 +93,7 @@ class Half(Plan, eligibility="a"):
         if ctx.value == "bad":
             raise ValueError("half a character: " + chr(0xD800))
 
-stream = Stream("halves", plans=[Half], sources=[PostgresSource("posts", eligibilities={"a"})], engines=1,
+stream = Stream("halves", plans=[Half], sources=[LogSource("posts", eligibilities={"a"})], engines=1,
     retry=retry(1))
 """
 
@@ -157,7 +159,7 @@ async def test_messages_that_were_taken_in_an_answer_that_never_came_are_taken_a
         async with database.transaction() as lost:
             await lost.execute("SELECT FROM tidemill.log_group FOR UPDATE")
             await publish(database, "posts", [1, 2])
-            await lost.execute(TAKEN, dispatcher.taps[0]._owner)  # pyright: ignore[reportAttributeAccessIssue]
+            await lost.execute(TAKEN, dispatcher.consumers[0]._owner)  # pyright: ignore[reportAttributeAccessIssue]
         await eventually(lambda: sorted(Noting.seen) == [1, 2])
         await all_read(database, "posts")
 

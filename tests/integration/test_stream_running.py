@@ -19,12 +19,13 @@ import pytest
 from tests.support import eventually, locked_out, value
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
+from tidemill.sources import HttpSource, JsonlSource, LogSource
+from tidemill.sources.base import SourceContext
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
-from tidemill.streams import Filtered, HttpSource, JsonlSource, Plan, PostgresSource, Stream, task
+from tidemill.streams import Filtered, Plan, Stream, task
 from tidemill.streams.live.requests import InvalidError, LateError, SaturatedError
-from tidemill.streams.sources.base import Place
 
 QUICK = retry(3, backoff=0.02, jitter=0.0)
 SLOW = retry(3, backoff=3600, jitter=0.0)
@@ -56,7 +57,7 @@ def _fresh() -> None:
 
 
 def stream_of(*sources: Any, **options: Any) -> Stream:
-    declared = sources or (PostgresSource("posts", eligibilities=frozenset({"record"})),)
+    declared = sources or (LogSource("posts", eligibilities=frozenset({"record"})),)
     return Stream("s", plans=[Recording], sources=declared, **{"engines": 0, "retry": QUICK, **options})
 
 
@@ -75,9 +76,9 @@ async def test_messages_of_the_log_are_worked_on_once_and_acked(database: Databa
 class Deaf(JsonlSource, frozen=True, tag="deaf"):
     """Waits as clients of brokers do, which on Python 3.11 may overhear a cancellation: this one always does."""
 
-    def tap(self, place: Any) -> Any:
-        tap = super().tap(place)
-        poll, overheard = tap.poll, []
+    def consumer(self, context: Any) -> Any:
+        consumer = super().consumer(context)
+        poll, overheard = consumer.poll, []
 
         async def poll_deafly(most: int) -> Any:
             try:
@@ -88,8 +89,8 @@ class Deaf(JsonlSource, frozen=True, tag="deaf"):
                 overheard.append(most)
                 return []
 
-        tap.poll = poll_deafly  # pyright: ignore[reportAttributeAccessIssue]
-        return tap
+        consumer.poll = poll_deafly  # pyright: ignore[reportAttributeAccessIssue]
+        return consumer
 
 
 async def test_a_source_whose_client_overhears_that_it_is_to_end_does_not_keep_the_stream(
@@ -109,7 +110,7 @@ async def test_a_transaction_that_commits_late_loses_nothing(database: Database,
             "INSERT INTO tidemill.event_log (topic, payloads) VALUES ('posts', ARRAY['\"early\"'::bytea])"
         )
         await publish(database, "posts", ["late"])
-        assert await dispatcher.taps[0].poll(10) == [], "nothing younger than an open transaction is taken"
+        assert await dispatcher.consumers[0].poll(10) == [], "nothing younger than an open transaction is taken"
         assert Recording.seen == []
         await early.execute("COMMIT")
         await early.execute("BEGIN")
@@ -121,7 +122,7 @@ async def test_a_transaction_that_commits_late_loses_nothing(database: Database,
 async def test_groups_see_everything_each(database: Database, database_url: str) -> None:
     await publish(database, "posts", range(20))
     eligible = frozenset({"record"})
-    both = [PostgresSource("posts", name=name, group=name, eligibilities=eligible) for name in ("one", "two")]
+    both = [LogSource("posts", name=name, group=name, eligibilities=eligible) for name in ("one", "two")]
     async with running_stream(stream_of(*both), database_url) as dispatcher:
         await eventually(lambda: len(Recording.seen) == 40)
         await eventually(lambda: [counts.done for counts in dispatcher.policy.counts] == [20, 20])
@@ -156,7 +157,7 @@ async def test_attempts_and_waits_survive_a_restart(database: Database, database
 
 async def test_attempts_of_an_ordered_source_survive_a_restart(database: Database, database_url: str) -> None:
     """The message stays with its source, for others of its key wait behind it; how often it was tried does not."""
-    ordered = PostgresSource("posts", eligibilities=frozenset({"record"}), ordered=True)
+    ordered = LogSource("posts", eligibilities=frozenset({"record"}), ordered=True)
     async with running_stream(stream_of(ordered, retry=SLOW, drain="100ms"), database_url) as dispatcher:
         await publish(database, "posts", [{"fail": 9}, {"behind": True}], key="a")
         await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.stream_attempt WHERE attempts = 2"))
@@ -206,8 +207,8 @@ async def test_an_undecodable_message_is_kept_with_its_bytes(database: Database,
 
 
 async def test_expired_and_eligible_for_nothing_are_acked_and_counted(database: Database, database_url: str) -> None:
-    old = PostgresSource("old", eligibilities=frozenset({"record"}), max_age="1s")
-    none = PostgresSource("none")
+    old = LogSource("old", eligibilities=frozenset({"record"}), max_age="1s")
+    none = LogSource("none")
     await publish(database, "old", ["stale"])
     await database.fetch("UPDATE tidemill.event_log SET at = now() - interval '1 minute' WHERE topic = 'old'")
     await publish(database, "none", range(5))
@@ -220,7 +221,7 @@ async def test_expired_and_eligible_for_nothing_are_acked_and_counted(database: 
 
 
 async def test_a_message_id_within_the_window_is_done_once(database: Database, database_url: str) -> None:
-    source = PostgresSource("posts", eligibilities=frozenset({"record"}), message_id="key")
+    source = LogSource("posts", eligibilities=frozenset({"record"}), message_id="key")
     async with running_stream(stream_of(source), database_url) as dispatcher:
         await publish(database, "posts", [{"fail": 1}], key="a")
         await eventually(lambda: dispatcher.policy.counts[0].done == 1)
@@ -269,7 +270,7 @@ def pages_of(items: list[int], asked: list[int]) -> Iterator[HttpSource]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield HttpSource(
-            f"http://127.0.0.1:{server.server_port}/posts", limit=10, poll=(0.02, 0.1), eligibilities={"record"}
+            f"http://127.0.0.1:{server.server_port}/posts", page=10, poll=(0.02, 0.1), eligibilities={"record"}
         )
     finally:
         server.shutdown()
@@ -292,17 +293,16 @@ async def test_pages_of_an_api_are_read_on_from_where_they_were_left(database_ur
 async def test_a_page_whose_flush_was_cancelled_is_not_read_again(database: Database) -> None:
     """A dispatcher that ends cancels its flushes, and says its last words after that."""
     with pages_of(list(range(10)), []) as source:
-        place = Place("s", uuid4(), database, lambda _: None, lambda *_: None)
-        tap = source.tap(place)
-        await tap.start()
-        tap.ack(await tap.poll(10))
+        consumer = source.consumer(SourceContext("s", uuid4(), database))
+        await consumer.start()
+        consumer.ack(await consumer.poll(10))
         async with database.transaction() as other:
             await other.execute("SELECT FROM tidemill.source_cursor FOR UPDATE")
-            flushing = asyncio.create_task(tap.flush())
+            flushing = asyncio.create_task(consumer.flush())
             await eventually(lambda: locked_out(database, "%source_cursor%"))
             flushing.cancel()
             await asyncio.wait([flushing])
-        await tap.stop()
+        await consumer.stop()
     assert await value(database, "SELECT position FROM tidemill.source_cursor") == 10
 
 

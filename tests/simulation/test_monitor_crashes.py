@@ -6,6 +6,7 @@ failing seed is printed by its test's name and can be run alone.
 
 from __future__ import annotations
 
+import json
 import random
 from contextlib import AsyncExitStack
 from typing import Any
@@ -17,9 +18,9 @@ from tests.support.server import TestServer
 from tests.support.watched import Pages, Parts, event, everything, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import LeaseLostError
-from tidemill.monitors import SourceError
 from tidemill.monitors.runner.ingest import Drain
 from tidemill.monitors.view.backtest import as_identity, identity, replay
+from tidemill.sources import SourceError
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.monitors.alerts import ack_alerts, list_alerts
 
@@ -153,7 +154,7 @@ async def test_parts_that_change_hands_lose_and_repeat_nothing_and_call_nobody_a
     assert await value(database, "SELECT events FROM tidemill.monitor") == number
     assert await value(database, "SELECT duplicates FROM tidemill.monitor") == 0
     assert await value(database, "SELECT count(*) FROM tidemill.alert WHERE trigger = 'silent'") == 0
-    peaks = sum(each.data["heat"] > 90 for part in source.held for each in part)
+    peaks = sum(json.loads(each.payload)["heat"] > 90 for part in source.held for each in part)
     assert await value(database, "SELECT count(*) FROM tidemill.alert WHERE trigger = 'peak'") == peaks
 
 
@@ -162,7 +163,7 @@ async def test_whoever_has_lost_a_part_stores_nothing_of_it(database: Database) 
     source.held[0].append(event(1, 999.0))
     watch = heat_monitor(source)
     async with watching(database, watch):
-        drain = Drain(database, watch, lambda stage: None)
+        drain = Drain(database, watch, source, lambda stage: None)
         with pytest.raises(LeaseLostError, match="gone to another process"):
             await drain.drain_parts(source, owner=0, shares=[0], now=1000.0)
     assert await value(database, "SELECT count(*) FROM tidemill.monitor_event") == 0

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tidemill.core.retry import retry
-from tidemill.streams.definition.message import Delivery, Failure
-from tidemill.streams.reducer.offsets import Offsets
+from tidemill.sources.delivery import Delivery
+from tidemill.sources.jsonl import JsonlSource
+from tidemill.sources.offsets import Offsets
+from tidemill.streams.definition.message import Failure
 from tidemill.streams.reducer.outcomes import Outcome
 from tidemill.streams.reducer.reducer import Dispatch
-from tidemill.streams.sources.jsonl import JsonlSource
 
 SOURCES: tuple[dict[str, Any], ...] = (
     {"weight": 5.0},

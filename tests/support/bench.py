@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support import eventually
-from tidemill.streams import JsonlSource, Plan, Stream
+from tidemill.sources import JsonlSource
+from tidemill.streams import Plan, Stream
 from tidemill.streams.definition.message import Answer
 from tidemill.streams.engine.engine import Engine
 from tidemill.streams.runner.link import ToDispatcher, Work

@@ -15,7 +15,8 @@ import yaml
 
 from tidemill import App
 from tidemill.core.retry import retry
-from tidemill.streams import Plan, PostgresSource, Stream, task
+from tidemill.sources import LogSource
+from tidemill.streams import Plan, Stream, task
 from tidemill.streams.definition.config import _source
 
 TABLES = """
@@ -66,9 +67,7 @@ def sources() -> list[Any]:
     given = os.environ.get("STREAM_SOURCE")
     if given:
         return [_source({"eligibilities": ["note"], **options}, "STREAM_SOURCE") for options in yaml.safe_load(given)]
-    return [
-        PostgresSource("posts", eligibilities=frozenset({"note"}), lease=float(os.environ.get("STREAM_LEASE", "30")))
-    ]
+    return [LogSource("posts", eligibilities=frozenset({"note"}), lease=float(os.environ.get("STREAM_LEASE", "30")))]
 
 
 app = App("streaming")

@@ -19,8 +19,10 @@ from typing import Any
 from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.clock import VirtualClock
-from tidemill.monitors import Incoming, JsonlSource, KafkaSource, Monitor, Page, absent, momentary, sustained
+from tidemill.monitors import Monitor, absent, momentary, sustained
 from tidemill.monitors.runner.runner import MonitorRunner, Watcher
+from tidemill.sources import Delivery, JsonlSource, KafkaSource, Page
+from tidemill.sources.jsonl import JsonlReader
 from tidemill.store.database import Database
 
 FOLDER = "TIDEMILL_WATCHED"
@@ -64,13 +66,13 @@ class Pages:
     overlap_most = 600.0
 
     def __init__(self, *, page: int = 500, newest_first: bool = False) -> None:
-        self.events: list[Incoming] = []
+        self.events: list[Delivery] = []
         self.asked: list[float | None] = []
         self.failures: list[Exception] = []
         self._page = page
         self._newest_first = newest_first
 
-    def add(self, *events: Incoming) -> None:
+    def add(self, *events: Delivery) -> None:
         self.events += events
 
     async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
@@ -78,7 +80,7 @@ class Pages:
         if self.failures:
             raise self.failures.pop(0)
         found = [event for event in self.events if since is None or event.at >= since]
-        found.sort(key=lambda event: (event.at, len(event.id), event.id))
+        found.sort(key=lambda event: (event.at, len(event.id or ""), event.id))
         if self._newest_first:
             found.reverse()
         for start in range(0, max(1, len(found)), self._page):
@@ -86,7 +88,7 @@ class Pages:
             yield Page(found[start : start + self._page], settled=last or not self._newest_first)
 
     async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[Page]:
-        found = [e for e in self.events if e.at >= since and e.data["who"] == entity]
+        found = [e for e in self.events if e.at >= since and json.loads(e.payload)["who"] == entity]
         begin = int(token or 0)
         for start in range(begin, len(found), self._page):
             yield Page(found[start : start + self._page], token=str(start + self._page))
@@ -100,9 +102,9 @@ class Parts:
     overlap = overlap_most = 0.0
 
     def __init__(self, count: int) -> None:
-        self.held: list[list[Incoming]] = [[] for _ in range(count)]
+        self.held: list[list[Delivery]] = [[] for _ in range(count)]
 
-    async def parts(self) -> int:
+    async def partitions(self) -> int:
         return len(self.held)
 
     async def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[Page]:
@@ -116,9 +118,9 @@ class Parts:
     async def close(self) -> None: ...
 
 
-def event(id: Any, at: float, who: str = "a", heat: float = 0.0, **more: Any) -> Incoming:
+def event(id: Any, at: float, who: str = "a", heat: float = 0.0, **more: Any) -> Delivery:
     data = {"id": str(id), "at": at, "who": who, "heat": heat, **more}
-    return Incoming(str(id), at, data, json.dumps(data).encode())
+    return Delivery(json.dumps(data).encode(), at=at, id=str(id))
 
 
 def heat_monitor(source: Any, **options: Any) -> Monitor:
@@ -209,18 +211,22 @@ class FileClock:
     monotonic = now
 
 
-class Rounds(JsonlSource):
+class Rounds:
     """A file of events that is read only by a tick that knows the time at which they were written."""
 
+    overlap = overlap_most = 0.0
+
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "events.jsonl", page=7)
+        self._reader = JsonlReader(JsonlSource(folder / "events.jsonl", page=7), restart=True)
         self._clock = FileClock(folder / "clock")
 
     async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
-        async for page in super().pages(since, token, now):
+        async for page in self._reader.pages(since, token, now):
             if self._clock.now() != now:
                 return
             yield page
+
+    async def close(self) -> None: ...
 
 
 def killer(wish: str | None) -> Any:

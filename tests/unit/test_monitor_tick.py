@@ -17,6 +17,7 @@ from tidemill.monitors.reducer.poll_pace import Limits, after_failure, after_suc
 from tidemill.monitors.reducer.state import Bag, read_state, write_state
 from tidemill.monitors.reducer.tick import Facts, stages, wanted_shares
 from tidemill.monitors.runner.state_cache import StateCache
+from tidemill.sources.base import read_event
 
 # -- the order ------------------------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ def test_the_cursor_never_goes_back_and_never_past_now(pages: list[list[float]],
     cursor = Cursor()
     for number, page in enumerate(pages):
         before = cursor
-        cursor = moved(cursor, [event(f"{number}-{i}", at) for i, at in enumerate(page)], now)
+        cursor = moved(cursor, [read_event(event(f"{number}-{i}", at)) for i, at in enumerate(page)], now)
         assert before.at is None or (cursor.at is not None and cursor.at >= before.at)
         assert cursor.at is None or cursor.at <= now
 

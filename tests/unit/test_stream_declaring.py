@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidemill.core.errors import ConfigError
-from tidemill.streams import Batch, HttpSource, JsonlSource, Plan, PostgresSource, Stream, read_config, task
+from tidemill.sources import HttpSource, JsonlSource, LogSource
+from tidemill.streams import Batch, Plan, Stream, read_config, task
 
 
 class Spam(Plan, eligibility="spam"):
@@ -67,26 +68,26 @@ def test_an_eligibility_that_no_plan_has_is_refused_at_the_start() -> None:
     with pytest.raises(
         ConfigError, match="source posts says eligibility 'spm', and no plan has it; known are rank, spam"
     ):
-        Stream("s", plans=[Spam, Rank], sources=[PostgresSource("posts", eligibilities={"spm"})])
+        Stream("s", plans=[Spam, Rank], sources=[LogSource("posts", eligibilities={"spm"})])
 
 
 def test_an_empty_set_of_eligibilities_is_fine() -> None:
-    stream = Stream("s", plans=[Spam], sources=[PostgresSource("posts")])
+    stream = Stream("s", plans=[Spam], sources=[LogSource("posts")])
     assert stream.sources[0].eligibilities == frozenset()
 
 
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: PostgresSource("a", weight=0), "weight of 0"),
-        (lambda: PostgresSource("a", max_qps=-1), "not a rate above zero"),
-        (lambda: PostgresSource("a", eligibilities="spam"), "is one text"),  # pyright: ignore[reportArgumentType]
-        (lambda: PostgresSource("a", message_id="id"), "neither 'key' nor 'header:NAME'"),
-        (lambda: PostgresSource("a", delay="soon"), "not a length of time"),
+        (lambda: LogSource("a", weight=0), "weight of 0"),
+        (lambda: LogSource("a", max_qps=-1), "not a rate above zero"),
+        (lambda: LogSource("a", eligibilities="spam"), "is one text"),  # pyright: ignore[reportArgumentType]
+        (lambda: LogSource("a", message_id="id"), "neither 'key' nor 'header:NAME'"),
+        (lambda: LogSource("a", delay="soon"), "not a length of time"),
         (lambda: HttpSource("ftp://x"), "not an http or https address"),
         (lambda: Stream("s", plans=[Spam, Spam], sources=[]), "two plans are called 'Spam'"),
         (
-            lambda: Stream("s", plans=[], sources=[PostgresSource("a"), JsonlSource("a.jsonl")]),
+            lambda: Stream("s", plans=[], sources=[LogSource("a"), JsonlSource("a.jsonl")]),
             "two sources are called 'a'",
         ),
         (lambda: Stream("s", plans=[Spam], sources=[], max_in_flight=0), "max_in_flight: 0 is less than 1"),
@@ -108,7 +109,7 @@ streams:
     max_in_flight: 99
     plans: [tests.unit.test_stream_declaring:Spam, tests.unit.test_stream_declaring:Rank]
     sources:
-      - {type: postgres, topic: unified, weight: 8, max_qps: 500, eligibilities: [spam, rank]}
+      - {type: log, topic: unified, weight: 8, max_qps: 500, eligibilities: [spam, rank]}
       - {type: jsonl, path: more.jsonl, name: recovery, eligibilities: [rank], max_age: 1h}
     plan_settings:
       Rank: {rate: 100/s, disabled_for: ["recov*"]}
@@ -118,7 +119,7 @@ TOML = """
 [streams.posts]
 plans = ["tests.unit.test_stream_declaring:Spam"]
 [[streams.posts.sources]]
-type = "postgres"
+type = "log"
 topic = "unified"
 eligibilities = ["spam"]
 """
@@ -156,7 +157,7 @@ def test_the_same_stream_as_toml(tmp_path: Path) -> None:
         ("streams: {a: {plans: [json:nothing]}}", "json:nothing cannot be found"),
         ("streams: {a: {plans: [json]}}", "not written as package.module:name"),
         ("streams: {a: {sources: [{topic: x}]}}", "a source needs a type, one of"),
-        ("streams: {a: {sources: [{type: postgres, topic: x, wait: 1}]}}", "has no option 'wait'"),
+        ("streams: {a: {sources: [{type: log, topic: x, wait: 1}]}}", "has no option 'wait'"),
         ("streams: {a: {enigne: 1}}", "enigne"),
     ],
 )

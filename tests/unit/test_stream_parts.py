@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.errors import ConfigError
+from tidemill.sources.offsets import Offsets
 from tidemill.store.streams.streams import Span
 from tidemill.streams.engine.circuit_breaker import Breaker, BreakerRule
 from tidemill.streams.engine.plan_statistics import PlanFigures, percentile
 from tidemill.streams.reducer.dedupe import Seen
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
-from tidemill.streams.reducer.offsets import Offsets
 from tidemill.streams.reducer.token_bucket import TokenBucket
 from tidemill.streams.runner.link import Link, ToEngine, Work
 

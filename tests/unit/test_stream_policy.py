@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from tidemill.core.retry import retry
-from tidemill.streams.definition.message import Delivery, Failure
+from tidemill.sources.delivery import Delivery
+from tidemill.sources.jsonl import JsonlSource
+from tidemill.streams.definition.message import Failure
 from tidemill.streams.reducer.fair_share import NEVER
 from tidemill.streams.reducer.outcomes import Outcome
 from tidemill.streams.reducer.reducer import Choice, Dispatch
-from tidemill.streams.sources.jsonl import JsonlSource
 
 NO = Failure("Spam", "ValueError", "no", ("ValueError",))
 

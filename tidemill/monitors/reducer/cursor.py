@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.monitors.sources.base import Incoming
+from tidemill.sources.base import SourceEvent
 
 MARGIN = 1.5
 FADING = 0.98
@@ -35,7 +35,7 @@ def overlap(lateness: float, *, least: float, most: float) -> float:
     return min(max(least, lateness * MARGIN), max(least, most))
 
 
-def moved(cursor: Cursor, events: Sequence[Incoming], now: float, token: str | None = None) -> Cursor:
+def moved(cursor: Cursor, events: Sequence[SourceEvent], now: float, token: str | None = None) -> Cursor:
     """The cursor after these events: never beyond now, for one wrong clock must not hide all that follows."""
     newest = max(events, key=lambda event: (event.at, len(event.id), event.id), default=None)
     at, id = cursor.at, cursor.id

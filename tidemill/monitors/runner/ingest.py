@@ -18,7 +18,16 @@ from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer.cursor import Cursor, adapted, ask_from, moved
 from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.runner.evaluate import shard_of
-from tidemill.monitors.sources.base import Backfilling, Incoming, Page, Parted, Source, SourceError
+from tidemill.sources.base import (
+    HistoryReader,
+    Page,
+    PartitionReader,
+    Reader,
+    Source,
+    SourceError,
+    SourceEvent,
+    read_event,
+)
 from tidemill.store.database import Database, Executor
 from tidemill.store.monitors.monitors import CursorMove, NewEvents, Stored, add_entities, ingest, note_problems
 from tidemill.store.monitors.roster import move_backfill, next_backfills
@@ -58,17 +67,22 @@ class Drained(msgspec.Struct, frozen=True):
 class Drain:
     """Reads a monitor's source into the log."""
 
-    def __init__(self, database: Database, watch: Monitor, reached: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, watch: Monitor, reader: Reader | PartitionReader, reached: Callable[[str], None]
+    ) -> None:
         self._database = database
         self._watch = watch
+        self._reader = reader
+        source = watch.source
+        self._id, self._time = (source.id, source.time) if isinstance(source, Source) else ("id", ("at",))
         self._reached = reached
         self._known: set[str] = set()
         self._probe_at = 0.0
         self._next_backfill = 0.0
 
-    async def drain(self, source: Source, cursor: Cursor, lateness: float, now: float) -> Drained:
+    async def drain(self, reader: Reader, cursor: Cursor, lateness: float, now: float) -> Drained:
         """Store everything new. Raises `SourceError` if the source does not give it."""
-        least, most = source.overlap, source.overlap_most
+        least, most = reader.overlap, reader.overlap_most
         since = ask_from(cursor, lateness, least=least, most=most)
         probing = cursor.at is not None and now >= self._probe_at and most > least
         if cursor.at is None:
@@ -77,14 +91,15 @@ class Drain:
             # Now and then further back, to notice what comes later than was ever seen, or by a clock set back.
             since = cursor.at - most
         began, seen, count, pages, heard = cursor, [], 0, 0, None
-        async for page in _given(source.pages(since, cursor.token, now)):
+        async for page in _given(reader.pages(since, cursor.token, now)):
             pages += 1
+            events, unreadable = self._read(page, now)
             if page.settled:
-                cursor = moved(cursor, [*seen, *page.events], now, page.token)
-            elif page.events:
-                seen.append(max(page.events, key=lambda event: event.at))
+                cursor = moved(cursor, [*seen, *events], now, page.token)
+            elif events:
+                seen.append(max(events, key=lambda event: event.at))
             move = CursorMove(cursor.at, cursor.id, cursor.token) if page.settled else CursorMove()
-            stored = await self._store(page, move, began, lateness)
+            stored = await self._store(events, unreadable, move, began, lateness)
             count += stored.count
             self._reached("drain")
             if page.settled and pages >= PAGES_A_TICK:
@@ -94,47 +109,61 @@ class Drain:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
         return Drained(count, heard)
 
-    async def drain_parts(self, source: Parted, owner: int, shares: Sequence[int], now: float) -> Drained:
-        """Store everything new in the parts that belong to these shares, each page with how far that is."""
-        parts, name = await _asked(source.parts()), self._watch.name
+    async def drain_parts(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Drained:
+        """Store everything new in the partitions of these shares, each page together with its positions."""
+        parts, name = await _asked(reader.partitions()), self._watch.name
         own = [part for part in range(parts) if share_of_part(part) in set(shares)]
         positions: dict[int, int | None] = {**dict.fromkeys(own), **await read_parts(self._database, name, own)}
         count = pages = 0
-        async for page in _given(source.read(positions, now)):
-            new = await self._columns(page)
+        async for page in _given(reader.read(positions, now)):
+            events, unreadable = self._read(page, now)
+            new = await self._columns(events)
             move = CursorMove(at=min(now, max(new.times))) if new.times else CursorMove()
             async with self._database.transaction() as connection:
                 count += (await ingest(self._database, connection, name, new, move)).count
                 await move_parts(self._database, connection, name, owner, page.positions, page.heard)
-                await self._tell_unreadable(connection, page)
+                await self._note_unreadable(connection, unreadable)
             self._reached("drain")
             pages += 1
             if pages >= PAGES_A_TICK:
                 break
         return Drained(count, parts=parts)
 
-    async def _store(self, page: Page, move: CursorMove, began: Cursor, lateness: float) -> Stored:
-        new = await self._columns(page)
+    def _read(self, page: Page, now: float) -> tuple[list[SourceEvent], list[str]]:
+        """The events of a page, and why each of the others cannot be read."""
+        events: list[SourceEvent] = []
+        unreadable: list[str] = []
+        for record in page.records:
+            try:
+                events.append(read_event(record, self._id, self._time, by_place=page.by_place, now=now))
+            except ValueError as error:
+                unreadable.append(f"{error}: {record.payload[:120].decode(errors='replace')}")
+        return events, unreadable
+
+    async def _store(
+        self, events: Sequence[SourceEvent], unreadable: Sequence[str], move: CursorMove, began: Cursor, lateness: float
+    ) -> Stored:
+        new = await self._columns(events)
         async with self._database.acquire() as connection:
             stored = await ingest(self._database, connection, self._watch.name, new, move)
-            if stored.oldest is not None and began.at is not None and self._watch.source.overlap_most:
+            if stored.oldest is not None and began.at is not None and self._reader.overlap_most:
                 seen = max(0.0, began.at - stored.oldest)
                 if adapted(lateness, seen) > lateness:
                     late = CursorMove(lateness=adapted(lateness, seen))
                     await ingest(self._database, connection, self._watch.name, NewEvents([], [], [], []), late)
-            await self._tell_unreadable(connection, page)
+            await self._note_unreadable(connection, unreadable)
         return stored
 
-    async def _tell_unreadable(self, connection: Executor, page: Page) -> None:
-        told = [("source", "", storable(f"an event was left out: {why}")) for why in page.unreadable]
+    async def _note_unreadable(self, connection: Executor, unreadable: Sequence[str]) -> None:
+        told = [("source", "", storable(f"an event was left out: {why}")) for why in unreadable]
         await note_problems(self._database, connection, self._watch.name, told)
 
-    async def _columns(self, page: Page) -> NewEvents:
-        """The page as columns, once per id, without what is about nobody; newcomers are followed first."""
+    async def _columns(self, events: Sequence[SourceEvent]) -> NewEvents:
+        """Events as columns: each id once, without those that are about no entity. New entities are added first."""
         watch = self._watch
-        about: dict[str, tuple[Incoming, str]] = {}
+        about: dict[str, tuple[SourceEvent, str]] = {}
         nobodys = 0
-        for event in page.events:
+        for event in events:
             entity = self._entity(event)
             if entity is None:
                 nobodys += 1
@@ -154,7 +183,7 @@ class Drain:
             nobodys,
         )
 
-    def _entity(self, event: Incoming) -> str | None:
+    def _entity(self, event: SourceEvent) -> str | None:
         try:
             found = self._watch.entity_of(event.data)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError):
@@ -171,14 +200,14 @@ class Drain:
         count, pages = 0, 0
         for row in rows:
             plan = decode(row["backfill"], Backfill)
-            source = self._watch.source
-            if not isinstance(source, Backfilling):
+            reader = self._reader
+            if not isinstance(reader, HistoryReader):
                 async with self._database.acquire() as connection:
                     await move_backfill(self._database, connection, self._watch.name, row["entity"], None)
                 continue
             pages += 1
             try:
-                count += await self._fill_one(source, row["entity"], plan)
+                count += await self._fill_one(reader, row["entity"], plan, now)
             except (SourceError, ConfigError) as error:
                 await self._not_filled(row["entity"], plan, str(error))
             self._reached("backfill")
@@ -194,16 +223,16 @@ class Drain:
             told = [("backfill", entity, storable(error))]
             await note_problems(self._database, connection, self._watch.name, told)
 
-    async def _fill_one(self, source: Backfilling, entity: str, plan: Backfill) -> int:
+    async def _fill_one(self, reader: HistoryReader, entity: str, plan: Backfill, now: float) -> int:
         """One page of one entity's past, stored together with how far that is."""
-        pages = _given(source.history(entity, plan.since, plan.token))
+        pages = _given(reader.history(entity, plan.since, plan.token))
         page = await anext(pages, None)
         follows = page is not None and await anext(pages, None) is not None
         name = self._watch.name
         async with self._database.transaction() as connection:
             count = 0
             if page is not None:
-                new = await self._columns(page)
+                new = await self._columns(self._read(page, now)[0])
                 count = (await ingest(self._database, connection, name, new, CursorMove())).count
             plan = Backfill(plan.since, page.token if page else None, plan.pages + 1, plan.events + count)
             await move_backfill(self._database, connection, name, entity, plan if follows else None)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import structlog
 
@@ -30,8 +31,8 @@ from tidemill.monitors.reducer.cursor import Cursor, overlap
 from tidemill.monitors.runner import fold_upgrade
 from tidemill.monitors.runner.evaluate import Recompute
 from tidemill.monitors.runner.ingest import Drain, Drained, keep_buffers
-from tidemill.monitors.sources.base import Parted, SourceError
-from tidemill.monitors.sources.stream import StreamSource
+from tidemill.sources.base import PartitionReader, SourceContext, SourceError
+from tidemill.sources.opening import open_reader
 from tidemill.store.database import CLASHES, Database, is_away, is_full
 from tidemill.store.jobs.workers import END_WORKER, WorkerCard
 from tidemill.store.monitors.events import drop_old, make_partitions
@@ -81,7 +82,9 @@ class Watcher:
         self._clock = clock
         self._heartbeat = heartbeat
         self._reached = reached
-        self._drain = Drain(database, watch, reached)
+        context = SourceContext(f"monitor:{watch.name}", uuid4(), database)
+        self.reader = open_reader(watch.source, context)
+        self._drain = Drain(database, watch, self.reader, reached)
         self._recompute = Recompute(database, watch, task, reached)
         self._limits = poll_pace.Limits(watch.idle, watch.idle_max, watch.failure_max)
         self._pace = poll_pace.start(self._limits)
@@ -102,8 +105,8 @@ class Watcher:
 
     @property
     def parted(self) -> bool:
-        """Whether everybody asks the source, each for some parts."""
-        return isinstance(self.watch.source, Parted)
+        """Whether every process reads the source, each some of its partitions."""
+        return isinstance(self.reader, PartitionReader)
 
     def stop(self) -> None:
         self._stopping = True
@@ -112,8 +115,6 @@ class Watcher:
     async def prepare(self, owner: int) -> None:
         """Make the monitor known, and take part in it."""
         self._owner = owner
-        if isinstance(self.watch.source, StreamSource):
-            self.watch.source.attach(self._database, self.watch.name)
         await declare_monitor(self._database, self.watch.name, self.watch.fold.version, keep=self.watch.keep)
 
     async def run(self) -> None:
@@ -138,7 +139,7 @@ class Watcher:
             # From the beginning of one tick to the next: work does not make polls rarer.
             await self._sleep(max(0.0, pause - (time.monotonic() - began)))
         await share_out(self._database, self.watch.name, self._owner, [])
-        await self.watch.source.close()
+        await self.reader.close()
 
     async def one_tick(self) -> float:
         """All stages once, in order; returns how long to sleep."""
@@ -214,11 +215,11 @@ class Watcher:
         return active, None if done is None else Tick(*done)
 
     async def _ask(self, row: Any, now: float) -> Drained:
-        source = self.watch.source
-        if isinstance(source, Parted):
-            return await self._drain.drain_parts(source, self._owner, self._shares, now)
+        reader = self.reader
+        if isinstance(reader, PartitionReader):
+            return await self._drain.drain_parts(reader, self._owner, self._shares, now)
         cursor = Cursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
-        return await self._drain.drain(source, cursor, row["lateness"], now)
+        return await self._drain.drain(reader, cursor, row["lateness"], now)
 
     async def _failed(self, error: str) -> None:
         was = self._pace.healthy
@@ -271,13 +272,13 @@ class Watcher:
             return
         self._status_at = time.monotonic() + max(STATUS_EVERY, self._pace.pause)
         self._told_failures = self._pace.failures
-        source = self.watch.source
+        reader = self.reader
         status = {
             "health": "healthy" if self._pace.healthy else "UNHEALTHY",
             "failures": self._pace.failures,
             "error": self._pace.error,
             "pause": self._pace.pause,
-            "overlap": overlap(row["lateness"], least=source.overlap, most=source.overlap_most),
+            "overlap": overlap(row["lateness"], least=reader.overlap, most=reader.overlap_most),
             "stages": {stage: round(seconds, 6) for stage, seconds in self.timings.items()},
             "in_memory": len(self._recompute.cache),
             "memory_bytes": self._recompute.cache.size,

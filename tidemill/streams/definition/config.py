@@ -24,8 +24,8 @@ import msgspec
 import yaml
 
 from tidemill.core.errors import ConfigError
+from tidemill.sources import KINDS
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.sources import kinds
 
 _SUFFIXES = (".yaml", ".yml", ".toml")
 
@@ -84,11 +84,11 @@ def resolve(name: Any, where: str) -> Any:
 
 def _source(options: Any, where: str) -> Any:
     if not isinstance(options, dict):
-        raise ConfigError(f"{where}: a source is written as names and values, such as {{type: postgres, topic: posts}}")
+        raise ConfigError(f"{where}: a source is written as names and values, such as {{type: log, topic: posts}}")
     options = dict(options)
-    kind = kinds().get(options.pop("type", None))
+    kind = KINDS.get(options.pop("type", None))
     if kind is None:
-        raise ConfigError(f"{where}: a source needs a type, one of {', '.join(kinds())}")
+        raise ConfigError(f"{where}: a source needs a type, one of {', '.join(KINDS)}")
     if "decoder" in options:
         options["decoder"] = resolve(options["decoder"], where)
     known = {field.name for field in msgspec.structs.fields(kind)}

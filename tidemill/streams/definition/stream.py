@@ -21,10 +21,10 @@ from tidemill.core.job import check_name
 from tidemill.core.memory_size import Memory, parse_memory
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.engine.telemetry.address import is_loopback, read_address
+from tidemill.sources.base import Source
 from tidemill.streams.definition.plans import Plan
 from tidemill.streams.engine.context import EventTick
 from tidemill.streams.runner.outbox import StateWriter
-from tidemill.streams.sources.base import Source
 
 MOST_LIVE = 64
 SHORTEST_SILENCE = 3.0

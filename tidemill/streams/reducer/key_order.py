@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from tidemill.streams.definition.message import Delivery
+from tidemill.sources.delivery import Delivery
 
 Key = tuple[int, bytes]
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from tidemill.core.retry import GiveUp, RetryPolicy, decide
-from tidemill.streams.definition.message import Delivery, Failure
+from tidemill.sources.delivery import Delivery
+from tidemill.streams.definition.message import Failure
 
 
 class Park(msgspec.Struct, frozen=True):

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from tidemill.core.retry import RetryPolicy
-from tidemill.streams.definition.message import Delivery, Failure, size_of
+from tidemill.sources.base import Source, identify
+from tidemill.sources.delivery import Delivery, size_of
+from tidemill.streams.definition.message import Failure
 from tidemill.streams.reducer.dedupe import Seen
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.key_order import Keys
 from tidemill.streams.reducer.outcomes import Bury, Outcome, judge, lost
 from tidemill.streams.reducer.token_bucket import bucket_for
-from tidemill.streams.sources.base import Source, identify
 
 #: A message whose engine has died under it this often runs with no other such message beside it.
 SUSPECT = 2

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, is_passing
 from tidemill.store.streams import streams as store
-from tidemill.streams.definition.message import Delivery
 
 
 class Attempts:

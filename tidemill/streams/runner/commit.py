@@ -16,13 +16,14 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import storable
+from tidemill.sources.base import Consumer, FencedError, Source
+from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, Executor, is_passing
 from tidemill.store.streams import streams as store
-from tidemill.streams.definition.message import Delivery, HandOver
+from tidemill.streams.definition.message import HandOver
 from tidemill.streams.engine.engine import describe
 from tidemill.streams.reducer.outcomes import Bury, Outcome, Park
 from tidemill.streams.runner.outbox import StateWriter, store_handed
-from tidemill.streams.sources.base import FencedError, Source, Tap
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -49,7 +50,7 @@ class Settler:
         database: Database,
         stream: str,
         sources: Sequence[Source],
-        taps: Sequence[Tap],
+        consumers: Sequence[Consumer],
         *,
         states: StateWriter | None = None,
         on_settled: Callable[[list[Settlement]], None],
@@ -58,7 +59,7 @@ class Settler:
         self._database = database
         self._stream = stream
         self._sources = sources
-        self._taps = taps
+        self._consumers = consumers
         self._states = states
         self._on_settled = on_settled
         self._on_fenced = on_fenced
@@ -159,10 +160,10 @@ class Settler:
         through = [outcome.delivery for outcome in outcomes if not outcome.stays]
         if noted := [(self._name(delivery), delivery.place) for delivery in through if delivery.noted]:
             await store.forget_attempts(database, connection, stream, noted)
-        for index, tap in enumerate(self._taps):
+        for index, consumer in enumerate(self._consumers):
             mine = [each for each in through if each.source == index and each.retry_row is None]
-            if mine and tap.transactional:
-                await tap.settle(connection, mine)
+            if mine and consumer.transactional:
+                await consumer.commit(connection, mine)
 
     async def _hand_over(self, connection: Executor, handed: Sequence[HandOver], *, exact: bool) -> None:
         if handed:
@@ -170,7 +171,7 @@ class Settler:
 
     def _is_exact(self, delivery: Delivery) -> bool:
         """Whether its position is stored in the same transaction."""
-        return delivery.retry_row is not None or self._taps[delivery.source].transactional
+        return delivery.retry_row is not None or self._consumers[delivery.source].transactional
 
     def _name(self, delivery: Delivery) -> str:
         return self._sources[delivery.source].name

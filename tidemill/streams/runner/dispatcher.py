@@ -22,12 +22,15 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.cancellation import end, is_ending
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.meter import Reporter as Counting
+from tidemill.sources.base import Consumer, FencedError, SourceContext
+from tidemill.sources.delivery import Delivery
+from tidemill.sources.opening import open_consumer
 from tidemill.store.database import Database, is_passing
 from tidemill.store.migrate import wait_for_schema
 from tidemill.store.notify import ANYTHING, Listener
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
-from tidemill.streams.definition.message import Answer, Delivery
+from tidemill.streams.definition.message import Answer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import failure_of
 from tidemill.streams.live.requests import Asking
@@ -41,7 +44,6 @@ from tidemill.streams.runner.engine_pool import Engines, Handle
 from tidemill.streams.runner.link import ToDispatcher, Work
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
-from tidemill.streams.sources.base import FencedError, Place, Tap
 from tidemill.streams.view.report import Reporter
 
 log = structlog.get_logger("tidemill.streams")
@@ -77,13 +79,13 @@ class Dispatcher:
         share = stream.prefetch // (len(stream.sources) + 1)
         self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_in_flight), share) for _ in stream.sources]
         self._news: dict[str, list[Callable[[], None]]] = {}
-        self._place = Place(stream.name, self.id, database, self._lose, self._on_news)
-        self.taps: list[Tap] = [source.tap(self._place) for source in stream.sources]
+        context = SourceContext(stream.name, self.id, database, on_lost=self._lose, on_notify=self._on_news)
+        self.consumers: list[Consumer] = [open_consumer(source, context) for source in stream.sources]
         self._settler = Settler(
             database,
             stream.name,
             stream.sources,
-            self.taps,
+            self.consumers,
             states=stream.states,
             on_settled=self._settled,
             on_fenced=self._fenced,
@@ -134,9 +136,12 @@ class Dispatcher:
             await self._until(listener.wait_ready(), helpers)
             await self.control.obey()
             await self._attempts.forget_old()
-            for tap in self.taps:
-                await self._until(tap.start(), helpers)
-            self._feeders = [self._spawn(self._feed(index), f"feed {tap}") for index, tap in enumerate(self.taps)]
+            for consumer in self.consumers:
+                await self._until(consumer.start(), helpers)
+            self._feeders = [
+                self._spawn(self._feed(index), f"feed {source.name}")
+                for index, source in enumerate(self.stream.sources)
+            ]
             self._feeders.append(self._spawn(self.retries.run(), "retries"))
             helpers += [
                 self._spawn(self.control.run(), "control"),
@@ -146,7 +151,10 @@ class Dispatcher:
             async with serving(self.stream, self.asking):
                 self._ready.set()
                 log.info(
-                    "stream is running", stream=self.stream.name, sources=len(self.taps), engines=self.engines.ready
+                    "stream is running",
+                    stream=self.stream.name,
+                    sources=len(self.consumers),
+                    engines=self.engines.ready,
                 )
                 await self._until(self._stop.wait(), [*helpers, *self._feeders])
                 await self._drain(helpers)
@@ -201,10 +209,10 @@ class Dispatcher:
         await end(engines)
         await end([*others, *self._storing])
         back = self.policy.give_back()
-        for index, tap in enumerate(self.taps):
-            tap.nack([each for each in back if each.source == index and each.retry_row is None])
+        for index, consumer in enumerate(self.consumers):
+            consumer.nack([each for each in back if each.source == index and each.retry_row is None])
             if self._ready.is_set():
-                await self._quietly(tap.stop(), f"source {self.stream.sources[index].name} did not close well")
+                await self._quietly(consumer.stop(), f"source {self.stream.sources[index].name} did not close well")
         if self._ready.is_set():
             await self._quietly(self.retries.give_back(back), "kept messages could not be given back")
             await self._quietly(self._attempts.flush(), "notes of attempts stay behind")
@@ -238,14 +246,15 @@ class Dispatcher:
 
     async def _feed(self, index: int) -> None:
         """Keep some messages of a source ready to be sent."""
-        source, tap, room, ahead = self.stream.sources[index], self.taps[index], self._room[index], self._ahead[index]
+        source, consumer = self.stream.sources[index], self.consumers[index]
+        room, ahead = self._room[index], self._ahead[index]
         pause = ERROR_PAUSE[0]
         while not is_ending():
             while not (most := ahead.room(self.policy.waiting(index), self.policy.waiting_size(index))):
                 room.clear()
                 await room.wait()
             try:
-                deliveries = await tap.poll(most)
+                deliveries = await consumer.poll(most)
                 pause = ERROR_PAUSE[0]
             except Exception as error:
                 if isinstance(error, ConfigError):
@@ -376,7 +385,7 @@ class Dispatcher:
 
     def _ack(self, deliveries: Sequence[Delivery]) -> None:
         """Tell the sources; they tell their brokers when they are flushed."""
-        by_source: list[list[Delivery]] = [[] for _ in self.taps]
+        by_source: list[list[Delivery]] = [[] for _ in self.consumers]
         for delivery in deliveries:
             if delivery.retry_row is None:
                 by_source[delivery.source].append(delivery)
@@ -386,7 +395,7 @@ class Dispatcher:
                 self.retries.ack(delivery)
         for index, some in enumerate(by_source):
             if some:
-                self.taps[index].ack(some)
+                self.consumers[index].ack(some)
                 self._to_flush.add(index)
         self._flush_news.set()
 
@@ -404,7 +413,7 @@ class Dispatcher:
             indexes, self._to_flush = self._to_flush, set()
             for index in indexes:
                 try:
-                    await self.taps[index].flush()
+                    await self.consumers[index].flush()
                 except FencedError as error:
                     log.warning("a position was not ours any more", why=str(error))
                 except Exception as error:

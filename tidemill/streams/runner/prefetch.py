@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.streams.definition.message import Delivery, size_of
+from tidemill.sources.delivery import Delivery, size_of
 
 #: What a message is taken for until one has come: large, so that the first question is a careful one.
 UNKNOWN = 2.0**20

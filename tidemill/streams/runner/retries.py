@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from tidemill.core.codec import decode
+from tidemill.sources.base import headers_of
+from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, is_passing
 from tidemill.store.streams import streams as store
-from tidemill.streams.definition.message import Delivery
 from tidemill.streams.runner.prefetch import Prefetch
-from tidemill.streams.sources.base import headers_of
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher

@@ -43,7 +43,7 @@ class Reporter:
         self._meter = meter
         self._done_before: list[int] | None = None
         self._at = time.monotonic()
-        self._lags: list[int | None] = [None] * len(dispatcher.taps)
+        self._lags: list[int | None] = [None] * len(dispatcher.consumers)
         self._lag_at = 0.0
         self._counted: dict[Key, float] = {}
 
@@ -126,10 +126,10 @@ class Reporter:
         if time.monotonic() < self._lag_at:
             return
         self._lag_at = time.monotonic() + LAG_EVERY
-        for index, tap in enumerate(self._dispatcher.taps):
+        for index, consumer in enumerate(self._dispatcher.consumers):
             try:
                 async with asyncio.timeout(2.0):
-                    self._lags[index] = await tap.lag()
+                    self._lags[index] = await consumer.lag()
             except Exception as error:  # noqa: BLE001 - a lag that cannot be had is no reason to stop
                 self._lags[index] = None
                 log.debug("the lag is not known", error=str(error))

@@ -1,19 +1,20 @@
-"""The PostgreSQL log as a source: the default, for it needs nothing else.
+"""A topic of the PostgreSQL log, `LogSource("posts")`: the source that needs nothing but the database.
 
-`PostgresSource("posts", group="spam")`: every group sees every message; readers of one group share them. Readers take
-ranges; a range whose messages are all done is one row less, and that is the acknowledgement.
+Every group sees every message; readers of the same group share them. A reader takes a range of messages; when all of
+them are done, the row of the range is deleted, and that is the acknowledgement.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Literal
 from uuid import uuid4
 
 import msgspec
 import structlog
 
+from tidemill.sources.base import Backoff, Begin, FencedError, Source, SourceContext, headers_of
+from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Executor, is_passing
 from tidemill.store.streams.event_log import (
     count_behind,
@@ -24,37 +25,35 @@ from tidemill.store.streams.event_log import (
     renew_ranges,
     take_range,
 )
-from tidemill.streams.definition.message import Delivery
-from tidemill.streams.sources.base import FencedError, Pause, Place, Source, headers_of
 
-log = structlog.get_logger("tidemill.streams")
+log = structlog.get_logger("tidemill.sources")
 
 MOST_IN_RANGE = 2000
 LEASE = 15.0
 SAFETY_POLL = (0.05, 1.0)
 
 
-class PostgresSource(Source, frozen=True, tag="postgres"):
+class LogSource(Source, frozen=True, tag="log"):
     """A topic of the PostgreSQL log."""
 
     topic: str
     group: str = ""
-    """Who reads together; those of this stream and source, if not given."""
-    begin: Literal["earliest", "latest"] = "earliest"
+    """The consumer group; by default one for this stream or monitor and this source."""
+    begin: Begin = "earliest"
     """Where a new group begins."""
     lease: float = LEASE
-    """How long a silent reader keeps what it has taken."""
+    """How many seconds a reader that has stopped answering keeps its messages."""
 
     @property
     def default_name(self) -> str:
         return self.topic
 
-    def tap(self, place: Place) -> PostgresTap:
-        return PostgresTap(self, place)
+    def consumer(self, context: SourceContext) -> LogConsumer:
+        return LogConsumer(self, context)
 
 
 class _Range(msgspec.Struct, eq=False):
-    """A range that is being worked on."""
+    """A range of messages in flight."""
 
     number: int
     open: int
@@ -62,23 +61,23 @@ class _Range(msgspec.Struct, eq=False):
     noted: int = 0
 
 
-class PostgresTap:
+class LogConsumer:
     """One reader of a topic."""
 
     transactional = True
 
-    def __init__(self, source: PostgresSource, place: Place) -> None:
+    def __init__(self, source: LogSource, context: SourceContext) -> None:
         self._source = source
-        self._database = place.database
+        self._database = context.database
         self._owner = uuid4()
-        self._lost = place.lost
-        self._group = source.group or f"{place.stream}.{source.name}"
-        self._pause = Pause(*SAFETY_POLL)
+        self._on_lost = context.on_lost
+        self._group = source.group or f"{context.name}.{source.name}"
+        self._backoff = Backoff(*SAFETY_POLL)
         self._ranges: dict[int, _Range] = {}
-        self._in_row = 1.0  # how many messages lie in a row of the log, as far as we have seen
+        self._in_row = 1.0  # messages per row of the log, as observed
         self._finished: list[int] = []
         self._renewing: asyncio.Task[None] | None = None
-        place.on_news(source.topic, self._pause.wake)
+        context.on_notify(source.topic, self._backoff.wake)
 
     async def start(self) -> None:
         from_now = self._source.begin == "latest"
@@ -97,18 +96,18 @@ class PostgresTap:
             lease=self._source.lease,
         )
         if found is None:
-            await self._pause.wait()
+            await self._backoff.wait()
             return []
-        self._pause.reset()
+        self._backoff.reset()
         self._in_row = len(found.messages) / found.rows
         messages = found.messages
         if found.done:
             messages = [message for message in messages if message.position not in found.done]
-        part = _Range(found.number, len(messages), list(found.done))
+        taken = _Range(found.number, len(messages), list(found.done))
         if not messages:
-            self._finished.append(part.number)
+            self._finished.append(taken.number)
             return []
-        self._ranges[part.number] = part
+        self._ranges[taken.number] = taken
         return [
             Delivery(
                 payload,
@@ -117,19 +116,19 @@ class PostgresTap:
                 at,
                 None if key is None else key.encode(),
                 None if headers is None else headers_of(msgspec.json.decode(headers)),
-                token=part,
+                token=taken,
             )
             for position, at, key, headers, payload in messages
         ]
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            part: _Range = delivery.token
-            part.done.append(delivery.position)
-            part.open -= 1
-            if not part.open:
-                self._finished.append(part.number)
-                self._ranges.pop(part.number, None)
+            taken: _Range = delivery.token
+            taken.done.append(delivery.position)
+            taken.open -= 1
+            if not taken.open:
+                self._finished.append(taken.number)
+                self._ranges.pop(taken.number, None)
 
     async def flush(self) -> None:
         numbers, self._finished = self._finished, []
@@ -143,16 +142,16 @@ class PostgresTap:
             raise
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:
-        """Nothing to say: what is not done of a range is read again by whoever takes it over."""
+        """Nothing to do: the next owner of a range reads again what is not done of it."""
 
-    async def settle(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+    async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
         new: dict[int, list[int]] = {}
-        parts: dict[int, _Range] = {}
+        ranges: dict[int, _Range] = {}
         for delivery in deliveries:
-            part: _Range = delivery.token
-            parts[part.number] = part
-            new.setdefault(part.number, []).append(delivery.position)
-        done = [(number, [*parts[number].done, *ids]) for number, ids in new.items()]
+            taken: _Range = delivery.token
+            ranges[taken.number] = taken
+            new.setdefault(taken.number, []).append(delivery.position)
+        done = [(number, [*ranges[number].done, *ids]) for number, ids in new.items()]
         if len(await note_done(self._database, connection, done, self._owner)) < len(done):
             raise FencedError(f"source {self._source.name}: another reader has taken over some of its messages")
 
@@ -168,7 +167,7 @@ class PostgresTap:
         return await count_behind(self._database, self._group, self._source.topic)
 
     async def _renew(self) -> None:
-        """Keep the lease of what is worked on, and note how far it is."""
+        """Renew the lease of the ranges in flight, and store how far each of them is."""
         while True:
             await asyncio.sleep(self._source.lease / 4)
             try:
@@ -180,22 +179,20 @@ class PostgresTap:
                     raise
                 continue
             if gone := self._ranges.keys() & (before - ours):
-                log.warning(
-                    "ranges of the log were taken over by another reader", source=self._source.name, n=len(gone)
-                )
+                log.warning("another reader has taken over ranges of the log", source=self._source.name, n=len(gone))
                 for number in gone:
                     self._ranges.pop(number, None)
-                self._lost(_of_ranges(gone))
+                self._on_lost(_of_ranges(gone))
 
     async def _note_partial(self) -> None:
-        news = [part for part in self._ranges.values() if len(part.done) > part.noted]
-        if not news:
+        changed = [taken for taken in self._ranges.values() if len(taken.done) > taken.noted]
+        if not changed:
             return
-        seen = [(part.number, list(part.done)) for part in news]
+        seen = [(taken.number, list(taken.done)) for taken in changed]
         async with self._database.acquire() as connection:
             await note_done(self._database, connection, seen, self._owner)
-        for part, (_, done) in zip(news, seen, strict=True):
-            part.noted = len(done)
+        for taken, (_, done) in zip(changed, seen, strict=True):
+            taken.noted = len(done)
 
 
 def _of_ranges(numbers: set[int]) -> Callable[[Delivery], bool]:

@@ -1,7 +1,7 @@
-"""Redis Streams as a source: a consumer group, entries acked when their work is done.
+"""A Redis stream: a consumer group; entries are acknowledged when their work is done.
 
-What a consumer has taken and not acked is taken over by another when nobody has said for a while that it is under way.
-The message is the field `payload`; other fields are its headers. An entry without it is given whole, as JSON.
+Entries of a consumer that has not answered for a while are taken over by another one. The message is the field
+`payload`; other fields are its headers. An entry without that field is given whole, as JSON.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.cancellation import end
+from tidemill.sources.base import Begin, Source, SourceContext, SourceError
+from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Executor
-from tidemill.streams.definition.message import Delivery
-from tidemill.streams.sources.base import Place, Source, SourceError
 
-log = structlog.get_logger("tidemill.streams")
+log = structlog.get_logger("tidemill.sources")
 
 AT_ONCE = 1000
 BLOCK_MS = 1000
@@ -33,35 +33,36 @@ class RedisSource(Source, frozen=True, tag="redis"):
     key: str
     url: str = "redis://localhost:6379"
     group: str = ""
-    """Who reads together; those of this stream and source, if not given."""
-    begin: Literal["earliest", "latest"] = "earliest"
+    """The consumer group; by default one for this stream or monitor and this source."""
+    begin: Begin = "earliest"
+    """Where a new group begins."""
     lease: float = 30.0
-    """How long a silent consumer keeps what it has taken."""
+    """How many seconds a consumer that has stopped answering keeps its entries."""
 
     @property
     def default_name(self) -> str:
         return self.key.replace(":", "-")
 
-    def tap(self, place: Place) -> RedisTap:
+    def consumer(self, context: SourceContext) -> RedisConsumer:
         try:
             import redis  # noqa: F401
         except ImportError:
             raise ConfigError(f"source {self.name}: install tidemill[redis] to read from Redis") from None
-        return RedisTap(self, place)
+        return RedisConsumer(self, context)
 
 
-class RedisTap:
+class RedisConsumer:
     transactional = False
 
-    def __init__(self, source: RedisSource, place: Place) -> None:
+    def __init__(self, source: RedisSource, context: SourceContext) -> None:
         self._source = source
-        self._group = source.group or f"{place.stream}.{source.name}"
-        self._me = str(place.dispatcher)
+        self._group = source.group or f"{context.name}.{source.name}"
+        self._name = str(context.owner)
         self._client: Any = None
         self._open: set[bytes] = set()
         self._acked: list[bytes] = []
-        self._look_at = 0.0
-        self._keeping: asyncio.Task[None] | None = None
+        self._take_over_at = 0.0
+        self._keeping_alive: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         from redis.asyncio import Redis
@@ -72,25 +73,25 @@ class RedisTap:
         self._client = Redis.from_url(self._source.url, retry=Retry(ExponentialBackoff(1.0, 0.05), 5))
         first = "0" if self._source.begin == "earliest" else "$"
         try:
-            with contextlib.suppress(ResponseError):  # The group is there already.
+            with contextlib.suppress(ResponseError):  # The group exists already.
                 await self._client.xgroup_create(self._source.key, self._group, id=first, mkstream=True)
             await self._client.xinfo_groups(self._source.key)
         except (RedisError, OSError) as error:
             raise SourceError(f"source {self._source.name}: {error}") from error
-        self._keeping = asyncio.create_task(self._keep())
+        self._keeping_alive = asyncio.create_task(self._keep_alive())
 
     async def poll(self, most: int) -> list[Delivery]:
         loop = asyncio.get_running_loop()
         count = min(most, AT_ONCE)
-        if loop.time() >= self._look_at:
+        if loop.time() >= self._take_over_at:
             _, entries, *_ = await self._client.xautoclaim(
-                self._source.key, self._group, self._me, int(self._source.lease * 1000), count=count
+                self._source.key, self._group, self._name, int(self._source.lease * 1000), count=count
             )
             if entries:
                 return self._take(entries)
-            self._look_at = loop.time() + self._source.lease / 3
+            self._take_over_at = loop.time() + self._source.lease / 3
         answer = await self._client.xreadgroup(
-            self._group, self._me, {self._source.key: ">"}, count=count, block=BLOCK_MS
+            self._group, self._name, {self._source.key: ">"}, count=count, block=BLOCK_MS
         )
         return self._take(_entries(answer)) if answer else []
 
@@ -98,7 +99,7 @@ class RedisTap:
         deliveries: list[Delivery] = []
         for id, fields in entries:
             if fields is None or id in self._open:
-                continue  # Deleted from the stream; or ours, and under way.
+                continue  # Deleted from the stream, or in flight here.
             self._open.add(id)
             milliseconds, _, sequence = id.partition(b"-")
             payload = fields.pop(b"payload", None)
@@ -141,14 +142,14 @@ class RedisTap:
             raise
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:
-        """Nothing to say: others take it over when its lease has lapsed."""
+        """Nothing to do: other consumers take an entry over when its lease has expired."""
 
-    async def settle(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
-        """Positions are the server's business."""
+    async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        """Nothing to do: the server stores positions."""
 
     async def stop(self) -> None:
-        if self._keeping is not None:
-            await end([self._keeping])
+        if self._keeping_alive is not None:
+            await end([self._keeping_alive])
         await self.flush()
         await self._client.aclose()
 
@@ -158,23 +159,23 @@ class RedisTap:
                 return group.get("lag")
         return None
 
-    async def _keep(self) -> None:
-        """Say that what is under way is still ours."""
+    async def _keep_alive(self) -> None:
+        """Renew the lease of the entries in flight."""
         while True:
             await asyncio.sleep(self._source.lease / 3)
             ids = list(self._open)
             for start in range(0, len(ids), AT_ONCE):
                 try:
                     await self._client.xclaim(
-                        self._source.key, self._group, self._me, 0, ids[start : start + AT_ONCE], justid=True
+                        self._source.key, self._group, self._name, 0, ids[start : start + AT_ONCE], justid=True
                     )
-                except Exception as error:  # noqa: BLE001 - away; the next round says it again
-                    log.debug("the server does not hear us", source=self._source.name, error=str(error))
+                except Exception as error:  # noqa: BLE001 - the server is away; the next round says it again
+                    log.debug("the server does not answer", source=self._source.name, error=str(error))
                     break
 
 
 def _entries(answer: Any) -> Sequence[tuple[bytes, dict[bytes, bytes]]]:
-    """The entries of a reply to XREADGROUP, in the forms of both versions of the protocol."""
+    """The entries of a reply to XREADGROUP, in both versions of the protocol."""
     if isinstance(answer, dict):
         found = next(iter(answer.values()))
         return found[0] if found and isinstance(found[0], list) else found

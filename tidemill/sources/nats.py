@@ -1,24 +1,24 @@
-"""NATS JetStream as a source: a durable pull consumer, each message acked when its work is done.
+"""A subject of NATS JetStream: a durable pull consumer; each message is acknowledged when its work is done.
 
-The server delivers again what is not acked in time; while a message is under way we tell it so. A message's key is its
-subject, so that `ordered=True` keeps the order of each subject under a wildcard.
+The server delivers a message again if it is not acknowledged in time; while a message is in flight, the server is told
+so. The key of a message is its subject, so that `ordered=True` keeps the order of each subject under a wildcard.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.cancellation import end
+from tidemill.sources.base import Begin, Source, SourceContext, SourceError
+from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Executor
-from tidemill.streams.definition.message import Delivery
-from tidemill.streams.sources.base import Place, Source, SourceError
 
-log = structlog.get_logger("tidemill.streams")
+log = structlog.get_logger("tidemill.sources")
 
 WAIT = 1.0
 AT_ONCE = 500
@@ -32,37 +32,38 @@ class NatsSource(Source, frozen=True, tag="nats"):
     stream: str = ""
     """The JetStream stream; found by its subject if not given."""
     durable: str = ""
-    """The durable consumer; stream and source names if not given."""
-    begin: Literal["earliest", "latest"] = "earliest"
+    """The durable consumer; by default the names of the stream or monitor and of the source."""
+    begin: Begin = "earliest"
+    """Where a new durable consumer begins."""
     ack_wait: float = 30.0
-    """How long the server waits for a sign of life before it delivers a message again."""
+    """How many seconds the server waits for a sign of life before it delivers a message again."""
     max_pending: int = 8000
-    """How many messages may be under way."""
+    """How many messages may be in flight."""
 
     @property
     def default_name(self) -> str:
         return self.subject.replace(".", "-").replace("*", "any").replace(">", "all")
 
-    def tap(self, place: Place) -> NatsTap:
+    def consumer(self, context: SourceContext) -> NatsConsumer:
         try:
             import nats  # noqa: F401
         except ImportError:
             raise ConfigError(f"source {self.name}: install tidemill[nats] to read from NATS") from None
-        return NatsTap(self, place)
+        return NatsConsumer(self, context)
 
 
-class NatsTap:
+class NatsConsumer:
     transactional = False
 
-    def __init__(self, source: NatsSource, place: Place) -> None:
+    def __init__(self, source: NatsSource, context: SourceContext) -> None:
         self._source = source
-        self._durable = source.durable or f"{place.stream}-{source.name}"
+        self._durable = source.durable or f"{context.name}-{source.name}"
         self._client: Any = None
         self._subscription: Any = None
         self._open: dict[int, Any] = {}
         self._acked: list[Any] = []
-        self._given_back: list[Any] = []
-        self._keeping: asyncio.Task[None] | None = None
+        self._nacked: list[Any] = []
+        self._keeping_alive: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         import nats
@@ -81,7 +82,7 @@ class NatsTap:
                 self._source.servers.split(","),
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,
-                error_cb=self._complain,
+                error_cb=self._report,
                 allow_reconnect=True,
             )
             stream = self._source.stream or await self._client.jetstream().find_stream_name_by_subject(
@@ -91,8 +92,10 @@ class NatsTap:
                 self._source.subject, durable=self._durable, stream=stream, config=wanted
             )
         except (Error, OSError) as error:
+            if self._client is not None:
+                await self._client.close()
             raise SourceError(f"source {self._source.name}: {error or type(error).__name__}") from error
-        self._keeping = asyncio.create_task(self._keep())
+        self._keeping_alive = asyncio.create_task(self._keep_alive())
 
     async def poll(self, most: int) -> list[Delivery]:
         from nats.errors import TimeoutError as NothingYet
@@ -142,33 +145,33 @@ class NatsTap:
         await self._client.flush()
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:
-        self._given_back += [delivery.token for delivery in deliveries]
+        self._nacked += [delivery.token for delivery in deliveries]
 
-    async def settle(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
-        """Positions are the server's business."""
+    async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        """Nothing to do: the server stores positions."""
 
     async def stop(self) -> None:
-        if self._keeping is not None:
-            await end([self._keeping])
+        if self._keeping_alive is not None:
+            await end([self._keeping_alive])
         await self.flush()
-        for message in self._given_back:
+        for message in self._nacked:
             await message.nak()
         await self._client.close()
 
     async def lag(self) -> int | None:
-        told = await self._subscription.consumer_info()
-        return told.num_pending
+        info = await self._subscription.consumer_info()
+        return info.num_pending
 
-    async def _keep(self) -> None:
-        """Tell the server that what is under way is still wanted."""
+    async def _keep_alive(self) -> None:
+        """Tell the server that the messages in flight are still being processed."""
         while True:
             await asyncio.sleep(self._source.ack_wait / 3)
             for message in list(self._open.values()):
                 try:
                     await message.in_progress()
-                except Exception as error:  # noqa: BLE001 - away; it will deliver again what it must
-                    log.debug("the server does not hear us", source=self._source.name, error=str(error))
+                except Exception as error:  # noqa: BLE001 - the server is away; it delivers again what it must
+                    log.debug("the server does not answer", source=self._source.name, error=str(error))
                     break
 
-    async def _complain(self, error: Exception) -> None:
-        log.warning("the server is not as it should be", source=self._source.name, error=str(error))
+    async def _report(self, error: Exception) -> None:
+        log.warning("the NATS client reports an error", source=self._source.name, error=str(error))

@@ -1,0 +1,42 @@
+"""Where messages and events come from, for streams and monitors alike.
+
+from tidemill.sources import KafkaSource, PostgresSource
+"""
+
+from tidemill.sources.base import Page, PartitionReader, Reader, Source, SourceError
+from tidemill.sources.delivery import Delivery
+from tidemill.sources.http import HttpSource
+from tidemill.sources.jsonl import JsonlSource
+from tidemill.sources.kafka import KafkaSource
+from tidemill.sources.log import LogSource
+from tidemill.sources.nats import NatsSource
+from tidemill.sources.postgres import PostgresSource
+from tidemill.sources.redis import RedisSource
+
+#: Every kind of source by its `type` in configuration.
+KINDS: dict[str, type[Source]] = {
+    "http": HttpSource,
+    "jsonl": JsonlSource,
+    "kafka": KafkaSource,
+    "log": LogSource,
+    "nats": NatsSource,
+    "postgres": PostgresSource,
+    "redis": RedisSource,
+}
+
+__all__ = [
+    "KINDS",
+    "Delivery",
+    "HttpSource",
+    "JsonlSource",
+    "KafkaSource",
+    "LogSource",
+    "NatsSource",
+    "Page",
+    "PartitionReader",
+    "PostgresSource",
+    "Reader",
+    "RedisSource",
+    "Source",
+    "SourceError",
+]

@@ -1,0 +1,65 @@
+"""Consumers as readers: a monitor reads a broker, and a message is acknowledged once its page is stored.
+
+A message that is delivered again is dropped by its id: the one in the message, or its place at the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from tidemill.core.errors import TidemillError
+from tidemill.engine.cancellation import end
+from tidemill.sources.base import Consumer, Page, SourceError
+from tidemill.sources.delivery import Delivery
+
+WAIT = 0.2
+
+
+class ConsumerReader:
+    """Reads messages of a consumer in pages."""
+
+    overlap = overlap_most = 0.0
+
+    def __init__(self, connect: Callable[[], Consumer], page: int) -> None:
+        """`connect` makes a consumer; a new one is made after a failure."""
+        self._connect, self._page = connect, page
+        self._consumer: Consumer | None = None
+        self._polling: asyncio.Task[list[Delivery]] | None = None
+        self._unstored: list[Delivery] = []
+
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+        """All messages that have arrived since the last call."""
+        try:
+            if self._consumer is None:
+                consumer = self._connect()
+                await consumer.start()
+                self._consumer = consumer
+            while records := self._unstored or await self._poll(self._consumer):
+                self._unstored = records
+                yield Page(records, by_place=True)
+                # Only now is the page stored: after a failure before this line it is given again.
+                self._unstored = []
+                self._consumer.ack(records)
+                await self._consumer.flush()
+        except (TidemillError, OSError) as error:
+            await self.close()
+            raise SourceError(str(error)) from error
+
+    async def close(self) -> None:
+        self._unstored = []
+        if self._polling is not None:
+            await end([self._polling])
+            self._polling = None
+        if self._consumer is not None:
+            consumer, self._consumer = self._consumer, None
+            await consumer.stop()
+
+    async def _poll(self, consumer: Consumer) -> list[Delivery]:
+        """The next messages. A poll that still waits is kept for the next call, so that no message is lost."""
+        polling = self._polling = self._polling or asyncio.create_task(consumer.poll(self._page))
+        done, _ = await asyncio.wait([polling], timeout=WAIT)
+        if not done:
+            return []
+        self._polling = None
+        return polling.result()

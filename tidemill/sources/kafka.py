@@ -1,0 +1,497 @@
+"""A topic of Kafka, read by a consumer group for a stream, and by assigned partitions for a monitor.
+
+In a stream the client lives in a thread of its own, which polls all the time, so that the group does not take this
+member for dead however full it is; when it is full it pauses its partitions. A position is committed when everything
+before it is done. `exact=True` stores positions in PostgreSQL, in the transaction that stores the results of messages;
+commits to the broker are then only a hint. The member that is assigned a partition takes over its stored position.
+
+In a monitor the processes share the partitions: each reads those that belong to its share of the entities. A position
+is stored with the events, in one transaction that only the owner of the share can commit. No group is joined, and
+nothing is committed to the broker.
+
+A group may also move single partitions instead of all at once: `config={"partition.assignment.strategy":
+"cooperative-sticky"}`, or, where the brokers decide, `config={"group.protocol": "consumer"}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.sources.base import Begin, Page, Source, SourceContext, SourceError
+from tidemill.sources.delivery import Delivery, size_of
+from tidemill.sources.offsets import Offsets
+from tidemill.sources.stored_positions import StoredPositions
+from tidemill.store.database import Executor
+
+log = structlog.get_logger("tidemill.sources")
+
+T = TypeVar("T")
+
+HIGH, LOW = 4000, 2000  # buffered messages at which the client is no longer asked for more, and is asked again
+HIGH_BYTES, LOW_BYTES = 32 * 2**20, 16 * 2**20  # the same for their size
+AT_ONCE = 1000
+POLL = 0.1
+PATIENCE = (
+    2.0  # when the buffer is full for longer than this, partitions are paused: the client drops what it has fetched
+)
+COMMIT_EVERY = 0.5
+WAIT = 0.2
+COUNT_EVERY = 30.0
+
+
+class KafkaSource(Source, frozen=True, tag="kafka"):
+    """A topic of a Kafka cluster."""
+
+    topic: str
+    bootstrap: str = "localhost:9092"
+    group: str = ""
+    """The consumer group of a stream; by default one for this stream and this source."""
+    begin: Begin = "earliest"
+    """Where a new group begins, and a partition that a monitor has never read."""
+    exact: bool = False
+    """Store positions in PostgreSQL together with the results of messages."""
+    timeout: Duration = "10s"
+    """How long a monitor waits for an answer of the broker."""
+    config: Mapping[str, Any] = {}
+    """More settings of librdkafka, such as those of SASL."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        timeout = parse_duration(self.timeout, what=f"source {self.name}, timeout")
+        msgspec.structs.force_setattr(self, "timeout", timeout)
+
+    @property
+    def default_name(self) -> str:
+        return self.topic
+
+    def consumer(self, context: SourceContext) -> KafkaConsumer:
+        self._require_client()
+        return KafkaConsumer(self, context)
+
+    def reader(self, context: SourceContext) -> KafkaReader:
+        self._require_client()
+        return KafkaReader(self)
+
+    def _require_client(self) -> None:
+        try:
+            import confluent_kafka  # noqa: F401
+        except ImportError:
+            raise ConfigError(f"source {self.name}: install tidemill[kafka] to read from Kafka") from None
+
+
+def new_client(source: KafkaSource, settings: Mapping[str, Any]) -> Any:
+    """A client with these settings; those of the source's `config` come last."""
+    from confluent_kafka import Consumer
+
+    fixed = {"bootstrap.servers": source.bootstrap, "enable.auto.commit": False, "logger": _ClientLog()}
+    return Consumer({**fixed, **settings, **source.config})
+
+
+def delivery_of(message: Any, token: Any = None) -> Delivery:
+    """A message of the client as a delivery."""
+    kind, milliseconds = message.timestamp()
+    headers = message.headers()
+    return Delivery(
+        message.value() or b"",
+        message.offset(),
+        message.partition(),
+        milliseconds / 1000 if kind else 0.0,
+        message.key(),
+        None if not headers else tuple((name, value or b"") for name, value in headers),
+        token=token,
+    )
+
+
+class _ClientLog:
+    """Writes the client's own log lines at debug level: what matters arrives as the error of a message."""
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        log.debug("kafka client", line=message % arguments if arguments else message)
+
+
+class KafkaConsumer:
+    """One member of a consumer group."""
+
+    def __init__(self, source: KafkaSource, context: SourceContext) -> None:
+        self.transactional = source.exact
+        self._source = source
+        self._context = context
+        self._positions = StoredPositions(source.name, context) if source.exact else None
+        self._offsets: dict[int, Offsets] = {}
+        self._committed: dict[int, int] = {}
+        self._buffer: deque[Delivery] = deque()
+        self._size = 0  # bytes in the buffer
+        self._arrival = asyncio.Event()
+        self._stopping = threading.Event()
+        self._room = threading.Event()
+        self._failure: BaseException | None = None
+        self._has_acks = False
+        self._behind: int | None = None
+        self._incremental = False
+        self._client: Any = None
+        self._thread: threading.Thread | None = None
+
+    # -- in the event loop ------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start a new client in a thread of its own."""
+        from confluent_kafka import KafkaException
+
+        config = self._source.config
+        by_broker = config.get("group.protocol") == "consumer"
+        self._incremental = by_broker or "cooperative" in str(config.get("partition.assignment.strategy"))
+        settings = {
+            "group.id": self._source.group or f"{self._context.name}.{self._source.name}",
+            "auto.offset.reset": self._source.begin,
+            "enable.auto.offset.store": False,
+            **({} if by_broker else {"partition.assignment.strategy": "range,roundrobin"}),
+            "fetch.wait.max.ms": 50,
+            "fetch.queue.backoff.ms": 5,  # The default waits a second each time that enough was fetched ahead.
+        }
+        try:
+            self._client = new_client(self._source, settings)
+        except KafkaException as error:
+            raise SourceError(f"source {self._source.name}: {error}") from error
+        self._thread = threading.Thread(target=self._run, name=f"kafka {self._source.name}", daemon=True)
+        self._thread.start()
+
+    async def poll(self, most: int) -> list[Delivery]:
+        if not self._buffer:
+            self._arrival.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._arrival.wait()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._forget(set(self._offsets), list(self._offsets.values()))
+            self._offsets.clear()
+            self._committed.clear()
+            self._begin()
+            raise SourceError(f"source {self._source.name} starts a new client: {failure}") from failure
+        taken = [self._buffer.popleft() for _ in range(min(most, len(self._buffer)))]
+        self._size -= size_of(taken)
+        if self._is_low():
+            self._room.set()
+        for delivery in taken:
+            delivery.token.take((delivery.position,))
+        if self._positions is None:
+            return taken
+        fresh = self._positions.take(taken)
+        for delivery in taken if len(fresh) < len(taken) else ():
+            if delivery not in fresh:
+                delivery.token.finish(delivery.position)  # Its result is stored; only the broker does not know.
+        return fresh
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            delivery.token.finish(delivery.position)
+        if self._positions is not None:
+            self._positions.ack(deliveries)
+
+    def nack(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing to do: messages whose positions are not committed are delivered again."""
+
+    async def flush(self) -> None:
+        if self._positions is not None:
+            await self._positions.flush()
+        self._has_acks = True  # The client's thread commits within half a second.
+
+    async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        if self._positions is not None:
+            await self._positions.commit(connection, deliveries)
+
+    async def stop(self) -> None:
+        if self._positions is not None:
+            await self._positions.flush()
+        self._stopping.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, 10.0)
+
+    async def lag(self) -> int | None:
+        return self._behind
+
+    def _arrived(self, deliveries: list[Delivery]) -> None:
+        self._buffer.extend(deliveries)
+        self._size += size_of(deliveries)
+        self._arrival.set()
+
+    def _is_low(self) -> bool:
+        return len(self._buffer) < LOW and self._size < LOW_BYTES
+
+    def _is_full(self) -> bool:
+        return len(self._buffer) > HIGH or self._size > HIGH_BYTES
+
+    def _forget(self, parts: set[int], trackers: list[Offsets]) -> None:
+        """Drop the buffered messages of partitions that belong to another member now."""
+        gone = {id(tracker) for tracker in trackers}
+        if self._positions is not None:
+            for part in parts:
+                self._positions.disown(part)
+
+        def is_lost(delivery: Delivery) -> bool:
+            return delivery.part in parts and id(delivery.token) in gone
+
+        kept = [delivery for delivery in self._buffer if not is_lost(delivery)]
+        self._buffer.clear()
+        self._buffer.extend(kept)
+        self._size = size_of(kept)
+        self._context.on_lost(lambda delivery: delivery.token is not None and is_lost(delivery))
+
+    # -- in the client's thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        client, failure = self._client, None
+        try:
+            client.subscribe([self._source.topic], on_assign=self._assigned, on_revoke=self._revoked)
+            self._consume()
+            self._commit(asynchronous=False)
+        except Exception as error:  # noqa: BLE001 - the next poll raises it
+            failure = error
+        finally:
+            client.close()
+        if failure is not None:  # Only after the client is closed, for the next poll starts a new one.
+            self._failure = failure
+            self._call(self._arrival.set)
+
+    def _consume(self) -> None:
+        """Use the client; only this thread may, because the client is not safe for two."""
+        client, paused, due, full_since = self._client, False, 0.0, time.monotonic()
+        while not self._stopping.is_set():
+            if (now := time.monotonic()) >= due:
+                due = now + COMMIT_EVERY
+                if self._has_acks:
+                    self._has_acks = False
+                    self._commit(asynchronous=True)
+                self._behind = self._count_behind()
+            if self._is_low():
+                full_since = now
+                if paused:
+                    paused = False
+                    client.resume(client.assignment())
+            elif self._is_full() and not paused:
+                if now - full_since < PATIENCE:
+                    self._room.wait(POLL)  # What the client fetches meanwhile stays with it.
+                    self._room.clear()
+                    continue
+                paused = True  # From here on it is polled without getting messages, and stays in its group.
+                client.pause(client.assignment())
+            first = client.poll(POLL)
+            if first is None:
+                continue
+            messages = [first, *client.consume(AT_ONCE, 0)]
+            deliveries = [delivery for message in messages if (delivery := self._delivery(message)) is not None]
+            if deliveries:
+                self._call(self._arrived, deliveries)
+            if paused:  # A rebalance may have assigned partitions that are not paused.
+                client.pause(client.assignment())
+
+    def _delivery(self, message: Any) -> Delivery | None:
+        error = message.error()
+        if error is not None:
+            if error.fatal():
+                raise SourceError(error.str())
+            log.debug("the broker reports an error", source=self._source.name, error=error.str())
+            return None
+        tracker = self._offsets.get(message.partition())
+        if tracker is None:
+            tracker = self._offsets[message.partition()] = Offsets()
+        return delivery_of(message, tracker)
+
+    def _assigned(self, client: Any, partitions: Sequence[Any]) -> None:
+        log.info("partitions assigned", source=self._source.name, partitions=[each.partition for each in partitions])
+        for each in partitions:
+            self._offsets[each.partition] = Offsets()
+            self._committed.pop(each.partition, None)
+            if self._positions is not None:
+                own = self._positions.own(each.partition, f"{self._source.topic}/{each.partition}")
+                cursor = asyncio.run_coroutine_threadsafe(own, self._loop).result()
+                if cursor.position is not None:
+                    each.offset = cursor.position + 1
+        if self._positions is not None:
+            (client.incremental_assign if self._incremental else client.assign)(partitions)
+
+    def _revoked(self, client: Any, partitions: Sequence[Any]) -> None:
+        """Commit positions while this member still may."""
+        parts = {each.partition for each in partitions}
+        log.info("partitions revoked", source=self._source.name, partitions=sorted(parts))
+        self._commit(asynchronous=False, only=parts)
+        trackers = [tracker for part in parts if (tracker := self._offsets.pop(part, None)) is not None]
+        self._call(self._forget, parts, trackers)
+
+    def _commit(self, *, asynchronous: bool, only: set[int] | None = None) -> None:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        moved: list[Any] = []
+        for part, tracker in list(self._offsets.items()):
+            position = tracker.committable
+            if position is None or (only is not None and part not in only) or self._committed.get(part) == position:
+                continue
+            self._committed[part] = position
+            moved.append(TopicPartition(self._source.topic, part, position + 1))
+        if not moved:
+            return
+        try:
+            self._client.commit(offsets=moved, asynchronous=asynchronous)
+        except (KafkaException, RuntimeError) as error:
+            for each in moved:
+                self._committed.pop(each.partition, None)
+            log.debug("a commit was refused", source=self._source.name, error=str(error))
+
+    def _count_behind(self) -> int | None:
+        behind = 0
+        try:
+            for each in self._client.position(self._client.assignment()):
+                low, high = self._client.get_watermark_offsets(each, cached=True)
+                behind += max(0, high - max(low, each.offset)) if high >= 0 else 0
+        except Exception as error:  # noqa: BLE001 - the client fails in many ways while it has no connection
+            log.debug("the lag is not known", source=self._source.name, error=str(error))
+            return None
+        return behind + len(self._buffer)
+
+    def _call(self, callback: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # The event loop may have ended before this thread.
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+class KafkaReader:
+    """Reads assigned partitions.
+
+    A partition has been read up to the moment of a call once everything that it held at that moment is stored. Until
+    then it has been read up to the time of its newest stored message: while a backlog is read, no entity is taken for
+    silent.
+    """
+
+    overlap = overlap_most = 0.0
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self._timeout = parse_duration(source.timeout, what="timeout")
+        self._client: Any = None
+        self._count, self._count_at = 0, 0.0
+        self._at: dict[int, int] = {}
+        """Where the client is in each partition that it reads."""
+
+    async def partitions(self) -> int:
+        """How many partitions the topic has; asked again from time to time, because a topic may get more."""
+        if time.monotonic() >= self._count_at:
+            self._count = await self._with_client(self._count_partitions)
+            self._count_at = time.monotonic() + COUNT_EVERY
+        return self._count
+
+    async def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[Page]:
+        """Everything that these partitions hold now, from these positions on."""
+        if not positions:
+            return
+        ends = await self._with_client(lambda: self._go_to(positions))
+        gave_last, give_up = False, time.monotonic() + self._timeout
+        while behind := self._behind(ends):
+            taken = await self._with_client(self._take)
+            gave_last = bool(taken)
+            if taken:
+                yield self._as_page(taken, self._behind(ends), now)
+                give_up = time.monotonic() + self._timeout
+            elif time.monotonic() > give_up:
+                raise SourceError(f"{self._where} does not give what it holds in partitions {sorted(behind)}")
+        if not gave_last:
+            yield self._as_page([], behind, now)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            client, self._client = self._client, None
+            self._at, self._count_at = {}, 0.0
+            await asyncio.to_thread(client.close)
+
+    def _behind(self, ends: Mapping[int, int]) -> set[int]:
+        return {part for part, end in ends.items() if self._at[part] < end}
+
+    @property
+    def _where(self) -> str:
+        return f"topic {self._source.topic} at {self._source.bootstrap}"
+
+    def _as_page(self, messages: Sequence[Any], behind: set[int], now: float) -> Page:
+        records = [delivery_of(message) for message in messages]
+        heard: dict[int, float] = {part: now for part in self._at if part not in behind}
+        for record in records:
+            if record.at and record.part in behind:
+                heard[record.part] = min(now, record.at)
+        return Page(records, by_place=True, positions=dict(self._at), heard=heard)
+
+    # -- with the client, which blocks, in a thread -------------------------------------------------
+
+    async def _with_client(self, work: Callable[[], T]) -> T:
+        from confluent_kafka import KafkaException
+
+        settings = {
+            "group.id": "tidemill-monitor",  # It is required, but no group is joined.
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",  # Where the next position was deleted: everything that is left.
+            "queued.max.messages.kbytes": 16_384,
+        }
+        try:
+            if self._client is None:
+                self._client = new_client(self._source, settings)
+            return await asyncio.to_thread(work)
+        except KafkaException as error:
+            await self.close()
+            raise SourceError(f"{self._where} does not answer: {error.args[0]}") from error
+
+    def _count_partitions(self) -> int:
+        topic = self._source.topic
+        found = self._client.list_topics(topic, timeout=self._timeout).topics.get(topic)
+        if found is None or found.error is not None or not found.partitions:
+            raise SourceError(f"{self._where} does not exist{'' if found is None else f': {found.error}'}")
+        return len(found.partitions)
+
+    def _go_to(self, positions: Mapping[int, int | None]) -> dict[int, int]:
+        """Read from these positions on, unless the client does so already; returns where each partition ends now."""
+        from confluent_kafka import TopicPartition
+
+        topic = self._source.topic
+        bounds = {
+            part: self._client.get_watermark_offsets(TopicPartition(topic, part), timeout=self._timeout)
+            for part in positions
+        }
+        if self._at != positions:
+            self._at = {part: self._start(position, *bounds[part]) for part, position in positions.items()}
+            self._client.assign([TopicPartition(topic, part, at) for part, at in self._at.items()])
+        return {part: end for part, (_, end) in bounds.items()}
+
+    def _start(self, position: int | None, low: int, high: int) -> int:
+        if position is None:
+            return low if self._source.begin == "earliest" else high
+        return position if position <= high else low  # A topic that was deleted and created again.
+
+    def _take(self) -> list[Any]:
+        """The next messages; moves the positions of their partitions."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        first = self._client.poll(WAIT)
+        if first is None:
+            return []
+        taken: list[Any] = []
+        for message in [first, *self._client.consume(self._source.page - 1, 0)]:
+            error = message.error()
+            if error is None:
+                self._at[message.partition()] = message.offset() + 1
+                taken.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                # Skips what is never delivered: transaction markers, and what was compacted away.
+                self._at[message.partition()] = max(self._at[message.partition()], message.offset())
+            else:
+                raise KafkaException(error)
+        return taken

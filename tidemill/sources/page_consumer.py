@@ -1,0 +1,228 @@
+"""Readers as consumers: a stream reads pages, and its positions are stored in our own database.
+
+`PageConsumer` is for readers with a position of their own: a byte of a file, the cursor of an API. A position moves
+when everything before it is done. `WindowConsumer` is for readers that are asked by time: each sweep begins a little
+before the newest record, so that records that were committed late are found; records that were seen are skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from tidemill.sources.base import Backoff, FencedError, Page, Reader, Source, SourceContext, SourceEvent, read_event
+from tidemill.sources.delivery import Delivery
+from tidemill.sources.stored_positions import StoredPositions
+from tidemill.store.database import Executor
+from tidemill.store.streams.streams import move_cursor, own_cursor
+
+POLL = (0.05, 1.0)
+
+
+class _Sweeps:
+    """Pages of a reader, sweep after sweep; waits longer and longer while there is nothing new."""
+
+    def __init__(self, source: Source, reader: Reader) -> None:
+        self.backoff = Backoff(*getattr(source, "poll", POLL))
+        self._reader = reader
+        self._pages: AsyncIterator[Page] | None = None
+
+    async def next(self, since: float | None, token: str | None) -> Page | None:
+        """The next page of this sweep, or of a new one that begins here; None after the end of a sweep and a wait."""
+        pages = self._pages or self._reader.pages(since, token, time.time())
+        self._pages = None  # A reader that has failed is asked anew.
+        page = await anext(pages, None)
+        if page is None:
+            await self.backoff.wait()
+        else:
+            self._pages = pages
+        return page
+
+
+class PageConsumer:
+    """Reads from a position of the source's own; the position is stored when everything before it is done."""
+
+    transactional = True
+
+    def __init__(self, source: Source, reader: Reader, context: SourceContext, *, part: str, numbered: bool) -> None:
+        """`numbered`: records have no positions of their own and are counted; a position is stored page by page."""
+        self._source, self._reader = source, reader
+        self._part, self._numbered = part, numbered
+        self._positions = StoredPositions(source.name, context, named=numbered)
+        self._sweeps = _Sweeps(source, reader)
+        self._waiting: deque[Delivery] = deque()
+        self._page_ends: deque[tuple[int, str | None]] = deque()
+        self._token: str | None = None
+        self._number = 0
+
+    async def start(self) -> None:
+        cursor = await self._positions.own(0, self._part)
+        self._number = cursor.position or 0
+        self._token = cursor.note if self._numbered else str(self._number)
+        if (check := getattr(self._reader, "check", None)) is not None:
+            await check(self._token)
+
+    async def poll(self, most: int) -> list[Delivery]:
+        if not self._waiting and (page := await self._sweeps.next(None, self._token)) is not None:
+            self._sweeps.backoff.reset()
+            self._token = page.token
+            if self._numbered:
+                for record in page.records:
+                    self._number += 1
+                    record.position = self._number
+                self._page_ends.append((self._number, page.token))
+            self._waiting.extend(self._positions.take(page.records))
+        return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        self._positions.ack(deliveries)
+
+    async def flush(self) -> None:
+        """Store positions. A numbered position moves by whole pages: only their ends have a name at the source."""
+        done = self._positions.committable(0) or 0
+        while self._page_ends and self._page_ends[0][0] <= done:
+            self._positions.note(0, *self._page_ends.popleft())
+        await self._positions.flush()
+
+    def nack(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing to do: they are read again from the stored position."""
+
+    async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        await self._positions.commit(connection, deliveries)
+
+    async def stop(self) -> None:
+        await self.flush()
+        await self._reader.close()
+
+    async def lag(self) -> int | None:
+        lag = getattr(self._reader, "lag", None)
+        return None if lag is None else await lag(self._token)
+
+
+class _Window(msgspec.Struct, omit_defaults=True):
+    """A stored position by time: everything before `at` is done, and of what follows those in `done`."""
+
+    at: float | None = None
+    done: tuple[str, ...] = ()
+
+
+class WindowConsumer:
+    """Reads by time with an overlap; a record is known by its id and time."""
+
+    transactional = True
+
+    def __init__(self, source: Source, reader: Reader, context: SourceContext, *, part: str) -> None:
+        self._source, self._reader, self._context, self._part = source, reader, context, part
+        self._sweeps = _Sweeps(source, reader)
+        self._waiting: deque[Delivery] = deque()
+        self._open: dict[str, float] = {}
+        self._done: dict[str, float] = {}
+        self._unreadable: set[str] = set()
+        self._settled: float | None = None
+        self._newest: float | None = None
+        self._stored: float | None = None
+        self._number = 0
+        self._changed = False
+
+    async def start(self) -> None:
+        context = self._context
+        cursor = await own_cursor(context.database, context.name, self._source.name, self._part, context.owner)
+        window = _Window() if cursor.note is None else msgspec.json.decode(cursor.note, type=_Window)
+        self._number = cursor.position or 0
+        self._settled = self._newest = self._stored = window.at
+        self._done = {token: float(token.rpartition("@")[2]) for token in window.done}
+
+    async def poll(self, most: int) -> list[Delivery]:
+        if not self._waiting:
+            since = None if self._settled is None else self._settled - self._reader.overlap
+            if (page := await self._sweeps.next(since, None)) is not None:
+                self._take(page)
+        return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+
+    def _take(self, page: Page) -> None:
+        now = time.time()
+        for record in page.records:
+            if (event := self._read(record, now)) is None:
+                continue
+            at = min(event.at, now)  # One wrong clock must not hide all that follows.
+            self._newest = at if self._newest is None else max(self._newest, at)
+            token = f"{event.id}@{event.at!r}"
+            if token in self._open or token in self._done:
+                continue
+            self._number += 1
+            self._open[token] = at
+            record.id, record.key, record.at = None, event.id.encode(), event.at
+            record.position, record.token = self._number, token
+            self._waiting.append(record)
+            self._sweeps.backoff.reset()
+        if page.settled:
+            self._settled = self._newest
+            if (anchor := self._anchor()) is not None:
+                oldest = anchor - self._reader.overlap
+                self._done = {token: at for token, at in self._done.items() if at >= oldest}
+
+    def _read(self, record: Delivery, now: float) -> SourceEvent | None:
+        """The id and the time of a record. One without them is delivered once: the plans decide what it means."""
+        try:
+            return read_event(record, self._source.id, self._source.time)
+        except ValueError:
+            digest = hashlib.sha256(record.payload).hexdigest()[:32]
+            if digest in self._unreadable:
+                return None
+            self._unreadable.add(digest)
+            return SourceEvent(digest, now, None, record.payload)
+
+    def _anchor(self) -> float | None:
+        """The time before which everything is done."""
+        if self._settled is None:
+            return None
+        return min(self._settled, min(self._open.values(), default=self._settled))
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            if (at := self._open.pop(delivery.token, None)) is not None:
+                self._done[delivery.token] = at
+                self._changed = True
+
+    async def flush(self) -> None:
+        """Store the position once it has moved."""
+        if self._changed and self._anchor() != self._stored:
+            await self._store()
+
+    def nack(self, deliveries: Sequence[Delivery]) -> None:
+        """Nothing to do: they are read again from the stored position."""
+
+    async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        await self._move(connection, [delivery.token for delivery in deliveries])
+
+    async def stop(self) -> None:
+        if self._changed:
+            await self._store()
+        await self._reader.close()
+
+    async def lag(self) -> int | None:
+        return None
+
+    async def _store(self) -> None:
+        self._changed, anchor = False, self._anchor()
+        try:
+            async with self._context.database.acquire() as connection:
+                await self._move(connection)
+            self._stored = anchor
+        except BaseException:
+            self._changed = True
+            raise
+
+    async def _move(self, connection: Executor, more: Sequence[str] = ()) -> None:
+        context, anchor = self._context, self._anchor()
+        oldest = float("-inf") if anchor is None else anchor - self._reader.overlap
+        done = (*(token for token, at in self._done.items() if at >= oldest), *more)
+        note = msgspec.json.encode(_Window(anchor, done)).decode()
+        if not await move_cursor(
+            context.database, connection, context.name, self._source.name, self._part, context.owner, self._number, note
+        ):
+            raise FencedError(f"source {self._source.name}: {self._part} belongs to another reader now")
