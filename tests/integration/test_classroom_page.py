@@ -77,7 +77,7 @@ async def follow_a_lesson(url: str, start: float) -> tuple[list[dict[str, Any]],
                     clock.advance(STEP)
                     await watcher.one_tick()
                 await watcher.one_tick()
-            await watch.source.close()
+                await watcher.reader.close()
             tokens = {scope: (await _token(database, scope)) for scope in ("read", "operate")}
     finally:
         server.shutdown()

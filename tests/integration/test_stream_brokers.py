@@ -6,14 +6,14 @@ import asyncio
 import json
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.support import eventually, value
-from tests.support.brokers import HASTY_KAFKA, OLD_KAFKA, Kafka, Nats, Redis, require_nats, require_redis
+from tests.support.brokers import HASTY_KAFKA, OLD_KAFKA, Kafka, Nats, Redis
 from tests.support.stream_app import TABLES
 from tests.support.streams import running_stream, stream_process, worked_on
 from tidemill.core.retry import retry
@@ -45,28 +45,6 @@ class Place:
         kinds = {"kafka": KafkaSource, "nats": NatsSource, "redis": RedisSource}
         options = {name: text for name, text in self.options.items() if name != "type"}
         return kinds[self.options["type"]](**{"eligibilities": frozenset({"record"}), **options, **more})
-
-
-@pytest.fixture(scope="module")
-def nats() -> Iterator[Nats]:
-    require_nats()
-    broker = Nats()
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.close()
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[Redis]:
-    require_redis()
-    broker = Redis()
-    try:
-        broker.start()
-        yield broker
-    finally:
-        broker.close()
 
 
 @pytest.fixture(params=["kafka", "nats", "redis"])

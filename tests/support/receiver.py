@@ -17,17 +17,20 @@ class Request(NamedTuple):
     connection: int
 
 
-class Receiver:
-    """`answer(request)` gives status and body; what came is in `requests`."""
+Answer = Callable[[Request], tuple[int, bytes] | tuple[int, bytes, dict[str, str]]]
 
-    def __init__(self, answer: Callable[[Request], tuple[int, bytes]] | None = None) -> None:
+
+class Receiver:
+    """`answer(request)` gives status and body, and maybe headers; what came is in `requests`."""
+
+    def __init__(self, answer: Answer | None = None) -> None:
         self.requests: list[Request] = []
-        self.answer = answer or (lambda request: (200, b"{}"))
+        self.answer: Answer = answer or (lambda request: (200, b"{}"))
         self.url = ""
 
 
 @contextmanager
-def receiver(answer: Callable[[Request], tuple[int, bytes]] | None = None) -> Iterator[Receiver]:
+def receiver(answer: Answer | None = None) -> Iterator[Receiver]:
     """A server on a free port of this machine."""
     seen = Receiver(answer)
 
@@ -40,8 +43,10 @@ def receiver(answer: Callable[[Request], tuple[int, bytes]] | None = None) -> It
                 self.command, self.path, dict(self.headers), self.rfile.read(length), self.client_address[1]
             )
             seen.requests.append(request)
-            status, body = seen.answer(request)
+            status, body, *headers = seen.answer(request)
             self.send_response(status)
+            for name, value in (headers[0] if headers else {}).items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
