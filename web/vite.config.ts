@@ -1,7 +1,7 @@
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vite";
 
-// The bundle goes into the Python package, where the server finds it; it is never committed.
+// The bundle is written into the Python package, where the server reads it; it is not committed.
 export default defineConfig({
   plugins: [react()],
   build: {

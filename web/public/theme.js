@@ -1,5 +1,5 @@
-// Before the first paint: the theme that was chosen here, else the system's. For the console and for pages of
-// applications; on these a button with data-theme-switch changes it.
+// Applies the chosen theme, or else the system's, before the first paint. Used by the console and by pages of
+// applications, where a button with data-theme-switch changes it.
 (function () {
   var system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -27,7 +27,7 @@
     try {
       localStorage.setItem("tidemill.theme", next);
     } catch (error) {
-      // A browser that keeps nothing shows it until the page is left.
+      // Without storage the choice lasts until the page is closed.
     }
   });
 })();

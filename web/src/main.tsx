@@ -1,23 +1,23 @@
-/** The console begins here: who is asking, then the log-in or the screens, and the stream of changes. */
+/** The entry point: reads the session, then shows the login or the screens and follows the stream of changes. */
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { StrictMode, useEffect } from "react";
 import { createRoot } from "react-dom/client";
-import { get, onUnauthorized, Problem, setCsrf } from "./api";
-import { follow } from "./live";
-import { Toasts } from "./parts/toasts";
-import { Loading, Trouble } from "./parts/ui";
-import { LogIn } from "./screens/login";
-import { SessionContext } from "./session";
-import { Shell } from "./shell";
-import "./style/index.css";
-import type { Session } from "./types";
+import { get, onUnauthorized, Problem, setCsrf } from "./api/client";
+import type { Session } from "./api/types";
+import { followChanges } from "./app/live-changes";
+import { SessionContext } from "./app/session";
+import { Shell } from "./app/shell";
+import "./app/styles.css";
+import { ErrorMessage, Loading } from "./components/feedback";
+import { Toasts } from "./components/toasts";
+import { Login } from "./screens/login/login";
 
 const client = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: 1000,
       refetchOnWindowFocus: true,
-      // A server that restarts is asked again until it answers; what it refuses is not.
+      // Retry while the server restarts; do not retry what it refuses.
       retry: (failed, error) => error instanceof Problem && (error.status === 0 || error.status >= 502) && failed < 20,
       retryDelay: (failed) => Math.min(4000, 400 * 2 ** failed),
     },
@@ -38,16 +38,16 @@ function Console() {
     retry: true,
   });
   const known = session.data?.authenticated ?? false;
-  useEffect(() => (known ? follow(client) : undefined), [known]);
+  useEffect(() => (known ? followChanges(client) : undefined), [known]);
   if (session.data) {
     return (
       <SessionContext value={session.data}>
-        {known ? <Shell /> : <LogIn />}
+        {known ? <Shell /> : <Login />}
         <Toasts />
       </SessionContext>
     );
   }
-  return <main>{session.failureReason ? <Trouble error={session.failureReason} /> : <Loading />}</main>;
+  return <main>{session.failureReason ? <ErrorMessage error={session.failureReason} /> : <Loading />}</main>;
 }
 
 const root = document.getElementById("root");

@@ -7,7 +7,7 @@ import { howLong, now, since } from "./times.js";
 export const TRIGGERS = {
   "wheel-spin": { name: "stuck", tone: "bad" },
   inactive: { name: "quiet", tone: "wait" },
-  "big-rewrite": { name: "big rewrite", tone: "park" },
+  "big-rewrite": { name: "big rewrite", tone: "attention" },
 };
 export const STATES = {
   iterator: { name: "iterating", tone: "ok" },

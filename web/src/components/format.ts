@@ -1,0 +1,19 @@
+/** Numbers as people read them. */
+const UNITS = ["B", "kB", "MB", "GB", "TB"];
+
+/** A size in bytes, such as 1.2 MB. */
+export function bytes(size: number): string {
+  let rest = size;
+  let unit = 0;
+  while (rest >= 1000 && unit < UNITS.length - 1) {
+    rest /= 1000;
+    unit += 1;
+  }
+  return `${rest >= 100 || unit === 0 ? Math.round(rest) : rest.toFixed(1)} ${UNITS[unit]}`;
+}
+
+/** A count with its noun: 1 job, 2 jobs. */
+export const plural = (value: number, what: string): string => `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+
+/** A number with separators for thousands. */
+export const count = (value: number): string => value.toLocaleString("en-GB");

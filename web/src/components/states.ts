@@ -1,0 +1,88 @@
+/** Every state that the API reports, with its tone, its meaning and a sign: the only place where states are named. */
+
+/** A tone is a colour with a meaning; the classes of the same name are in public/look.css. */
+export type Tone = "ok" | "run" | "wait" | "bad" | "attention" | "off";
+
+interface StateStyle {
+  tone: Tone;
+  /** What the state means, shown on hover. */
+  about?: string;
+  /** Shown in the grid of pipeline states, so that colour is not the only difference. */
+  sign?: string;
+}
+
+export const THROTTLED = "gated";
+export const NO_WORKER = "unrouted";
+export const NEEDS_ATTENTION = "parked";
+
+export const JOB_STATES = ["ready", THROTTLED, NO_WORKER, "running", "succeeded", "failed", "cancelled", "expired"];
+export const WAITING_JOB_STATES = ["ready", THROTTLED, NO_WORKER];
+export const LIVE_JOB_STATES = [...WAITING_JOB_STATES, "running"];
+
+export const RUN_STATES = ["running", NEEDS_ATTENTION, "succeeded", "failed", "timed_out", "cancelled"];
+export const LIVE_RUN_STATES = ["running", NEEDS_ATTENTION];
+export const FAILED_RUN_STATES = ["failed", "timed_out", NEEDS_ATTENTION];
+
+/** States of a pipeline's outputs, in the order of the legend. */
+export const PIPELINE_STATES = ["fresh", "building", "stale", "failed", NEEDS_ATTENTION, "blocked", "paused", "needs_approval", "orphan"];
+export const FAILED_PIPELINE_STATES = ["failed", NEEDS_ATTENTION];
+
+const STATES: Record<string, StateStyle> = {
+  // Jobs, runs and steps.
+  ready: { tone: "wait", about: "waiting for a free worker" },
+  [THROTTLED]: { tone: "wait", about: "waiting for a rate or concurrency limit" },
+  [NO_WORKER]: { tone: "bad", about: "no running worker knows this task" },
+  pending: { tone: "off", about: "not started yet" },
+  queued: { tone: "wait", about: "its job is waiting for a worker" },
+  waiting: { tone: "wait" },
+  waiting_for_input: { tone: "wait", about: "a person has to answer" },
+  received: { tone: "run" },
+  running: { tone: "run" },
+  succeeded: { tone: "ok" },
+  failed: { tone: "bad", sign: "!", about: "failed" },
+  timed_out: { tone: "bad" },
+  cancelled: { tone: "off" },
+  skipped: { tone: "off" },
+  expired: { tone: "off", about: "not started before its deadline" },
+  [NEEDS_ATTENTION]: { tone: "attention", sign: "P", about: "stopped: a person has to look at it and retry" },
+  blocked: { tone: "off", sign: "·", about: "waiting for an input that does not exist yet" },
+  // Outputs of pipelines.
+  fresh: { tone: "ok", sign: "", about: "up to date" },
+  building: { tone: "run", sign: "…", about: "being built now" },
+  stale: { tone: "wait", sign: "~", about: "missing or out of date: built next" },
+  needs_approval: { tone: "wait", sign: "?", about: "the rebuild is so large that a person has to approve it" },
+  orphan: { tone: "off", sign: "×", about: "its inputs no longer exist" },
+  // Workers, queues, schedules, sources, streams and monitors.
+  alive: { tone: "ok" },
+  active: { tone: "ok" },
+  enabled: { tone: "ok" },
+  up_to_date: { tone: "ok" },
+  healthy: { tone: "ok" },
+  working: { tone: "run" },
+  paused: { tone: "wait", sign: "=", about: "paused by a person" },
+  disabled: { tone: "wait" },
+  draining: { tone: "wait", about: "finishes running work and takes no more" },
+  silent: { tone: "bad", about: "its heartbeat is missing" },
+  lost: { tone: "bad", about: "its lease expired; its jobs went to other workers" },
+  ended: { tone: "off" },
+  stopped: { tone: "off" },
+  not_running: { tone: "bad", about: "no process runs it" },
+  unhealthy: { tone: "bad" },
+  // Alerts and tokens.
+  open: { tone: "bad" },
+  fired: { tone: "wait" },
+  acknowledged: { tone: "wait" },
+  resolved: { tone: "ok" },
+  valid: { tone: "ok" },
+  revoked: { tone: "off" },
+};
+
+/** The tone of a state. */
+export const toneOf = (state: string): Tone => STATES[state]?.tone ?? "off";
+
+/** A state as people read it: the API's value with spaces. */
+export const labelOf = (state: string): string => state.replaceAll("_", " ");
+
+export const aboutOf = (state: string): string | undefined => STATES[state]?.about;
+
+export const signOf = (state: string): string => STATES[state]?.sign ?? "";

@@ -1,0 +1,156 @@
+/** One job: its state and why, its attempts, log, arguments and result. */
+import { useQuery } from "@tanstack/react-query";
+import { get, post } from "../../api/client";
+import type { Done, Job } from "../../api/types";
+import { useAction } from "../../api/use-action";
+import { go, Link } from "../../app/router";
+import { useMay } from "../../app/session";
+import { AttemptErrors } from "../../components/attempt-errors";
+import { Button } from "../../components/button";
+import { Explanation } from "../../components/explanation";
+import { LoadStatus } from "../../components/feedback";
+import { JsonView } from "../../components/json";
+import { Fact, Meter, PageHeader, Panel } from "../../components/layout";
+import { JobLog } from "../../components/log";
+import { State, Tag } from "../../components/state";
+import { LIVE_JOB_STATES } from "../../components/states";
+import { Ago, duration, Took } from "../../components/times";
+import { resultMessage } from "./jobs";
+
+export function JobPage({ id }: { id: string }) {
+  const may = useMay("operate");
+  const found = useQuery({ queryKey: ["job", id], queryFn: () => get<Job>(`/jobs/${id}`), refetchInterval: (query) => (LIVE_JOB_STATES.includes(query.state.data?.state ?? "") ? 2000 : false) });
+  const act = useAction<"cancel" | "retry", Done>({
+    request: (verb) => post<Done>(`/jobs/${verb}`, { ids: [Number(id)] }),
+    message: (result, verb) => resultMessage(verb)(result),
+    onSuccess: (result, verb) => {
+      const next = result.ids[0];
+      if (verb === "retry" && next && next !== Number(id)) go(`/jobs/${next}`);
+    },
+  });
+  const job = found.data;
+  if (!job) return <LoadStatus query={found} lines={8} />;
+  const isLive = LIVE_JOB_STATES.includes(job.state);
+  return (
+    <>
+      <PageHeader
+        title={job.task}
+        subtitle={
+          <span className="row">
+            <State state={job.state} /> job {job.id} in queue <Link to={`/jobs?queue=${encodeURIComponent(job.queue)}`}>{job.queue}</Link>
+            {job.tags?.map((tag) => <Tag key={tag}>{tag}</Tag>)}
+          </span>
+        }
+      >
+        {may && (
+          <>
+            {job.state !== "running" && (
+              <Button busy={act.isPending} onClick={() => act.mutate("retry")}>
+                {isLive ? "Run now" : "Retry"}
+              </Button>
+            )}
+            {isLive && (
+              <Button kind="danger" busy={act.isPending} onClick={() => act.mutate("cancel")}>
+                Cancel
+              </Button>
+            )}
+          </>
+        )}
+      </PageHeader>
+      <div className="run-grid">
+        <div className="stack">
+          <Panel title="Explanation">
+            {job.progress !== null && job.state === "running" && (
+              <div className="pad">
+                <Meter value={job.progress} label="Progress" />
+              </div>
+            )}
+            <Explanation lines={job.why} />
+          </Panel>
+          <AttemptErrors errors={job.errors ?? []} />
+          <Panel title="Log">
+            <JobLog jobId={job.id} isLive={isLive} />
+          </Panel>
+          <Panel title="Arguments">
+            <JsonView value={job.args} label="arguments" />
+          </Panel>
+          {job.state === "succeeded" && (
+            <Panel title="Result">
+              <JsonView value={job.result} label="result" />
+            </Panel>
+          )}
+        </div>
+        <JobFacts job={job} />
+      </div>
+    </>
+  );
+}
+
+function JobFacts({ job }: { job: Job }) {
+  return (
+    <Panel title="Details">
+      <dl className="facts">
+        <Fact name="Created">
+          <Ago at={job.created_at} />
+        </Fact>
+        <Fact name="Due">
+          <Ago at={job.due_at} />
+        </Fact>
+        <Fact name="Started">
+          <Ago at={job.started_at} />
+        </Fact>
+        {job.finished_at && (
+          <Fact name="Finished">
+            <Ago at={job.finished_at} />
+          </Fact>
+        )}
+        {job.started_at && (
+          <Fact name="Duration">
+            <Took from={job.started_at} to={job.finished_at} />
+          </Fact>
+        )}
+        <Fact name="Attempt">
+          {job.attempt} <span className="faint">({job.failures} failed, {job.losses} lost)</span>
+        </Fact>
+        <Fact name="Priority">{job.priority}</Fact>
+        {job.run_id && (
+          <Fact name="Run">
+            <Link to={`/runs/${job.run_id}`}>r{job.run_id}</Link>
+          </Fact>
+        )}
+        {job.worker_host && (
+          <Fact name="Worker">
+            <Link to={`/workers/${encodeURIComponent(job.worker_host)}`}>{job.worker_host}</Link> (pid {job.worker_pid})
+          </Fact>
+        )}
+        {job.unique_key && <Fact name="Unique key">{job.unique_key}</Fact>}
+        {job.concurrency_key && (
+          <Fact name="Concurrency">
+            {job.concurrency_key}, at most {job.concurrency_max ?? "?"} at once
+          </Fact>
+        )}
+        {job.deadline && (
+          <Fact name="Deadline">
+            <Ago at={job.deadline} />
+          </Fact>
+        )}
+        {Object.entries(job.options ?? {}).map(([name, value]) => (
+          <Fact key={name} name={`${name[0]?.toUpperCase()}${name.slice(1).replaceAll("_", " ")}`}>
+            <span title={JSON.stringify(value)}>{describeOption(name, value)}</span>
+          </Fact>
+        ))}
+      </dl>
+    </Panel>
+  );
+}
+
+/** An option of the job as text. */
+function describeOption(name: string, value: unknown): string {
+  if (typeof value === "number" && (name === "budget" || name === "stall")) return duration(value);
+  if (name === "retry" && value !== null && typeof value === "object") {
+    const { max_attempts: most = 1, backoff = 1, schedule } = value as { max_attempts?: number; backoff?: number; schedule?: number[] };
+    if (most === 1) return "one attempt only";
+    return `up to ${most} attempts, ${schedule?.length ? `with delays of ${schedule.map(duration).join(", ")}` : `first delay ${duration(backoff)}`}`;
+  }
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,143 @@
+/** Monitors: alerts with their actions and history, and the entities of each monitor. */
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { get, post } from "../../api/client";
+import type { List } from "../../api/types";
+import { useAction } from "../../api/use-action";
+import { useFilters } from "../../app/router";
+import { useMay } from "../../app/session";
+import { Button } from "../../components/button";
+import { Empty, LoadStatus } from "../../components/feedback";
+import { count } from "../../components/format";
+import { Chips } from "../../components/forms/filters";
+import { JsonView } from "../../components/json";
+import { PageHeader, Panel } from "../../components/layout";
+import { RowActions, Table } from "../../components/lists/table";
+import { State, Tag } from "../../components/state";
+import { Ago, Took } from "../../components/times";
+import { AlertHistory } from "./alert-history";
+import { Backtest } from "./backtest";
+import { Entities } from "./entities";
+import { Silences } from "./silences";
+import { type Alert, type Monitor, monitorApi } from "./types";
+
+/** The state of an alert, with its label. */
+function alertState(alert: Alert): { state: string; label?: string } {
+  const isOnce = alert.kind === "momentary";
+  if (alert.acked_at && (isOnce || !alert.resolved_at)) return { state: "acknowledged", label: alert.acked_by ? `acknowledged by ${alert.acked_by}` : undefined };
+  if (isOnce) return { state: "fired" };
+  return alert.resolved_at ? { state: "resolved" } : { state: "open" };
+}
+
+const severityTone = (severity: string) => (severity === "critical" ? "bad" : severity === "warning" ? "wait" : "off");
+
+export function Monitors() {
+  const may = useMay("operate");
+  const [query, change] = useFilters();
+  const monitor = query.get("monitor");
+  const showAll = query.get("alerts") === "all";
+  const [history, setHistory] = useState<number | null>(null);
+  const [backtesting, setBacktesting] = useState<Monitor | null>(null);
+  const monitors = useQuery({ queryKey: ["monitors"], queryFn: () => get<List<Monitor>>("/monitors"), refetchInterval: 15_000 });
+  const alerts = useQuery({ queryKey: ["alerts", monitor, showAll], queryFn: () => get<List<Alert>>("/alerts", { monitor, current: !showAll }), refetchInterval: 15_000 });
+  const ack = useAction<Alert, { ids: number[] }>({ request: (alert) => post<{ ids: number[] }>("/alerts/ack", { ids: [alert.id] }), message: (result, alert) => (result.ids.length ? `Acknowledged ${alert.trigger} of ${alert.entity}.` : "This alert was already acknowledged.") });
+  const silence = useAction<Alert>({ request: (alert) => post(`${monitorApi(alert.monitor)}/silences`, { matchers: { trigger: alert.trigger, entity: alert.entity }, lasts: "1h", comment: "from the console" }), message: (_, alert) => `Silenced ${alert.trigger} of ${alert.entity} for 1 hour.` });
+  const pause = useAction<Monitor>({ request: (each) => post(`${monitorApi(each.name)}/${each.paused ? "resume" : "pause"}`), message: (_, each) => `${each.paused ? "Resumed" : "Paused"} monitor ${each.name}.` });
+  const switchTrigger = useAction<{ monitor: string; trigger: string; on: boolean }>({ request: ({ monitor: name, trigger, on }) => post(`${monitorApi(name)}/triggers/${encodeURIComponent(trigger)}/${on ? "on" : "off"}`), message: (_, { trigger, on }) => (on ? `Enabled trigger ${trigger}. All entities are evaluated again.` : `Disabled trigger ${trigger}. Its open alerts are resolved.`) });
+  const shown = alerts.data?.items ?? [];
+  return (
+    <>
+      <PageHeader title="Monitors" subtitle="Open alerts, and the entities of each monitor.">
+        <Chips label="Alerts" options={[{ value: "current", label: "current alerts" }, { value: "all", label: "all alerts" }]} value={[showAll ? "all" : "current"]} onChange={(next) => change({ alerts: next.at(-1) === "all" ? "all" : null })} />
+      </PageHeader>
+      <LoadStatus query={monitors} />
+      {monitors.data?.items.length === 0 ? (
+        <Panel>
+          <Empty title="No monitors yet">
+            Declare one with <code>app.monitor(Monitor("machines", source=…, entity=…, fold=…, triggers=[…]))</code> and start it with <code>tidemill up</code>.
+          </Empty>
+        </Panel>
+      ) : (
+        <div className="columns">
+          <div className="stack">
+            <Panel title="Alerts" aside={alerts.data && <span className="faint" title={showAll ? undefined : "Open, not acknowledged, or resolved a short time ago"}>{count(shown.length)}{showAll ? "" : " current"}</span>}>
+              {!alerts.data ? (
+                <LoadStatus query={alerts} />
+              ) : shown.length === 0 ? (
+                <Empty good title={showAll ? "No alerts" : "No current alerts"}>An alert appears here when a trigger fires.</Empty>
+              ) : (
+                <Table label="Alerts" heads={["Entity", "Trigger", "State", "Opened", "Duration"]} hasActions>
+                  {shown.map((alert) => (
+                    <tr key={alert.id}>
+                      <td>{alert.entity}</td>
+                      <td className="nowrap">
+                        {alert.trigger} <Tag tone={severityTone(alert.severity)}>{alert.severity}</Tag> {alert.silence !== null && <Tag>silenced</Tag>}
+                      </td>
+                      <td>
+                        <State {...alertState(alert)} />
+                      </td>
+                      <td className="nowrap"><Ago at={alert.opened_at} /></td>
+                      <td className="nowrap">{alert.kind === "momentary" ? <span className="faint">–</span> : <Took from={alert.started_at ?? alert.opened_at} to={alert.resolved_at} />}</td>
+                      <RowActions>
+                        <Button className="small" aria-label={`History of ${alert.trigger} of ${alert.entity}`} onClick={() => setHistory(alert.id)}>History</Button>
+                        {may && !alert.acked_at && <Button className="small" aria-label={`Acknowledge ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutate(alert)}>Acknowledge</Button>}
+                        {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence ${alert.trigger} of ${alert.entity}`} title="Send no notifications for 1 hour" onClick={() => silence.mutate(alert)}>Silence 1h</Button>}
+                      </RowActions>
+                    </tr>
+                  ))}
+                </Table>
+              )}
+            </Panel>
+            {monitor && <Entities key={monitor} monitor={monitor} alerts={shown} may={may} />}
+            <Silences may={may} />
+          </div>
+          <div className="stack">
+            {monitors.data?.items.map((each) => (
+              <Panel key={each.name} title={each.name} aside={each.paused ? <State state="paused" /> : each.members === 0 ? <State state="not_running" /> : <State state={healthOf(each)} />}>
+                <dl className="facts">
+                  <dt>Entities</dt>
+                  <dd>
+                    {count(each.entities)} {each.filling > 0 && <span className="faint">({count(each.filling)} reading past events)</span>}
+                  </dd>
+                  <dt>Open alerts</dt>
+                  <dd>{count(each.open)}</dd>
+                  <dt>Events</dt>
+                  <dd>
+                    {count(each.events)} <span className="faint">{each.late > 0 && `${count(each.late)} late`}</span>
+                  </dd>
+                  <dt>Newest event</dt>
+                  <dd><Ago at={each.cursor_at} /></dd>
+                  <dt>Last tick</dt>
+                  <dd>
+                    {count(each.tick)}, <Ago at={each.tick_at} />
+                  </dd>
+                </dl>
+                {each.triggers.length > 0 && (
+                  <div className="pad row">
+                    <span className="faint">Triggers</span>
+                    <Chips label={`Triggers of ${each.name}`} options={each.triggers.map((value) => ({ value, tone: (each.off ?? []).includes(value) ? "off" : "ok" }))} value={each.triggers.filter((name) => !(each.off ?? []).includes(name))} onChange={(next) => { if (!may) return; const changed = each.triggers.find((name) => next.includes(name) === (each.off ?? []).includes(name)); if (changed) switchTrigger.mutate({ monitor: each.name, trigger: changed, on: next.includes(changed) }); }} />
+                  </div>
+                )}
+                {each.problems.length > 0 && <JsonView value={each.problems} label={`problems of ${each.name}`} />}
+                <div className="card-foot">
+                  <Button className="small" aria-pressed={monitor === each.name} onClick={() => change({ monitor: monitor === each.name ? null : each.name })}>
+                    {monitor === each.name ? "Show all monitors" : "Entities"}
+                  </Button>
+                  {may && each.triggers.length > 0 && <Button className="small" onClick={() => setBacktesting(each)}>Backtest …</Button>}
+                  {may && <Button className="small" onClick={() => pause.mutate(each)}>{each.paused ? "Resume" : "Pause"}</Button>}
+                </div>
+              </Panel>
+            ))}
+          </div>
+        </div>
+      )}
+      {history !== null && <AlertHistory id={history} may={may} onClose={() => setHistory(null)} />}
+      {backtesting && <Backtest monitor={backtesting} onClose={() => setBacktesting(null)} />}
+    </>
+  );
+}
+
+const healthOf = (monitor: Monitor): string => {
+  const health = monitor.status?.health ?? monitor.status?.state;
+  return typeof health === "string" ? health.toLowerCase() : "healthy";
+};

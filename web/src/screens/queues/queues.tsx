@@ -1,0 +1,118 @@
+/** Queues: waiting jobs, wait times, limits and workers. */
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
+import { get, post, put } from "../../api/client";
+import type { List, Queue } from "../../api/types";
+import { useAction } from "../../api/use-action";
+import { Link, useFilters } from "../../app/router";
+import { useMay } from "../../app/session";
+import { Button } from "../../components/button";
+import { Dialog } from "../../components/dialog";
+import { Empty, ErrorMessage, LoadStatus } from "../../components/feedback";
+import { count } from "../../components/format";
+import { Chips } from "../../components/forms/filters";
+import { PageHeader, Panel } from "../../components/layout";
+import { num, RowActions, Table } from "../../components/lists/table";
+import { State, Tag } from "../../components/state";
+import { NO_WORKER } from "../../components/states";
+import { Duration } from "../../components/times";
+
+const isPaused = (queue: Queue) => queue.control.some((mode) => mode.startsWith("*=") && mode !== "*=run");
+
+export function Queues() {
+  const may = useMay("operate");
+  const [limited, setLimited] = useState<Queue | null>(null);
+  const [query, change] = useFilters();
+  const internal = query.get("internal") === "yes";
+  const found = useQuery({ queryKey: ["queues", internal], queryFn: () => get<List<Queue>>("/queues", { internal: internal || null }), refetchInterval: 5000, placeholderData: keepPreviousData });
+  const pause = useAction<{ name: string; verb: "pause" | "resume" }>({
+    request: ({ name, verb }) => post(`/queues/${encodeURIComponent(name)}/${verb}`),
+    message: (_, { name, verb }) => (verb === "pause" ? `Paused queue ${name}. Running jobs finish; no new job starts.` : `Resumed queue ${name}.`),
+  });
+  return (
+    <>
+      <PageHeader title="Queues" subtitle="Jobs in each queue, its workers and its rate limit.">
+        <Chips label="Queues" options={[{ value: "internal", label: "Show internal queues" }]} value={internal ? ["internal"] : []} onChange={(next) => change({ internal: next.length ? "yes" : null })} />
+      </PageHeader>
+      <LoadStatus query={found} />
+      {found.data && <Panel>
+        {found.data.items.length === 0 ? (
+          <Empty title="No queues yet">
+            A queue appears when a task uses it: <code>@app.task(queue="mail")</code>. Start workers with <code>tidemill up app.py</code>.
+          </Empty>
+        ) : (
+          <Table label="Queues" heads={["Queue", "State", num("Waiting"), num("Running"), num("Scheduled", "Jobs that are not due yet"), num("Throttled", "Jobs that wait for a limit, or that no worker can run"), num("Oldest", "Time since the oldest waiting job was due"), num("Wait p50", "Median wait, from due to started, of jobs started in the last five minutes"), num("Wait p99", "The same for 99% of the jobs"), num("Workers"), "Limit"]} hasActions={may}>
+            {found.data?.items.map((queue) => (
+              <tr key={queue.name}>
+                <td>
+                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}`}>{queue.name}</Link>
+                </td>
+                <td>
+                  {isPaused(queue) ? <State state="paused" /> : queue.workers === 0 ? <State state={NO_WORKER} label="no worker" /> : <State state="active" />}{" "}
+                  {queue.control.filter((mode) => !mode.startsWith("*=")).map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
+                </td>
+                <td className="num">
+                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=ready`}>{count(queue.waiting)}</Link>
+                </td>
+                <td className="num">
+                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=running`}>{count(queue.running)}</Link>
+                </td>
+                <td className="num">{count(queue.delayed)}</td>
+                <td className="num">{count(queue.held)}</td>
+                <td className="num"><Duration seconds={queue.oldest} /></td>
+                <td className="num nowrap"><Duration seconds={queue.half_within} atMost /></td>
+                <td className="num nowrap"><Duration seconds={queue.most_within} atMost /></td>
+                <td className="num">
+                  <Link to="/workers">{count(queue.workers)}</Link>
+                </td>
+                <td className="nowrap">
+                  {queue.rate === null ? <span className="faint">none</span> : perTime(queue.rate)} {queue.limited_by && <span className="faint">set by {queue.limited_by}</span>}
+                </td>
+                {may && (
+                  <RowActions>
+                    <Button className="small" aria-label={`Limit ${queue.name}`} onClick={() => setLimited(queue)}>
+                      Limit …
+                    </Button>
+                    <Button className="small" busy={pause.isPending} onClick={() => pause.mutate({ name: queue.name, verb: isPaused(queue) ? "resume" : "pause" })} aria-label={`${isPaused(queue) ? "Resume" : "Pause"} ${queue.name}`}>
+                      {isPaused(queue) ? "Resume" : "Pause"}
+                    </Button>
+                  </RowActions>
+                )}
+              </tr>
+            ))}
+          </Table>
+        )}
+      </Panel>}
+      {limited && <LimitDialog queue={limited} onClose={() => setLimited(null)} />}
+    </>
+  );
+}
+
+const perTime = (rate: number) => (rate >= 1 ? `${Number(rate.toFixed(2))}/s` : `${Number((rate * 60).toFixed(2))}/m`);
+
+function LimitDialog({ queue, onClose }: { queue: Queue; onClose: () => void }) {
+  const [rate, setRate] = useState(queue.rate === null ? "" : perTime(queue.rate));
+  const action = useAction<string | null>({
+    request: (wanted) => put(`/queues/${encodeURIComponent(queue.name)}/limit`, { rate: wanted }),
+    message: (_, wanted) => (wanted === null ? `Removed the limit of queue ${queue.name}.` : `Queue ${queue.name} starts at most ${wanted} jobs.`),
+    onSuccess: onClose,
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    action.mutate(rate.trim() || null);
+  };
+  return (
+    <Dialog title={`Limit queue ${queue.name}`} onClose={onClose}>
+      <form className="form" onSubmit={submit}>
+        <label>
+          <span>Maximum start rate, over all workers</span>
+          <input className="field" value={rate} onChange={(event) => setRate(event.target.value)} placeholder="100/s or 30/m; empty for no limit" autoFocus />
+        </label>
+        {action.error && <ErrorMessage error={action.error} />}
+        <Button kind="main" type="submit" busy={action.isPending}>
+          Set limit
+        </Button>
+      </form>
+    </Dialog>
+  );
+}

@@ -1,0 +1,115 @@
+/** The graph of a run: nodes coloured by state. A lazily loaded module because of its size. */
+import { Background, BackgroundVariant, Controls, type Edge as FlowEdge, Handle, type Node as FlowNode, type NodeProps, Position, ReactFlow, useReactFlow, useStore } from "@xyflow/react";
+import "@xyflow/react/dist/style.css";
+import { memo, useCallback, useEffect, useMemo, useRef } from "react";
+import { useTheme } from "../../app/theme";
+import type { Edge } from "../../components/graph/dag-edges";
+import { layoutGraph } from "../../components/graph/layout";
+import { labelOf, toneOf } from "../../components/states";
+import "../../components/graph/graph.css";
+
+export type Box = {
+  name: string;
+  state: string;
+  /** The second line: task, queue or progress. */
+  about: string;
+};
+
+type BoxNode = FlowNode<Box & { chosen: boolean }, "box">;
+
+const BoxView = memo(function BoxView({ data }: NodeProps<BoxNode>) {
+  return (
+    <div className={`node ${toneOf(data.state)} ${data.chosen ? "chosen" : ""}`}>
+      <Handle type="target" position={Position.Left} isConnectable={false} />
+      <b title={data.name}>{data.name}</b>
+      <span>
+        {labelOf(data.state)}
+        {data.about && ` · ${data.about}`}
+      </span>
+      <Handle type="source" position={Position.Right} isConnectable={false} />
+    </div>
+  );
+});
+
+const KINDS = { box: BoxView };
+const WIDE = 168;
+/** Below this zoom text is unreadable, so a box shows only its colour. */
+const FAR = 0.38;
+const FIT = { padding: 0.05, maxZoom: 1.1 };
+
+/** Fits the graph again when the width changes, such as when a phone is rotated. */
+function Refit() {
+  const width = useStore((store) => store.width);
+  const before = useRef(width);
+  const { fitView } = useReactFlow();
+  useEffect(() => {
+    if (before.current && width && before.current !== width) void fitView(FIT);
+    before.current = width;
+  }, [width, fitView]);
+  return null;
+}
+
+export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes: Box[]; edges: Edge[]; chosen: string | null; onChoose: (name: string) => void; onFar: (isFar: boolean) => void }) {
+  const theme = useTheme();
+  const shape = boxes.map((box) => box.name).join("\n") + edges.map((edge) => `${edge.from} ${edge.to}`).join("\n");
+  // eslint-disable-next-line react-hooks/exhaustive-deps
+  const places = useMemo(() => layoutGraph(boxes.map((box) => box.name), edges, WIDE), [shape]);
+  const nodes = useMemo<BoxNode[]>(
+    () =>
+      boxes.map((box) => ({
+        id: box.name,
+        type: "box",
+        position: places.get(box.name) ?? { x: 0, y: 0 },
+        data: { ...box, chosen: box.name === chosen },
+        draggable: false,
+        connectable: false,
+        ariaLabel: `${box.name}, ${box.state}`,
+        width: WIDE,
+        height: 46,
+      })),
+    [boxes, places, chosen],
+  );
+  const states = useMemo(() => new Map(boxes.map((box) => [box.name, box.state])), [boxes]);
+  const lines = useMemo<FlowEdge[]>(
+    () =>
+      edges.map((edge) => ({
+        id: `${edge.from} → ${edge.to}`,
+        source: edge.from,
+        target: edge.to,
+        className: `edge ${toneOf(states.get(edge.from) ?? "")}`,
+        animated: boxes.length < 150 && states.get(edge.to) === "running",
+        focusable: false,
+      })),
+    [edges, states, boxes.length],
+  );
+  const choose = useCallback((_: unknown, node: BoxNode) => onChoose(node.id), [onChoose]);
+  return (
+    <ReactFlow
+      key={shape.length}
+      nodes={nodes}
+      edges={lines}
+      nodeTypes={KINDS}
+      onNodeClick={choose}
+      onNodesChange={(changes) => {
+        for (const change of changes) if (change.type === "select" && change.selected) onChoose(change.id);
+      }}
+      onViewportChange={({ zoom }) => onFar(zoom < FAR)}
+      onInit={({ getZoom }) => window.setTimeout(() => onFar(getZoom() < FAR), 60)}
+      fitView
+      fitViewOptions={FIT}
+      minZoom={0.05}
+      maxZoom={2}
+      colorMode={theme}
+      nodesDraggable={false}
+      nodesConnectable={false}
+      edgesFocusable={false}
+      onlyRenderVisibleElements={boxes.length > 150}
+      proOptions={{ hideAttribution: false }}
+      aria-label="Graph of the run"
+    >
+      <Background variant={BackgroundVariant.Dots} gap={22} size={1} />
+      <Controls showInteractive={false} orientation="horizontal" />
+      <Refit />
+    </ReactFlow>
+  );
+}

@@ -1,0 +1,179 @@
+/** One stream: its dispatchers, sources and plans, with controls. */
+import { type FormEvent, useState } from "react";
+import { post } from "../../api/client";
+import { useAction } from "../../api/use-action";
+import { Button } from "../../components/button";
+import { Dialog } from "../../components/dialog";
+import { Empty, ErrorMessage } from "../../components/feedback";
+import { count, plural } from "../../components/format";
+import { JsonView, parseJson } from "../../components/json";
+import { Panel } from "../../components/layout";
+import { num, RowActions, Table } from "../../components/lists/table";
+import { State, Tag } from "../../components/state";
+import { Duration } from "../../components/times";
+import type { Source, Stream, StreamControl } from "./types";
+import "./streams.css";
+
+export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: boolean; onControl: (control: StreamControl) => void }) {
+  const [limited, setLimited] = useState<Source | null>(null);
+  const [requesting, setRequesting] = useState(false);
+  const draining = stream.dispatchers.some((each) => each.mode !== "run");
+  return (
+    <Panel
+      title={stream.name}
+      aside={
+        <span className="row">
+          {stream.dispatchers.length === 0 ? <State state="not_running" /> : <State state={draining ? "draining" : "running"} />}
+          {stream.retries > 0 && <span className="soft">{count(stream.retries)} waiting for a retry</span>}
+          {stream.dead > 0 && <Tag tone="bad">{plural(stream.dead, "dead letter")}</Tag>}
+          {may && stream.dispatchers.length > 0 && (
+            <Button className="small" onClick={() => setRequesting(true)}>
+              Send live request …
+            </Button>
+          )}
+          {may && stream.dispatchers.length > 0 && (
+            <Button className="small" onClick={() => onControl({ stream: stream.name, mode: draining ? "run" : "drain" })}>
+              {draining ? "Resume" : "Drain"}
+            </Button>
+          )}
+        </span>
+      }
+    >
+      {stream.dispatchers.length === 0 && (
+        <Empty title="No dispatcher is running">
+          Start one with <code>tidemill stream run app.py {stream.name}</code>, or all processes with <code>tidemill up app.py</code>.
+        </Empty>
+      )}
+      {stream.dispatchers.map((dispatcher) => (
+        <div key={`${dispatcher.host}:${dispatcher.pid}`}>
+          <div className="pad soft">
+            {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_in_flight)} in flight · {plural(dispatcher.engines, "engine")}
+            {dispatcher.restarts > 0 && `, ${plural(dispatcher.restarts, "restart")}`}
+          </div>
+          <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag"), num("In flight"), num("Done"), num("Retried"), num("Dead"), "Weight", "Limit"]} hasActions={may}>
+            {dispatcher.sources.map((source) => (
+              <tr key={source.name}>
+                <td>{source.name}</td>
+                <td>{source.enabled ? <State state="enabled" /> : <State state="disabled" />}</td>
+                <td className="num">{count(Math.round(source.rate))}/s</td>
+                <td className="num">{source.lag === null ? <span className="faint">–</span> : count(source.lag)}</td>
+                <td className="num">{count(source.in_flight)}</td>
+                <td className="num">{count(source.done)}</td>
+                <td className="num">{count(source.retried)}</td>
+                <td className="num">{count(source.dead)}</td>
+                <td>
+                  <Weight source={source} may={may} onChange={(weight) => onControl({ stream: stream.name, source: source.name, weight })} />
+                </td>
+                <td className="nowrap">{source.max_qps === null ? <span className="faint">none</span> : `${source.max_qps}/s`}</td>
+                {may && (
+                  <RowActions>
+                    <Button className="small" aria-label={`Limit ${source.name}`} onClick={() => setLimited(source)}>
+                      Limit …
+                    </Button>
+                    <Button className="small" aria-label={`${source.enabled ? "Disable" : "Enable"} ${source.name}`} onClick={() => onControl({ stream: stream.name, source: source.name, enabled: !source.enabled })}>
+                      {source.enabled ? "Disable" : "Enable"}
+                    </Button>
+                  </RowActions>
+                )}
+              </tr>
+            ))}
+          </Table>
+          {Object.keys(dispatcher.plans).length > 0 && (
+            <Table label={`Plans of ${stream.name}`} heads={["Plan", num("Done"), num("Filtered"), num("Failed"), num("p50", "Median time for one message"), num("p99", "Time within which 99% of the messages are processed")]}>
+              {Object.entries(dispatcher.plans).map(([name, plan]) => (
+                <tr key={name}>
+                  <td>{name}</td>
+                  <td className="num">{count(plan.done)}</td>
+                  <td className="num">{count(plan.filtered)}</td>
+                  <td className="num">{count(plan.failed)}</td>
+                  <td className="num"><Duration seconds={plan.p50} /></td>
+                  <td className="num"><Duration seconds={plan.p99} /></td>
+                </tr>
+              ))}
+            </Table>
+          )}
+        </div>
+      ))}
+      {limited && <LimitDialog source={limited} onClose={() => setLimited(null)} onLimit={(max_qps) => onControl({ stream: stream.name, source: limited.name, max_qps })} />}
+      {requesting && <LiveRequestDialog stream={stream} onClose={() => setRequesting(false)} />}
+    </Panel>
+  );
+}
+
+function LimitDialog({ source, onLimit, onClose }: { source: Source; onLimit: (most: number) => void; onClose: () => void }) {
+  const [text, setText] = useState(source.max_qps === null ? "" : String(source.max_qps));
+  const most = Number(text);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    onLimit(most);
+    onClose();
+  };
+  return (
+    <Dialog title={`Limit source ${source.name}`} onClose={onClose}>
+      <form className="form" onSubmit={submit}>
+        <label>
+          <span>Maximum messages per second</span>
+          <input className="field" inputMode="decimal" value={text} onChange={(event) => setText(event.target.value)} placeholder="for example 50" autoFocus />
+          <small>The limit applies to each dispatcher. To stop a source, disable it.</small>
+        </label>
+        <Button kind="main" type="submit" disabled={!(most > 0)}>
+          Set limit
+        </Button>
+      </form>
+    </Dialog>
+  );
+}
+
+/** Runs plans on one message, ahead of the backlog. */
+function LiveRequestDialog({ stream, onClose }: { stream: Stream; onClose: () => void }) {
+  const plans = [...new Set(stream.dispatchers.flatMap((each) => Object.keys(each.plans)))];
+  const [eligibilities, setEligibilities] = useState("");
+  const [payload, setPayload] = useState("{}");
+  const read = parseJson(payload);
+  const request = useAction<void, { result: unknown; failures: Record<string, string> }>({
+    request: () => post<{ result: unknown; failures: Record<string, string> }>(`/streams/${encodeURIComponent(stream.name)}/live`, { eligibilities: eligibilities.split(/[\s,]+/).filter(Boolean), payload: read.value }),
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    request.mutate();
+  };
+  return (
+    <Dialog title={`Live request to ${stream.name}`} onClose={onClose} wide>
+      <form className="form" onSubmit={submit}>
+        <label>
+          <span>Eligibilities</span>
+          <input className="field" value={eligibilities} onChange={(event) => setEligibilities(event.target.value)} required autoFocus />
+          <small>Plans with these eligibilities are run.{plans.length > 0 && ` Plans: ${plans.join(", ")}.`}</small>
+        </label>
+        <label>
+          <span>Message</span>
+          <textarea className="field" rows={5} value={payload} onChange={(event) => setPayload(event.target.value)} aria-invalid={read.wrong !== undefined} />
+          {read.wrong && <small className="wrong">{read.wrong}</small>}
+        </label>
+        {request.error && <ErrorMessage error={request.error} />}
+        {request.data && <JsonView value={Object.keys(request.data.failures).length ? request.data : request.data.result} label="result" />}
+        <Button kind="main" type="submit" busy={request.isPending} disabled={read.wrong !== undefined}>
+          Send
+        </Button>
+      </form>
+    </Dialog>
+  );
+}
+
+const STEPS = [0.1, 0.25, 0.5, 1, 2, 3, 5, 8, 13, 20, 50, 100];
+
+/** A slider over useful weights; the change is sent when it is released. */
+function Weight({ source, may, onChange }: { source: Source; may: boolean; onChange: (weight: number) => void }) {
+  const [dragged, setDragged] = useState<number | null>(null);
+  const nearest = STEPS.reduce((best, step, index) => (Math.abs(step - source.weight) < Math.abs((STEPS[best] ?? 0) - source.weight) ? index : best), 0);
+  const send = () => {
+    if (dragged !== null && dragged !== nearest) onChange(STEPS[dragged] ?? 1);
+    setDragged(null);
+  };
+  return (
+    <span className="weight">
+      {may && <input type="range" min={0} max={STEPS.length - 1} value={dragged ?? nearest} aria-label={`Weight of ${source.name}`} aria-valuetext={String(dragged === null ? source.weight : STEPS[dragged])} onChange={(event) => setDragged(Number(event.target.value))} onPointerUp={send} onBlur={send} onKeyUp={(event) => event.key === "Enter" && send()} />}
+      {dragged === null ? source.weight : STEPS[dragged]}
+    </span>
+  );
+}

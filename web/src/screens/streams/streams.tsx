@@ -1,0 +1,46 @@
+/** Streams: their sources and dead letters. */
+import { useQuery } from "@tanstack/react-query";
+import { get, post } from "../../api/client";
+import type { List } from "../../api/types";
+import { useAction } from "../../api/use-action";
+import { useMay } from "../../app/session";
+import { Empty, LoadStatus } from "../../components/feedback";
+import { PageHeader, Panel } from "../../components/layout";
+import { DeadLetters } from "./dead-letters";
+import { StreamPanel } from "./stream-panel";
+import type { Stream, StreamControl } from "./types";
+
+export function Streams() {
+  const may = useMay("operate");
+  const found = useQuery({ queryKey: ["streams"], queryFn: () => get<List<Stream>>("/streams"), refetchInterval: 15_000 });
+  const change = useAction<StreamControl>({
+    request: ({ stream, ...control }) => post(`/streams/${encodeURIComponent(stream)}/control`, control),
+    message: (_, control) => controlMessage(control),
+  });
+  return (
+    <>
+      <PageHeader title="Streams" subtitle="Message rate and lag of each source, and dead letters." />
+      <LoadStatus query={found} />
+      {found.data?.items.length === 0 && (
+        <Panel>
+          <Empty title="No streams yet">
+            Declare one with <code>app.stream(Stream("posts", sources=[…], plans=[…]))</code> and start it with <code>tidemill up</code>.
+          </Empty>
+        </Panel>
+      )}
+      <div className="stack">
+        {found.data?.items.map((stream) => (
+          <StreamPanel key={stream.name} stream={stream} may={may} onControl={change.mutate} />
+        ))}
+        {found.data && found.data.items.length > 0 && <DeadLetters may={may} />}
+      </div>
+    </>
+  );
+}
+
+function controlMessage({ stream, source, mode, weight, max_qps, enabled }: StreamControl): string {
+  const target = source ? `source ${source} of ${stream}` : `stream ${stream}`;
+  if (mode) return mode === "drain" ? `Draining ${target}: running messages finish, no new ones start.` : `Resumed ${target}.`;
+  if (enabled !== undefined) return `${enabled ? "Enabled" : "Disabled"} ${target}.`;
+  return weight !== undefined ? `Set the weight of ${target} to ${weight}.` : `Limited ${target} to ${max_qps} messages per second.`;
+}

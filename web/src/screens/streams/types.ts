@@ -1,0 +1,54 @@
+/** Streams as the API returns them. */
+export interface Source {
+  name: string;
+  weight: number;
+  max_qps: number | null;
+  enabled: boolean;
+  rate: number;
+  lag: number | null;
+  waiting: number;
+  in_flight: number;
+  done: number;
+  retried: number;
+  dead: number;
+}
+
+export interface Dispatcher {
+  host: string;
+  pid: number;
+  mode: string;
+  in_flight: number;
+  max_in_flight: number;
+  engines: number;
+  restarts: number;
+  sources: Source[];
+  plans: Record<string, { done: number; filtered: number; failed: number; p50: number | null; p99: number | null }>;
+}
+
+export interface Stream {
+  name: string;
+  dispatchers: Dispatcher[];
+  retries: number;
+  dead: number;
+}
+
+export interface DeadLetter {
+  id: number;
+  stream: string;
+  source: string;
+  plans: string[] | null;
+  why: string;
+  error: string | null;
+  attempts: number;
+  buried_at: string;
+  payload: string;
+}
+
+export interface StreamControl {
+  stream: string;
+  source?: string;
+  mode?: "run" | "drain";
+  weight?: number;
+  max_qps?: number;
+  enabled?: boolean;
+}
