@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "tests" / "e2e" / "console_app.py"
 STATIC = ROOT / "tidemill" / "server" / "static"
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
-PATIENCE = 40.0
+PATIENCE = 90.0
 
 expect.set_options(timeout=20_000)
 

@@ -132,7 +132,7 @@ def problems(page: Page) -> Locator:
 
 def connect(page: Page, source: str, target: str) -> None:
     """Draw a line, as one does with a mouse."""
-    node(page, source).locator(".react-flow__handle.source").first.hover()  # Once the picture stands still.
+    node(page, source).locator(".react-flow__handle.source").first.hover()  # The hover waits until the diagram stands still.
     end = node(page, target).locator(".react-flow__handle.target").bounding_box()
     assert end is not None
     page.mouse.down()
@@ -170,7 +170,7 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
     expect(page.locator(".react-flow__edge")).to_have_count(4)
     field(page, "pattern").fill("loud/{{$.dates.id}}.txt")
     field(page, "content").fill("{{$.dates.id}}: {{$.loud}}")
-    expect(problems(page).get_by_role("status")).to_have_text("2 to look at")
+    expect(problems(page).get_by_role("status")).to_have_text("2 warnings")
 
     # Back and forth, by keyboard and by button.
     page.keyboard.press("Control+z")
@@ -186,8 +186,8 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
 
     page.get_by_role("button", name="Dry run").click()
     page.get_by_label("Entity", exact=True).fill("2026-01-15")
-    page.get_by_role("button", name="Try it").click()
-    told = page.get_by_role("region", name="What would happen")
+    page.get_by_role("button", name="Run", exact=True).click()
+    told = page.get_by_role("region", name="Result of the dry run")
     expect(told).to_contain_text("loud/2026-01-15.txt")
     expect(told).to_contain_text("2026-01-15: HIGH WATER AT SIX")
     expect(told.get_by_text("would be built")).to_have_count(2)
@@ -199,13 +199,13 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
     before = bench.file("blog.json")
     page.keyboard.press("Control+s")
     changes = page.get_by_role("region", name="Changes to blog.json")
-    expect(changes.locator(".new").first).to_be_visible()
+    expect(changes.locator(".added").first).to_be_visible()
     expect(changes).to_contain_text('"typeId": "state_write"')
     watched.keep("editor-diff")
     assert watched.serious_problems() == []
     assert bench.file("blog.json") == before
     page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_text("blog.json is saved.")).to_be_visible()
+    expect(page.get_by_text("Saved blog.json.")).to_be_visible()
     expect(page.get_by_text("saved", exact=True)).to_be_visible()
 
     after = bench.file("blog.json")
@@ -246,7 +246,7 @@ def test_a_dag_in_yaml_keeps_its_comments_and_says_which_would_be_lost(watched: 
     expect(text).to_have_value(re.compile(r"rows: \{\$from: fetch_rows.rows\}"))
     expect(text).to_have_value(re.compile(r"Load \{\{\$\.fetch_rows\.rows\}\} rows\?"))
 
-    # Text and picture are one: what is typed is drawn, and what cannot be read says so.
+    # Text and diagram are the same file: typed text is drawn, and a syntax error is shown.
     whole = text.input_value()
     text.fill(whole.replace("deps: [approve, fetch_rows]", "deps: [approve, nobody"))
     expect(problems(page)).to_contain_text("not YAML")
@@ -262,9 +262,9 @@ def test_a_dag_in_yaml_keeps_its_comments_and_says_which_would_be_lost(watched: 
 
     page.get_by_role("button", name="Save …").click()
     expect(page.get_by_role("dialog")).to_contain_text("fetch_rows")
-    expect(page.get_by_role("dialog")).not_to_contain_text("no longer in the text")
+    expect(page.get_by_role("dialog")).not_to_contain_text("will be lost")
     page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_text("nightly.yaml is saved.")).to_be_visible()
+    expect(page.get_by_text("Saved nightly.yaml.")).to_be_visible()
     expected = (
         NIGHTLY.replace("name: extract", "name: fetch_rows")
         .replace("extract.rows", "fetch_rows.rows")
@@ -273,14 +273,14 @@ def test_a_dag_in_yaml_keeps_its_comments_and_says_which_would_be_lost(watched: 
     )
     assert bench.file("nightly.yaml") == expected
 
-    page.get_by_role("button", name="picture", exact=True).click()
+    page.get_by_role("button", name="diagram", exact=True).click()
     node(page, "load").click()
     page.keyboard.press("Delete")
     expect(page.locator(".react-flow__node")).to_have_count(2)
     page.get_by_role("button", name="Save …").click()
-    expect(page.get_by_role("dialog")).to_contain_text("A comment is no longer in the text")
+    expect(page.get_by_role("dialog")).to_contain_text("A comment will be lost")
     expect(page.get_by_role("dialog")).to_contain_text("# never without a person")
-    page.get_by_role("button", name="Go on editing").click()
+    page.get_by_role("button", name="Continue editing").click()
     page.keyboard.press("Control+z")
     expect(page.locator(".react-flow__node")).to_have_count(3)
 
@@ -293,12 +293,12 @@ def test_two_people_lose_nothing_to_each_other(watched: Watched, bench: Bench) -
     (bench.workflows / "nightly.yaml").write_text(theirs)
     page.get_by_role("button", name="Save …").click()
     page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
-    alert = page.get_by_role("alert").filter(has_text="Somebody else has changed this file")
+    alert = page.get_by_role("alert").filter(has_text="This file was changed on the server")
     expect(alert).to_be_visible()
     assert bench.file("nightly.yaml") == theirs
     watched.keep("editor-theirs")
-    alert.get_by_role("button", name="See what they changed").click()
-    expect(page.get_by_role("region", name="Their changes").locator(".new")).to_contain_text("queue: theirs")
+    alert.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("region", name="Changes on the server").locator(".added")).to_contain_text("queue: theirs")
     page.keyboard.press("Escape")
 
     # What is not saved outlives the page.
@@ -307,7 +307,7 @@ def test_two_people_lose_nothing_to_each_other(watched: Watched, bench: Bench) -
     expect(alert).to_be_visible()
     node(page, "load").click()
     expect(field(page, "queue")).to_have_value("mine")
-    alert.get_by_role("button", name="Take theirs").click()
+    alert.get_by_role("button", name="Use the server's version").click()
     expect(alert).to_have_count(0)
     node(page, "extract").click()
     expect(field(page, "queue")).to_have_value("theirs")
@@ -339,19 +339,19 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("cron or interval is missing")
     expect(dialog.get_by_role("button", name="Save", exact=True)).to_be_disabled()
-    dialog.get_by_role("button", name="Go on editing").click()
+    dialog.get_by_role("button", name="Continue editing").click()
     page.get_by_role("button", name=re.compile("cron or interval is missing")).click()
     field(page, "cron").fill("0 6 * * *")
     expect(problems(page).get_by_role("status")).to_have_text("none")
-    page.get_by_role("button", name="Lay out").click()
+    page.get_by_role("button", name="Auto layout").click()
     page.get_by_role("button", name="Dry run").click()
     page.get_by_label("Payload of the event").fill('{"scheduledAt": 7}')
-    page.get_by_role("button", name="Try it").click()
-    expect(page.get_by_role("region", name="What would happen")).to_contain_text("https://example.org/7")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("region", name="Result of the dry run")).to_contain_text("https://example.org/7")
     page.keyboard.press("Escape")
     page.keyboard.press("Control+s")
     dialog.get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_text("alarm.json is saved.")).to_be_visible()
+    expect(page.get_by_text("Saved alarm.json.")).to_be_visible()
     made = json.loads(bench.file("alarm.json"))
     assert [each["typeId"] for each in made["nodes"]] == ["scheduled", "if", "http"]
     assert made["connections"][1]["sourceConnectorId"] == "true"
@@ -362,7 +362,7 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
     expect(field(page, "url")).to_be_visible()
     for _ in range(3):
         page.keyboard.press("ArrowDown")
-    expect(page.get_by_text("not saved")).to_be_visible()
+    expect(page.get_by_text("unsaved changes")).to_be_visible()
     box = node(page, "if").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 60, box["y"] + 12)
@@ -371,7 +371,7 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
     page.mouse.up()
     page.keyboard.press("Control+s")
     dialog.get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_text("not saved")).to_have_count(0)
+    expect(page.get_by_text("unsaved changes")).to_have_count(0)
     moved = json.loads(bench.file("alarm.json"))
     places = [[each["position"] for each in file["nodes"]] for file in (made, moved)]
     assert places[0][0] == places[1][0]
@@ -416,7 +416,7 @@ def test_a_file_is_renamed_with_what_is_not_saved_and_deleted(watched: Watched, 
     page.get_by_role("button", name="Rename …").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("New name").fill("blog.json")
-    expect(dialog).to_contain_text("It will be blog.json.yaml.")
+    expect(dialog).to_contain_text("Renames it to blog.json.yaml.")
     dialog.get_by_label("New name").fill("daily")
     dialog.get_by_role("button", name="Rename", exact=True).click()
     expect(page.get_by_role("heading", level=1, name="daily.yaml")).to_be_visible()
@@ -428,18 +428,18 @@ def test_a_file_is_renamed_with_what_is_not_saved_and_deleted(watched: Watched, 
 
     page.get_by_role("button", name="Delete …").click()
     watched.keep("editor-delete")
-    dialog.get_by_role("button", name="Keep it").click()
+    dialog.locator("footer").get_by_role("button", name="Close").click()
     assert bench.file("daily.yaml") == NIGHTLY
     page.get_by_role("button", name="Delete …").click()
-    dialog.get_by_role("button", name="Delete the file").click()
+    dialog.get_by_role("button", name="Delete file").click()
     expect(page.get_by_role("heading", level=1, name="Editor")).to_be_visible()
-    expect(page.get_by_text("daily.yaml is deleted.")).to_be_visible()
+    expect(page.get_by_text("Deleted daily.yaml.")).to_be_visible()
     assert not (bench.workflows / "daily.yaml").exists()
     expect(page.get_by_role("link", name="daily.yaml")).to_have_count(0)
 
     page.get_by_role("button", name="Delete blog.json").click()
-    dialog.get_by_role("button", name="Delete the file").click()
-    expect(page.get_by_text("blog.json is deleted.")).to_be_visible()
+    dialog.get_by_role("button", name="Delete file").click()
+    expect(page.get_by_text("Deleted blog.json.")).to_be_visible()
     expect(page.get_by_role("link", name="blog.json")).to_have_count(0)
     trail = page.request.get(f"{bench.web.url}/api/v1/audit?action=workflow").json()["items"][:3]
     assert [(each["action"], each["target"]) for each in trail] == [
@@ -463,7 +463,7 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     page = watched.open("/editor/staged.json", "staged.json")
     expect(problems(page)).to_contain_text("a transform has an input")
     connect(page, "logs", "big")
-    expect(problems(page).get_by_role("status")).to_have_text("1 to look at")
+    expect(problems(page).get_by_role("status")).to_have_text("1 warning")
     node(page, "big").click()
     page.locator(".box-form").get_by_label(re.compile("^typeId")).select_option("set")
     expect(problems(page)).to_contain_text("big")
@@ -471,10 +471,10 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     page.get_by_role("button", name="transform", exact=True).click()
     field(page, "expression").fill("$.big.content + $.logs.path")
     expect(page.locator(".react-flow__edge.implied")).to_have_count(1)
-    expect(problems(page).get_by_role("status")).to_have_text("1 to look at")
+    expect(problems(page).get_by_role("status")).to_have_text("1 warning")
     page.get_by_role("button", name="Save …").click()
     page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
-    expect(page.get_by_text("staged.json is saved.")).to_be_visible()
+    expect(page.get_by_text("Saved staged.json.")).to_be_visible()
     made = json.loads(bench.file("staged.json"))["stages"]
     assert [(each["id"], each.get("input")) for each in made] == [("logs", None), ("big", "logs"), ("stage", "big")]
     assert made[1]["note"] == "keep me"

@@ -54,7 +54,7 @@ def screens(shop: Harbour) -> dict[str, str]:
     host = wait_until(lambda: shop.api("/hosts")["items"], "the host is sampled")[0]["name"]
     return {
         "home": "/",
-        "inputs": "/inputs",
+        "input": "/input",
         "runs": "/runs",
         "dag": f"/runs/{failed}?step=bad",
         "asking": f"/runs/{asking}?step=sign",
@@ -170,7 +170,7 @@ def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Brows
     said: dict[str, str] = {}
     with watched_page(browser, bare.url) as watched:
         watched.page.set_viewport_size({"width": 390, "height": 844})
-        for screen in ("inputs", "runs", "jobs", "states", "schedules", "streams", "monitors"):
+        for screen in ("input", "runs", "jobs", "pipelines", "schedules", "streams", "monitors"):
             page = watched.open(f"/{screen}")
             empty = page.locator("main .empty").first
             expect(empty).to_be_visible()
@@ -217,7 +217,7 @@ def test_a_browser_logs_in_with_a_token_acts_and_logs_out(browser: Browser, shop
         row.get_by_role("button", name="Pause").click()
         expect(row.get_by_text("paused")).to_be_visible()
         row.get_by_role("button", name="Resume").click()
-        expect(row.get_by_text("served")).to_be_visible()
+        expect(row.get_by_text("active")).to_be_visible()
         page.get_by_role("button", name="Log out").click()
         expect(page.get_by_label("Token")).to_be_visible()
         page.get_by_label("Token").fill(reader)

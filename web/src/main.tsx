@@ -1,4 +1,5 @@
 /** The entry point: reads the session, then shows the login or the screens and follows the stream of changes. */
+import "./app/styles.css"; // First, because the styles of screens override it.
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
 import { StrictMode, useEffect } from "react";
 import { createRoot } from "react-dom/client";
@@ -7,7 +8,6 @@ import type { Session } from "./api/types";
 import { followChanges } from "./app/live-changes";
 import { SessionContext } from "./app/session";
 import { Shell } from "./app/shell";
-import "./app/styles.css";
 import { ErrorMessage, Loading } from "./components/feedback";
 import { Toasts } from "./components/toasts";
 import { Login } from "./screens/login/login";

@@ -1,4 +1,4 @@
-/** What the server tells, as the OpenAPI document describes it. */
+/** Objects of the API, as its OpenAPI document describes them. */
 export type Json = unknown;
 
 export interface Session {
@@ -12,7 +12,7 @@ export interface Session {
   csrf: string | null;
 }
 
-/** A page of the application's own, beside the console. */
+/** A page of the application. */
 export interface ApplicationPage {
   name: string;
   title: string;
@@ -196,7 +196,7 @@ export interface Declared {
   graph: FlowGraph | null;
 }
 
-/** All ways that events can take through a flow: steps, events between them, the world outside. */
+/** The declared graph of a flow: steps and the events between them. */
 export interface FlowGraph {
   nodes: { name: string; label: string; kind: string }[];
   edges: [string, string][];
@@ -292,7 +292,7 @@ export interface Host {
   sample: HostSample;
 }
 
-/** What of a pipeline has failed, and the newest of it. */
+/** The failed states of a pipeline, with the newest failure. */
 export interface FailedStates {
   pipeline: string;
   states: number;

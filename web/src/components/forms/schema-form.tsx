@@ -1,6 +1,6 @@
 /** A form generated from a JSON Schema; parts without a matching field are edited as JSON. */
 import { useId, useState } from "react";
-import { parseJson } from "../json";
+import { parseJson } from "../details/json";
 
 export interface Schema {
   type?: string | string[];

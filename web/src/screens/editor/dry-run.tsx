@@ -3,9 +3,9 @@ import { useMutation } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useState } from "react";
 import { postQuery } from "../../api/client";
 import { Button } from "../../components/button";
+import { parseJson } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { Empty, ErrorMessage } from "../../components/feedback";
-import { parseJson } from "../../components/json";
 import { Tag } from "../../components/state";
 import type { Planned, Tried, TriedField, TriedNode, TriedStage } from "./types";
 

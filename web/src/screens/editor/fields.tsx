@@ -1,6 +1,6 @@
 /** One field of a form, generated from its schema. Invalid values are kept, and marked. */
 import { useEffect, useId, useState } from "react";
-import { parseJson } from "../../components/json";
+import { parseJson } from "../../components/details/json";
 import type { FieldSchema, FileProblem } from "./types";
 
 export interface FieldProps {

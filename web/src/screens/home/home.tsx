@@ -6,10 +6,10 @@ import type { Host, List, Overview, Queue } from "../../api/types";
 import { importOrReload } from "../../app/lazy-import";
 import { Link } from "../../app/router";
 import { useSession } from "../../app/session";
+import { HostUsage } from "../../components/details/host-usage";
 import { Empty, Loading, LoadStatus } from "../../components/feedback";
 import { count } from "../../components/format";
 import { Chips } from "../../components/forms/filters";
-import { HostUsage } from "../../components/host-usage";
 import { Meter, PageHeader, Panel } from "../../components/layout";
 import { WAITING_JOB_STATES } from "../../components/states";
 import { duration } from "../../components/times";
@@ -28,6 +28,8 @@ interface Sample {
 /** Samples of the totals while the console is open; two of them give a rate. */
 const samples: Sample[] = [];
 const MAX_SAMPLES = 120;
+/** Workers report their totals every few seconds, so a shorter period gives a wrong rate. */
+const MIN_PERIOD_SECONDS = 10;
 
 function addSample(overview: Overview): void {
   const at = Date.parse(overview.at) / 1000;
@@ -49,7 +51,7 @@ function addSample(overview: Overview): void {
 function rate(of: (sample: Sample) => number, seconds = 60): number | null {
   const last = samples.at(-1);
   const first = samples.find((each) => last && last.at - each.at <= seconds);
-  if (!first || !last || first === last) return null;
+  if (!first || !last || last.at - first.at < MIN_PERIOD_SECONDS) return null;
   return (of(last) - of(first)) / (last.at - first.at);
 }
 
@@ -107,7 +109,7 @@ function Figures({ overview, monitors }: { overview: Overview; monitors: { open:
       <Tile to={failing.count ? "#failing" : "/jobs?state=failed"} name="Failing now" value={`${count(failing.count)}${failing.more ? "+" : ""}`} tone={failing.count ? "bad" : "ok"} note={failing.what} />
       <Tile to={`/jobs?${WAITING_JOB_STATES.map((state) => `state=${state}`).join("&")}`} name="Backlog" value={count(backlog)} note={`${count(counts.jobs_running)} running, ${count(counts.jobs_delayed)} scheduled`} />
       <Tile to="/jobs?state=ready" name="Oldest waiting" value={oldest === null ? "none" : duration(oldest)} tone={oldest !== null && oldest > 60 ? "wait" : undefined} note={oldest === null ? "no job is due" : "after its due time"} />
-      <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{perSecond >= 10 ? Math.round(perSecond) : perSecond.toFixed(1)} <small>/s</small></>} note="job attempts, last minute">
+      <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{perSecond >= 10 ? Math.round(perSecond) : perSecond.toFixed(1)} <small>/s</small></>} note={perSecond === null ? "measuring" : "job attempts, last minute"}>
         <Spark values={rates()} />
       </Tile>
       <Tile to="/runs?state=running" name="Active runs" value={count(counts.runs_live)} note={counts.runs_parked ? `${count(counts.runs_parked)} need attention` : "flows and dags"} />
@@ -183,6 +185,7 @@ function Throughput() {
 
 function BusiestTasks() {
   const last = samples.at(-1);
+  const isMeasuring = rate((sample) => sample.done) === null;
   const found = [...(last?.tasks.keys() ?? [])]
     .map((task) => ({ task, rate: rate((sample) => sample.tasks.get(task) ?? 0) ?? 0 }))
     .filter((each) => each.rate > 0)
@@ -192,7 +195,7 @@ function BusiestTasks() {
   return (
     <Panel title="Busiest tasks" aside={<span className="faint">per second, last minute</span>}>
       {found.length === 0 ? (
-        <Empty title={samples.length < 2 ? "Measuring …" : "No task finished in the last minute"}>{samples.length < 2 ? undefined : <>Enqueue a job, or see the <Link to="/schedules">schedules</Link>.</>}</Empty>
+        <Empty title={isMeasuring ? "Measuring …" : "No task finished in the last minute"}>{isMeasuring ? undefined : <>Enqueue a job, or see the <Link to="/schedules">schedules</Link>.</>}</Empty>
       ) : (
         <ul className="bars">
           {found.map((each) => (

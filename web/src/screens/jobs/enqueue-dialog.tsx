@@ -4,9 +4,9 @@ import { post } from "../../api/client";
 import { useAction } from "../../api/use-action";
 import { go } from "../../app/router";
 import { Button } from "../../components/button";
+import { parseJson } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { ErrorMessage } from "../../components/feedback";
-import { parseJson } from "../../components/json";
 
 interface Started {
   id: number;

@@ -4,10 +4,10 @@ import { type FormEvent, useState } from "react";
 import { get, post } from "../../api/client";
 import { useAction } from "../../api/use-action";
 import { Button } from "../../components/button";
+import { Explanation } from "../../components/details/explanation";
+import { JsonView } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
-import { Explanation } from "../../components/explanation";
 import { LoadStatus } from "../../components/feedback";
-import { JsonView } from "../../components/json";
 import { absolute, Ago, duration, millis } from "../../components/times";
 import type { Alert } from "./types";
 

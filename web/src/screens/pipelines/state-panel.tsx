@@ -5,7 +5,7 @@ import { get, post } from "../../api/client";
 import { useAction } from "../../api/use-action";
 import { Link } from "../../app/router";
 import { Button } from "../../components/button";
-import { Explanation } from "../../components/explanation";
+import { Explanation } from "../../components/details/explanation";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { bytes, plural } from "../../components/format";
 import { Fact, Panel } from "../../components/layout";

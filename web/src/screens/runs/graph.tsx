@@ -4,9 +4,9 @@ import "@xyflow/react/dist/style.css";
 import { memo, useCallback, useEffect, useMemo, useRef } from "react";
 import { useTheme } from "../../app/theme";
 import type { Edge } from "../../components/graph/dag-edges";
+import "../../components/graph/graph.css";
 import { layoutGraph } from "../../components/graph/layout";
 import { labelOf, toneOf } from "../../components/states";
-import "../../components/graph/graph.css";
 
 export type Box = {
   name: string;

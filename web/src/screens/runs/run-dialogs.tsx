@@ -5,9 +5,9 @@ import type { Run } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { go } from "../../app/router";
 import { Button } from "../../components/button";
+import { parseJson } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { ErrorMessage } from "../../components/feedback";
-import { parseJson } from "../../components/json";
 
 interface Started {
   id: number;

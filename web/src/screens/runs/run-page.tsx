@@ -7,21 +7,21 @@ import { importOrReload } from "../../app/lazy-import";
 import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
-import { Explanation, linked } from "../../components/explanation";
+import { Explanation, linked } from "../../components/details/explanation";
+import { JsonView } from "../../components/details/json";
 import { Empty, ErrorMessage, Loading, LoadStatus } from "../../components/feedback";
 import { askingStep } from "../../components/forms/input-form";
 import { dagGraph } from "../../components/graph/dag-edges";
-import { JsonView } from "../../components/json";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { RunState, Tag } from "../../components/state";
 import { LIVE_RUN_STATES } from "../../components/states";
 import { absolute, Ago, duration, Took } from "../../components/times";
 import { describeTick, describeWaits, flowGraph, stepNamesByWork } from "./journal";
 import { CancelRun, ForkRun, RerunDag, SendEvent } from "./run-dialogs";
+import "./runs.css";
 import { DagStep, FlowStep, type NodeState, unpack } from "./step-panel";
 import { Timeline } from "./timeline";
 import { cutLanes, dagLanes, flowLanes } from "./timeline-bars";
-import "./runs.css";
 
 const Graph = lazy(() => importOrReload(() => import("./graph")));
 

@@ -82,7 +82,7 @@ interface RetentionSettings {
 
 const KINDS = [
   { name: "jobs", label: "Finished jobs and their logs" },
-  { name: "runs", label: "Ended runs" },
+  { name: "runs", label: "Finished runs" },
   { name: "events", label: "Event log" },
 ] as const;
 

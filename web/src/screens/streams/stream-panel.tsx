@@ -3,16 +3,16 @@ import { type FormEvent, useState } from "react";
 import { post } from "../../api/client";
 import { useAction } from "../../api/use-action";
 import { Button } from "../../components/button";
+import { JsonView, parseJson } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { Empty, ErrorMessage } from "../../components/feedback";
 import { count, plural } from "../../components/format";
-import { JsonView, parseJson } from "../../components/json";
 import { Panel } from "../../components/layout";
 import { num, RowActions, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { Duration } from "../../components/times";
-import type { Source, Stream, StreamControl } from "./types";
 import "./streams.css";
+import type { Source, Stream, StreamControl } from "./types";
 
 export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: boolean; onControl: (control: StreamControl) => void }) {
   const [limited, setLimited] = useState<Source | null>(null);

@@ -3,9 +3,9 @@ import { applyNodeChanges, Background, BackgroundVariant, type Connection, Contr
 import "@xyflow/react/dist/style.css";
 import { type DragEvent, memo, useCallback, useEffect, useMemo, useState } from "react";
 import { useTheme } from "../../../app/theme";
+import "../../../components/graph/graph.css";
 import type { FileProblem } from "../types";
 import { type Box, BOX_WIDTH, type Diagram, type Line, type Point } from "./diagram";
-import "../../../components/graph/graph.css";
 
 export const DRAGGED = "application/x-tidemill-kind";
 

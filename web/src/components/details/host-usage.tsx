@@ -1,7 +1,7 @@
-import type { Host } from "../api/types";
-import { Link } from "../app/router";
-import { bytes } from "./format";
-import { Meter } from "./layout";
+import type { Host } from "../../api/types";
+import { Link } from "../../app/router";
+import { bytes } from "../format";
+import { Meter } from "../layout";
 
 /** The current CPU, memory and GPU usage of a host, as bars. */
 export function HostUsage({ host }: { host: Host }) {

@@ -1,5 +1,5 @@
 import type { ReactNode } from "react";
-import { Link } from "../app/router";
+import { Link } from "../../app/router";
 
 /** The server's explanation of a state, as a list of sentences. */
 export function Explanation({ lines }: { lines: string[] }) {

@@ -1,7 +1,7 @@
-import type { Attempt } from "../api/types";
-import { Panel } from "./layout";
-import { Tag } from "./state";
-import { Ago } from "./times";
+import type { Attempt } from "../../api/types";
+import { Panel } from "../layout";
+import { Tag } from "../state";
+import { Ago } from "../times";
 
 /** The errors of failed attempts, newest first. */
 export function AttemptErrors({ errors }: { errors: Attempt[] }) {

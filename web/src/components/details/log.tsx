@@ -1,11 +1,11 @@
 /** The last log lines of each attempt of a job or step, live while it runs. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { get } from "../api/client";
-import { LoadStatus } from "./feedback";
-import { Chips } from "./forms/filters";
+import { get } from "../../api/client";
+import { LoadStatus } from "../feedback";
+import { Chips } from "../forms/filters";
+import { absolute } from "../times";
 import "./log.css";
-import { absolute } from "./times";
 
 interface LogLine {
   at: string;

@@ -1,6 +1,6 @@
 /** A JSON value as a tree that folds, with a copy button; and parsing of JSON that people type. */
 import { type ReactNode, useState } from "react";
-import { Button } from "./button";
+import { Button } from "../button";
 
 const LONG = 400;
 const MANY = 100;
