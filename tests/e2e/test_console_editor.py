@@ -132,7 +132,7 @@ def problems(page: Page) -> Locator:
 
 def connect(page: Page, source: str, target: str) -> None:
     """Draw a line, as one does with a mouse."""
-    node(page, source).locator(".react-flow__handle.source").first.hover()  # The hover waits until the diagram stands still.
+    node(page, source).locator(".react-flow__handle.source").first.hover()  # Waits until the diagram stands still.
     end = node(page, target).locator(".react-flow__handle.target").bounding_box()
     assert end is not None
     page.mouse.down()
