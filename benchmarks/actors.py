@@ -17,7 +17,7 @@ import uvloop
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.maintenance import maintenance_role
 
 QUEUE = "bench"
 TASK_S = 0.02
@@ -43,8 +43,8 @@ def main() -> None:
 
 
 async def orchestrate(options: argparse.Namespace) -> None:
-    """Migrate and walk the rounds."""
-    maintenance = Maintenance(App("bench", database_url=options.dsn).database())
+    """Migrate and sweep."""
+    maintenance = maintenance_role(App("bench", database_url=options.dsn).database())
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(maintenance.run())
         await maintenance.wait_ready()
@@ -52,7 +52,7 @@ async def orchestrate(options: argparse.Namespace) -> None:
 
 
 async def work(options: argparse.Namespace) -> None:
-    """Work on jobs that take a while, so that the number of hands is the limit and not the processor."""
+    """Work on jobs that take a while, so that the concurrency is the limit and not the processor."""
     worker = _app(options.dsn, _log(options.log)).worker([QUEUE], concurrency=options.concurrency)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.run())

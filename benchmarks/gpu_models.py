@@ -131,13 +131,13 @@ async def drain(device: Device, arguments: argparse.Namespace, *, patience: floa
                 worker.stop()
                 await working
             [(_, failed)] = await database.fetch(COUNT)
-    assert worker.models is not None
-    figures = worker.models.figures()
+    assert worker.work.models is not None
+    figures = worker.work.models.figures()
     loads = sum(each.loads for each in figures)
     return {
         "jobs": arguments.jobs,
         "failed": failed,
-        "concurrency": worker.settings.concurrency,
+        "concurrency": worker.work.settings.concurrency,
         "loads": loads,
         "hits": sum(each.hits for each in figures),
         "evictions": sum(each.evictions for each in figures),

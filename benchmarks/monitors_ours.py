@@ -15,7 +15,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.monitors import Monitor, absent, momentary, sustained
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import keep_buffers
-from tidemill.monitors.runner.runner import MonitorRunner
+from tidemill.monitors.runner.runner import monitor_role
 from tidemill.sources import JsonlSource, Page
 from tidemill.sources.base import SourceEvent
 from tidemill.store.database import Database, DatabaseSettings
@@ -141,7 +141,7 @@ async def measure_alerts(dsn: str, folder: Path, *, seconds: float, entities: in
     database = await open_database(dsn)
     file = folder / "events.jsonl"
     file.touch()
-    runner = MonitorRunner(database, {"bench": counting(JsonlSource(file))})
+    runner = monitor_role(database, {"bench": counting(JsonlSource(file))})
     life = asyncio.create_task(runner.run())
     await runner.wait_ready()
     written: dict[str, float] = {}
@@ -203,7 +203,7 @@ async def fill(dsn: str, entities: int) -> None:
 async def _until_folded(database: Database, watch: Monitor) -> float:
     """Run a monitor until everything is folded; seconds from its start."""
     began = time.monotonic()
-    runner = MonitorRunner(database, {watch.name: watch}, lease=3.0)
+    runner = monitor_role(database, {watch.name: watch}, lease_seconds=3.0, heartbeat_seconds=1.0)
     life = asyncio.create_task(runner.run())
     while not life.done():
         try:
@@ -231,7 +231,7 @@ async def restart(dsn: str) -> dict[str, float]:
 async def idle(dsn: str, seconds: float = 20.0) -> dict[str, float]:
     """What a quiet roster costs: the share of one core, once the pauses have grown."""
     database = await Database(DatabaseSettings(url=dsn)).open()
-    runner = MonitorRunner(database, {"bench": counting(Still())})
+    runner = monitor_role(database, {"bench": counting(Still())})
     life = asyncio.create_task(runner.run())
     await runner.wait_ready()
     await asyncio.sleep(12)

@@ -20,7 +20,7 @@ from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 from tidemill.store.streams.event_log import Entry, append, keep_log
 from tidemill.streams.definition.stream import DECLARED
-from tidemill.streams.runner.dispatcher import Dispatcher
+from tidemill.streams.runner.dispatcher import Dispatcher, dispatcher_role
 
 #: A table of messages, one a row, with nothing that would slow a COPY down.
 BARE = """
@@ -37,16 +37,16 @@ async def running(dsn: str, **options: Any) -> AsyncIterator[Dispatcher]:
     os.environ["BENCH_STREAM"] = json.dumps({"name": "bench", **options})
     from_environment()
     async with Database(DatabaseSettings(url=dsn)) as database:
-        dispatcher = Dispatcher(DECLARED["bench"], database, target=PLANS)
-        life = asyncio.create_task(dispatcher.run())
-        ready = asyncio.create_task(dispatcher.wait_ready())
+        role = dispatcher_role(DECLARED["bench"], database, target=PLANS)
+        life = asyncio.create_task(role.run())
+        ready = asyncio.create_task(role.wait_ready())
         await asyncio.wait([life, ready], return_when=asyncio.FIRST_COMPLETED)
         try:
             if life.done():
                 life.result()
-            yield dispatcher
+            yield role.work
         finally:
-            dispatcher.stop()
+            role.stop()
             await life
 
 

@@ -95,7 +95,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 @pytest.fixture
 async def app(database_url: str) -> AsyncIterator[App]:
     """An application on the fresh database, with no tasks yet."""
-    app = App("test", database_url=database_url, grace=5, **PATIENT)
+    app = App("test", database_url=database_url, grace_seconds=5, **PATIENT)
     yield app
     await app.close()
     app.close_sync()

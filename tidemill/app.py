@@ -40,13 +40,13 @@ from tidemill.engine.hooks import (
     WorkflowProvider,
 )
 from tidemill.engine.jobs.task import Periodic, Task, TaskOptions
-from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.maintenance import maintenance_role
 from tidemill.engine.models.spec import ModelSpec, gpu_concurrency, read_specs, require_model
-from tidemill.engine.role import Role, run_roles
+from tidemill.engine.role import Role, Runnable, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings, load_settings
 from tidemill.engine.worker.context import find_current_job
-from tidemill.engine.worker.worker import Worker
+from tidemill.engine.worker.worker import Worker, worker_role
 from tidemill.shapes import Shapes
 from tidemill.store.database import Database
 from tidemill.store.jobs.schedules import Declared
@@ -278,10 +278,10 @@ class App(Shapes):
             print(await app.wait(job))
         """
         async with self.database() as database:
-            roles: list[Role] = [Maintenance(database, self.settings.maintenance(), chains=self.chains)]
+            roles: list[Runnable] = [maintenance_role(database, self.settings.maintenance(), chains=self.chains)]
             if self.tasks or queues is not None or self.hooks.node_resolver is not None or self._workflow_folder():
                 roles.append(self.worker(queues, concurrency=concurrency, database=database))
-            roles.append(Scheduler(database, self.name, self.declared_schedules()))
+            roles.append(Role(Scheduler(database, self.name, self.declared_schedules()), database))
             if self._workflow_folder() or (self.uses("pipelines") and self.pipelines.declared):
                 roles.append(self.pipelines.runner(database, keep_days=self.settings.keep_days))
             if self.uses("streams"):
@@ -289,7 +289,7 @@ class App(Shapes):
             loop, run_worker = asyncio.get_running_loop(), self.run_worker(database=database)
             if self.runs.kinds:
                 roles.append(run_worker)
-                self.runs.run_workers[loop] = run_worker
+                self.runs.run_workers[loop] = run_worker.work
             if self.uses("monitors") and self.monitors:
                 roles.append(self.monitor_runner(database=database))
             try:
@@ -314,7 +314,7 @@ class App(Shapes):
 
     def worker(
         self, queues: Iterable[str] | None = None, *, concurrency: int | None = None, database: Database | None = None
-    ) -> Worker:
+    ) -> Role[Worker]:
         """A worker for these queues, or for all that the tasks name; `await worker.run()` works until stopped."""
         wanted = tuple(dict.fromkeys(queues if queues is not None else self.served_queues()))
         for task in self.tasks.values():
@@ -322,8 +322,9 @@ class App(Shapes):
         if concurrency is None:
             served = [task.options for task in self.tasks.values() if task.options.queue in wanted]
             concurrency = gpu_concurrency(self.models, [options.required_model for options in served])
-        return Worker(
-            database or self.database(application=f"tidemill worker {self.name}"),
+        reached = database or self.database(application=f"tidemill worker {self.name}")
+        worker = Worker(
+            reached,
             self.tasks,
             self.settings.worker(wanted, concurrency),
             limits=self.limits.values(),
@@ -331,22 +332,25 @@ class App(Shapes):
             invoke_context=self.hooks.invoke_context,
             app_path=self.source,
         )
+        return worker_role(worker, reached)
 
-    def run_worker(self, *, database: Database | None = None) -> RunWorker:
+    def run_worker(self, *, database: Database | None = None) -> Role[RunWorker]:
         """A run worker for the durable runs of this application's workflows."""
         from tidemill.engine.runs.run_store import PostgresRunStore
-        from tidemill.engine.runs.run_worker import RunWorker
+        from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
 
         settings = self.settings
         reached = database or self.database(application=f"tidemill worker {self.name}")
-        return RunWorker(
-            PostgresRunStore(reached),
-            self.runs.kinds,
-            lease=settings.lease,
-            heartbeat=settings.heartbeat,
+        store = PostgresRunStore(reached)
+        return run_worker_role(
+            RunWorker(store, self.runs.kinds),
+            store,
+            reached,
+            lease_seconds=settings.lease_seconds,
+            heartbeat_seconds=settings.heartbeat_seconds,
         )
 
-    def monitor_runner(self, *, database: Database | None = None, **options: Any) -> MonitorRunner:
+    def monitor_runner(self, *, database: Database | None = None, **options: Any) -> Role[MonitorRunner]:
         """The role that follows this application's monitors."""
         reached = database or self.database(application=f"tidemill monitor {self.name}")
         return self.monitors.runner(reached, self.settings, **options)

@@ -9,6 +9,7 @@ from typing import Any
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
+from tidemill.engine.role import Role
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.stores.external_states import Inputs
@@ -16,7 +17,7 @@ from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import Entry, append
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.dispatcher import Dispatcher
+from tidemill.streams.runner.dispatcher import Dispatcher, dispatcher_role
 
 
 class Streams:
@@ -36,9 +37,9 @@ class Streams:
         self.declared[stream.name] = stream
         return stream
 
-    def dispatchers(self, database: Database, source: str | None) -> list[Dispatcher]:
+    def dispatchers(self, database: Database, source: str | None) -> list[Role[Dispatcher]]:
         """A dispatcher for each stream, for a program that runs everything in one process."""
-        return [Dispatcher(stream, database, target=source) for stream in self.declared.values()]
+        return [dispatcher_role(stream, database, target=source) for stream in self.declared.values()]
 
     async def publish(
         self,

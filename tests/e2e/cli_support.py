@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
 PATIENCE = 60.0
 
-SETTINGS = {"TIDEMILL_LEASE": "20s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "20s"}
+SETTINGS = {"TIDEMILL_LEASE_SECONDS": "20s", "TIDEMILL_HEARTBEAT_SECONDS": "0.5s", "TIDEMILL_GRACE_SECONDS": "20s"}
 
 APP = '''
 import asyncio

@@ -70,7 +70,7 @@ CUT_OFF = """() => [...document.querySelectorAll("main button, main input, main 
   })
   .map(each => "cut off: " + (each.getAttribute("aria-label") || each.textContent || each.outerHTML).slice(0, 60))"""
 
-SETTINGS = {"TIDEMILL_LEASE": "20s", "TIDEMILL_HEARTBEAT": "0.5s", "TIDEMILL_GRACE": "5s"}
+SETTINGS = {"TIDEMILL_LEASE_SECONDS": "20s", "TIDEMILL_HEARTBEAT_SECONDS": "0.5s", "TIDEMILL_GRACE_SECONDS": "5s"}
 
 
 def require_browser() -> str:

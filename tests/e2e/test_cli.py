@@ -143,7 +143,7 @@ def test_every_listing_is_one_json_document_and_a_table(folder: Path, up: Proces
     assert {row["queue"] for row in listing(folder, "queues")} >= {"mail", "default", "fetch"}
     assert any(row["queues"] for row in living(folder))
     assert [row["name"] for row in listing(folder, "schedules")] == ["refresh_prices"]
-    assert {row["name"] for row in listing(folder, "config")} >= {"database_url", "lease"}
+    assert {row["name"] for row in listing(folder, "config")} >= {"database_url", "lease_seconds"}
     status = listing(folder, "db", "status")
     assert status["version"] == status["needed"]
     for command in ("jobs", "workers", "schedules"):

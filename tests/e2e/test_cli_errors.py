@@ -146,7 +146,9 @@ def test_a_database_that_does_not_exist_or_refuses_is_named(folder: Path) -> Non
 
 
 def test_a_setting_that_means_nothing_is_named_with_its_origin(folder: Path) -> None:
-    assert_one_message(run(folder, "config", TIDEMILL_LEASE="long"), "lease from TIDEMILL_LEASE")
+    assert_one_message(
+        run(folder, "config", TIDEMILL_LEASE_SECONDS="long"), "lease_seconds from TIDEMILL_LEASE_SECONDS"
+    )
     assert_one_message(run(folder, "jobs", TIDEMILL_LOG_LEVEL="loud"), "log_level 'loud'")
 
 

@@ -59,7 +59,7 @@ async def test_all_jobs_finish_although_every_connection_is_cut_again_and_again(
             await eventually(lambda done=done: len(runs) >= done)
             await cutter.fetchval(CUT_ALL)
         await eventually(lambda: no_job_left(cutter))
-        assert worker.status == "running"
+        assert worker.work.status == "running"
         states = await cutter.fetch("SELECT state, count(*) FROM tidemill.job_history GROUP BY 1")
         assert [tuple(row) for row in states] == [("succeeded", 600)]
         assert await cutter.fetchval("SELECT count(DISTINCT id) FROM tidemill.job_history") == 600
@@ -148,8 +148,8 @@ async def test_news_are_heard_again_after_the_listening_connection_was_cut(
         )  # From its next turn on it is told, or waits.
         for _ in range(2):
             await finished(database, (await app.enqueue(quick)).id)
-        await set_control(database, worker.host, "*", "pause", by="ann")
-        await eventually(lambda: worker.status == "paused")
+        await set_control(database, worker.work.host, "*", "pause", by="ann")
+        await eventually(lambda: worker.work.status == "paused")
 
 
 async def listens(cutter: asyncpg.Connection) -> Any:
@@ -322,7 +322,7 @@ async def test_a_claim_that_succeeds_after_its_connection_was_lost_is_given_back
                     wire.cut()
                     await eventually(lambda: claims_waiting(database, 2))
                 row = await finished(database, ref.id)
-                assert (row["state"], worker.status) == ("succeeded", "running")
+                assert (row["state"], worker.work.status) == ("succeeded", "running")
                 attempts.append(row["attempt"])
             assert set(attempts) <= {1, 2}
 

@@ -67,8 +67,8 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
         delayed = await app.enqueue(double, 8, delay="1h")
         await retry_jobs(database, [delayed.id], by="ann")
         assert (await app.wait(delayed, timeout=60)).result == 16
-        await set_control(database, worker.host, "*", "pause", by="ann")
-        await eventually(lambda: worker.status == "paused")
+        await set_control(database, worker.work.host, "*", "pause", by="ann")
+        await eventually(lambda: worker.work.status == "paused")
         held = await app.enqueue(double, 9)
         await cancel_jobs(database, [held.id], by="ann")
         assert (await app.wait(held, timeout=60)).state == "cancelled"

@@ -130,7 +130,7 @@ async def test_a_node_that_will_not_end_is_killed_at_the_grace_limit_and_its_nei
     """Its worker ends itself, as it does for a budget; what else it had in hand runs again elsewhere."""
     deaf = Dag("d", [node("a", "stubborn", args={"path": str(tmp_path / "deaf")}, queue="threads")])
     other = Dag("o", [node("a", "stubborn", args={"path": str(tmp_path / "other")}, queue="threads")])
-    serving = {"app": DAG_RUNS, "grace": 0.5}
+    serving = {"app": DAG_RUNS, "grace_seconds": 0.5}
     async with running_maintenance(app), running_run_worker(app):
         async with worker_process(database_url, ["threads"], **serving) as worker:
             run, neighbour = await app.start(deaf), await app.start(other)

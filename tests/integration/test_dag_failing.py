@@ -284,7 +284,7 @@ async def test_a_wedged_node_is_recovered_by_another_worker_and_the_dead_one_is_
         result=ref("after.given"),
     )
     serving = worker_process(database_url, ["default"], app=DAG_RUNS)
-    async with running_maintenance(app, silence=0.4), running_run_worker(app), serving as stuck:
+    async with running_maintenance(app, silence_seconds=0.4), running_run_worker(app), serving as stuck:
         run = await app.start(dag)
         await eventually(lambda: deeds(database, "t"))
         stuck.freeze()

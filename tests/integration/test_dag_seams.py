@@ -28,7 +28,7 @@ tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 @pytest.fixture
 def settings(database_url: str) -> dict[str, Any]:
-    return {"database_url": database_url, "grace": 5, **PATIENT}
+    return {"database_url": database_url, "grace_seconds": 5, **PATIENT}
 
 
 # -- invoke context -------------------------------------------------------------------------------

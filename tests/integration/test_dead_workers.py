@@ -50,8 +50,8 @@ async def test_a_frozen_worker_with_a_running_job_is_flagged_and_cleared_when_it
 
     with structlog.testing.capture_logs() as lines:  # All the time: a slow machine may have it flagged before.
         async with (
-            worker_process(database_url, ["gated"], lease=60) as process,
-            running_maintenance(app, silence=0.8, lease=60.0),
+            worker_process(database_url, ["gated"], lease_seconds=60) as process,
+            running_maintenance(app, silence_seconds=0.8, lease_seconds=60.0),
         ):
             ref = await app.enqueue(until_open, "g")
             await running(executions, ref.id)
@@ -71,12 +71,12 @@ async def test_a_frozen_worker_with_a_running_job_is_flagged_and_cleared_when_it
 
 async def test_a_silent_worker_without_running_jobs_is_not_flagged(app: App, executions, database_url: str) -> None:
     async with (
-        worker_process(database_url, ["gated"], lease=60) as idle,
-        running_maintenance(app, silence=0.5) as rounds,
+        worker_process(database_url, ["gated"], lease_seconds=60) as idle,
+        running_maintenance(app, silence_seconds=0.5) as rounds,
     ):
         idle.freeze()
         await eventually(lambda: value(executions, "SELECT seen_at < now() - interval '1 second' FROM tidemill.worker"))
-        await rounds.walk_round()
+        await rounds.work.sweep()
         assert await unflagged(executions, idle.worker_id)
         idle.thaw()
 

@@ -84,7 +84,7 @@ async def test_failures_retries_and_snoozes_are_logged_with_job_task_attempt_and
     about = {(line["event"], line["job"]): line for line in lines if "job" in line}
     retried = about["job will be retried", failed.id]
     assert (retried["log_level"], retried["task"], retried["attempt"]) == ("warning", "fail", 1)
-    assert retried["worker"] == worker.name
+    assert retried["worker"] == worker.work.runner.worker
     assert "no luck" in retried["why"]
     assert (about["job failed", failed.id]["log_level"], about["job failed", failed.id]["attempt"]) == ("error", 2)
     assert about["job snoozed", snoozed.id]["log_level"] == "info"
@@ -94,5 +94,5 @@ async def test_the_life_of_a_worker_is_logged_with_its_name(app: App, database: 
     with structlog.testing.capture_logs() as lines:
         async with running_worker(app) as worker:
             pass
-    events = [line["event"] for line in lines if line.get("worker") == worker.name]
+    events = [line["event"] for line in lines if line.get("worker") == worker.work.runner.worker]
     assert events == ["worker started", "worker stopping", "worker stopped"]

@@ -11,7 +11,7 @@ import pytest
 from tests.support import eventually, finished, running_maintenance, value
 from tidemill import App
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
-from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.maintenance import maintenance_role
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import OWN_CHAIN, Chain, applied_version, downgrade, migrate, wait_for_schema
 
@@ -195,7 +195,7 @@ async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(
     for attempt in (
         app.enqueue(greet),
         app.worker().run(),
-        Maintenance(app.database()).run(),
+        maintenance_role(app.database()).run(),
         wait_for_schema(database),
         migrate(database),
         downgrade(database, to=0),

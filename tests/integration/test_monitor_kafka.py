@@ -153,7 +153,7 @@ async def test_of_two_processes_on_a_topic_one_is_killed_and_every_event_counts_
 
 
 def _start(url: str, folder: Path) -> AppProcess:
-    return AppProcess("monitor", url, WATCHED, watched=str(folder), heartbeat=0.5)
+    return AppProcess("monitor", url, WATCHED, watched=str(folder), heartbeat_seconds=0.5)
 
 
 SHARED = "SELECT count(DISTINCT owner) = 2 FROM tidemill.monitor_shard"

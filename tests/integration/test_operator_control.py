@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import eventually, find_live, finished, running, running_worker, value
 from tidemill import App
+from tidemill.engine.role import Role
 from tidemill.engine.worker.worker import Worker
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
@@ -50,28 +51,28 @@ def app(app: App, held: Held) -> App:
     return app
 
 
-async def becomes(worker: Worker, status: str) -> None:
-    await eventually(lambda: worker.status == status, what=f"{status} (is {worker.status})")
+async def becomes(worker: Role[Worker], status: str) -> None:
+    await eventually(lambda: worker.work.status == status, what=f"{status} (is {worker.work.status})")
 
 
 async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app: App, database: Database) -> None:
     async with running_worker(app) as worker:
-        assert worker.status == "running"
-        await set_control(database, worker.host, "mail", "pause", by="ann")
+        assert worker.work.status == "running"
+        await set_control(database, worker.work.host, "mail", "pause", by="ann")
         await becomes(worker, "paused")
         ref = await app.enqueue("send")
         for _ in range(2):
             seen = await value(database, "SELECT seen_at FROM tidemill.worker")
             await eventually(lambda seen=seen: value(database, "SELECT seen_at > $1 FROM tidemill.worker", seen))
         assert (await find_live(database, ref.id)) is not None
-        await set_control(database, worker.host, "mail", "run", by="ann")
+        await set_control(database, worker.work.host, "mail", "run", by="ann")
         await becomes(worker, "running")
         assert (await finished(database, ref.id))["state"] == "succeeded"
 
 
 async def test_the_other_queues_of_the_worker_go_on(app: App, database: Database) -> None:
     async with running_worker(app, ["mail", "fetch"]) as worker:
-        await set_control(database, worker.host, "mail", "pause", by="ann")
+        await set_control(database, worker.work.host, "mail", "pause", by="ann")
         await becomes(worker, "partly held")
         waiting = await app.enqueue("send")
         for n in range(3):
@@ -85,7 +86,7 @@ async def test_a_paused_worker_lets_its_running_jobs_finish(app: App, database: 
     async with running_worker(app) as worker:
         ref = await app.enqueue("hold")
         await running(database, ref.id)
-        await set_control(database, worker.host, "mail", "pause", by="ann")
+        await set_control(database, worker.work.host, "mail", "pause", by="ann")
         await becomes(worker, "draining")
         held.release.set()
         assert (await finished(database, ref.id))["attempt"] == 1
@@ -114,12 +115,12 @@ async def test_a_stopped_worker_gives_its_running_jobs_back_and_they_run_after_t
     async with running_worker(app) as worker:
         ref = await app.enqueue("hold", 1)
         await running(database, ref.id)
-        await set_control(database, worker.host, "*", "stop", by="ann")
+        await set_control(database, worker.work.host, "*", "stop", by="ann")
         await becomes(worker, "stopped")
         row = await eventually(lambda: ready(database, ref.id))
         assert (row["note"], row["failures"], row["losses"]) == ("its worker was stopped by an operator", 0, 0)
         held.release.set()
-        await set_control(database, worker.host, "*", "run", by="ann")
+        await set_control(database, worker.work.host, "*", "run", by="ann")
         done = await finished(database, ref.id)
     assert (done["state"], done["attempt"], done["failures"]) == ("succeeded", 2, 0)
     assert held.started == [1, 1]
@@ -136,7 +137,7 @@ async def test_only_the_named_host_obeys(app: App, database: Database) -> None:
         await becomes(alpha, "paused")
         ref = await app.enqueue("send")
         assert (await finished(database, ref.id))["worker_id"] == beta.worker_id
-        assert beta.status == "running"
+        assert beta.work.status == "running"
 
 
 async def test_a_star_stands_for_every_host_and_every_queue(app: App, database: Database) -> None:

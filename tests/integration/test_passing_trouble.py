@@ -45,7 +45,7 @@ async def test_progress_that_cannot_be_shown_does_not_end_the_worker(app: App, d
         await eventually(lambda: value(database, "SELECT progress = 0.5 FROM tidemill.job WHERE id = $1", ref.id))
         done.set()
         assert (await finished(database, ref.id))["attempt"] == 1
-        assert worker.status == "running"
+        assert worker.work.status == "running"
 
 
 async def test_a_deadlock_under_a_workers_turn_is_nobodys_loss(app: App, database: Database) -> None:
@@ -57,7 +57,7 @@ async def test_a_deadlock_under_a_workers_turn_is_nobodys_loss(app: App, databas
     async with running_worker(app) as worker:
         row = await finished(database, (await app.enqueue(work)).id)
         assert (row["result"], row["attempt"], row["losses"]) == (b'"done"', 1, 0)
-        assert worker.status == "running"
+        assert worker.work.status == "running"
 
 
 async def test_an_maintenance_that_meets_a_deadlock_walks_its_next_round(app: App, database: Database) -> None:
@@ -95,5 +95,5 @@ async def test_jobs_that_were_claimed_before_a_deadlock_in_the_same_turn_are_run
     async with running_maintenance(app), running_worker(app, concurrency=1) as worker:
         for ref in refs:
             await finished(database, ref.id)
-        assert worker.status == "running"
+        assert worker.work.status == "running"
     assert await value(database, "SELECT last_value >= 3 FROM tries"), "there was a clash"

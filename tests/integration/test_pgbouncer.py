@@ -95,10 +95,10 @@ async def test_keys_retries_progress_cancels_limits_and_operators_work_through_t
         await eventually(half_way)
         await cancel_jobs(database, [ref.id, first.id], by="ann")
         assert (await app.wait(ref, timeout=60)).state == "cancelled"
-        await set_control(database, worker.host, "*", "pause", by="ann")
-        await eventually(lambda: worker.status == "paused")
+        await set_control(database, worker.work.host, "*", "pause", by="ann")
+        await eventually(lambda: worker.work.status == "paused")
         await set_control(database, "*", "*", "run", by="ann")
-        await eventually(lambda: worker.status == "running")
+        await eventually(lambda: worker.work.status == "running")
 
 
 async def test_schedules_fire_through_the_pooler(app: App) -> None:

@@ -13,6 +13,7 @@ from tests.support.pipelines import books, put, tree
 from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
 from tidemill.core.clock import SYSTEM_CLOCK
+from tidemill.engine.role import Role
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.workflows.folder import WorkflowFolder
@@ -385,7 +386,7 @@ async def test_a_folder_of_workflow_files_is_read_anew_when_one_changes(tmp_path
 
     put(tmp_path, {"states/in/a.txt": "apple", "w/flow.json": flow("!")})
     folder = WorkflowFolder(tmp_path / "w")
-    runner = WorkflowRunner(database, folder)
+    runner = Role(WorkflowRunner(database, folder), database)
     running = asyncio.create_task(runner.run())
     try:
         await eventually(lambda: tree(tmp_path / "states").get("out/a.txt") == "apple!")
@@ -425,7 +426,7 @@ async def test_a_scheduled_node_that_overhears_that_it_is_to_end_does_not_keep_i
         "connections": [{"sourceNodeId": "s", "targetNodeId": "d"}],
     }
     put(tmp_path, {"w/flow.json": json.dumps(flow)})
-    runner = WorkflowRunner(database, WorkflowFolder(tmp_path / "w"))
+    runner = Role(WorkflowRunner(database, WorkflowFolder(tmp_path / "w")), database)
     running = asyncio.create_task(runner.run())
     await eventually(begun.is_set)
     runner.stop()
@@ -446,7 +447,7 @@ async def test_a_schedule_of_a_file_fires_once_however_many_keep_it(tmp_path: Pa
         "connections": [{"sourceNodeId": "s", "targetNodeId": "w"}],
     }  # fmt: skip
     put(tmp_path, {"w/flow.json": json.dumps(flow)})
-    runners = [WorkflowRunner(database, WorkflowFolder(tmp_path / "w")) for _ in range(2)]
+    runners = [Role(WorkflowRunner(database, WorkflowFolder(tmp_path / "w")), database) for _ in range(2)]
     running = [asyncio.create_task(runner.run()) for runner in runners]
     fired = tmp_path / "fired.txt"
     try:

@@ -42,7 +42,7 @@ async def test_progress_and_message_are_visible_while_an_async_job_runs(app: App
         assert (listed["id"], listed["task"], listed["note"]) == (ref.id, "export", "first quarter")
         told = await show_job(database, ref.id)
         assert told is not None
-        assert (told["worker_host"], told["worker_id"]) == (worker.host, worker.worker_id)
+        assert (told["worker_host"], told["worker_id"]) == (worker.work.host, worker.worker_id)
         step.set()
         past = await finished(database, ref.id)
     assert (past["result"], past["note"]) == (b'"done"', "first quarter")

@@ -205,7 +205,7 @@ async def test_every_attempt_keeps_its_error_with_the_full_traceback(app: App, d
     for error in errors:
         assert error["kind"] == "ZeroDivisionError"
         assert error["message"] == f"attempt {error['attempt']}"
-        assert error["worker"] == worker.name
+        assert error["worker"] == worker.work.runner.worker
         assert error["traceback"].count("in deep") == 3
         assert __file__ in error["traceback"]
         assert error["traceback"].endswith(f"ZeroDivisionError: attempt {error['attempt']}\n")

@@ -18,6 +18,7 @@ from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import Catchup, Cron, Every, Schedule, jittered
+from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
 from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
@@ -41,7 +42,7 @@ def declared(app: App, spec: Schedule, *, name: str = "beat", catchup: Catchup =
 async def scheduling(app: App, *schedules: Declared) -> AsyncIterator[None]:
     """A scheduler of just these schedules."""
     async with app.database() as database:
-        scheduler = Scheduler(database, "test", schedules)
+        scheduler = Role(Scheduler(database, "test", schedules), database)
         life = asyncio.create_task(scheduler.run())
         try:
             await asyncio.wait_for(scheduler.wait_ready(), 60)
@@ -291,7 +292,8 @@ async def test_a_schedule_that_cannot_be_fired_does_not_stop_the_others(app: App
 async def test_a_host_whose_clock_is_wrong_declares_by_the_clock_of_the_database(app: App, database: Database) -> None:
     app.schedule("beat", "tick", every=0.1)
     async with app.database() as own:
-        scheduler = Scheduler(own, "test", app.declared_schedules(), clock=VirtualClock(time.time() + 3600))
+        clock = VirtualClock(time.time() + 3600)
+        scheduler = Role(Scheduler(own, "test", app.declared_schedules(), clock=clock), own)
         life = asyncio.create_task(scheduler.run())
         await eventually(lambda: value(database, "SELECT fired > 1 FROM tidemill.schedule"))
         scheduler.stop()

@@ -358,7 +358,7 @@ async def test_a_drain_ends_as_soon_as_the_work_does_and_hears_every_result(
     await publish(database, "posts", [{"wait": True, "n": number} for number in range(10)])
     async with running_stream(stream_of(drain="60s", max_in_flight=5), database_url) as dispatcher:
         await eventually(lambda: len(Recording.seen) == 5)
-        dispatcher.stop()
+        dispatcher.life.stop()
         await eventually(lambda: dispatcher.draining)
         assert dispatcher.policy.unfinished == 5
         Recording.gate.set()
@@ -376,7 +376,7 @@ async def test_a_drain_ends_at_its_limit_and_what_was_under_way_comes_again(
     await publish(database, "posts", [{"wait": True}])
     async with running_stream(stream_of(drain="300ms"), database_url) as dispatcher:
         await eventually(lambda: len(Recording.seen) == 1)
-        dispatcher.stop()
+        dispatcher.life.stop()
         began = time.monotonic()
     assert time.monotonic() - began < 20.0
     Recording.gate.set()
@@ -389,9 +389,9 @@ async def test_a_second_signal_ends_at_once(database: Database, database_url: st
     await publish(database, "posts", [{"wait": True}])
     async with running_stream(stream_of(drain="60s"), database_url) as dispatcher:
         await eventually(lambda: len(Recording.seen) == 1)
-        dispatcher.stop()
+        dispatcher.life.stop()
         await eventually(lambda: dispatcher.draining)
-        dispatcher.stop()
+        dispatcher.life.stop()
         began = time.monotonic()
     assert time.monotonic() - began < 30.0
 

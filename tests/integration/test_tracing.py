@@ -121,7 +121,7 @@ async def test_spans_say_what_they_are_about(app: App, database: Database, spans
     assert run.attributes is not None
     assert run.attributes["tidemill.job.id"] == job.id
     assert run.attributes["tidemill.job.attempt"] == 1
-    assert run.attributes["tidemill.worker"] == worker.name
+    assert run.attributes["tidemill.worker"] == worker.work.runner.worker
     assert run.attributes["tidemill.outcome"] == "succeeded"
     assert run.attributes["messaging.destination.name"] == "mail"
     assert run.status.status_code is not StatusCode.ERROR

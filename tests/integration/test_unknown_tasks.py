@@ -45,7 +45,7 @@ async def test_the_job_waits_with_a_visible_reason_and_the_others_go_on(app: App
     async with running_worker(app, concurrency=1) as worker:
         strange = await newer.enqueue("added")
         row = await eventually(lambda: unrouted(database, strange.id))
-        assert row["note"] == f"worker {worker.name} does not know task added: waiting for one that does"
+        assert row["note"] == f"worker {worker.work.runner.worker} does not know task added: waiting for one that does"
         assert (row["failures"], row["losses"], row["worker_id"]) == (0, 0, None)
         told = await show_job(database, strange.id)
         assert told is not None

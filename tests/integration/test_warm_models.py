@@ -73,7 +73,7 @@ def make_app(database_url: str, world: World) -> Callable[..., App]:
             models=[world.spec(name) for name in MODELS] if models else [],
             database_url=database_url,
             **PATIENT,
-            grace=5,
+            grace_seconds=5,
             **{"model_memory": 1, **settings},
         )
 
@@ -265,7 +265,7 @@ async def test_loading_takes_nothing_from_the_jobs_budget_and_can_be_cancelled(
 ) -> None:
     """For the one who watches over budgets an hour passes while the model is loaded."""
     app, watch = make_app(), Ahead()
-    monkeypatch.setattr("tidemill.engine.lease.time", watch)
+    monkeypatch.setattr("tidemill.engine.watchdog.time", watch)
 
     @app.task(required_model="b", budget="10m")
     def quick() -> str:
@@ -302,9 +302,9 @@ async def test_a_thread_that_outlives_its_job_keeps_its_model(make_app: Callable
             await eventually(inside.is_set)
             worker.stop()
             worker.stop()
-            await eventually(lambda: not worker.runner.slots)
-            assert worker.models is not None
-            assert worker.models.in_use() == ["a"]
+            await eventually(lambda: not worker.work.runner.slots)
+            assert worker.work.models is not None
+            assert worker.work.models.in_use() == ["a"]
         row = await find_live(database, job.id)
         assert row is not None
         assert row["state"] == "ready"
@@ -350,9 +350,9 @@ async def test_a_worker_for_a_model_on_a_gpu_runs_one_job_at_a_time_unless_told_
     @app.task(queue="mail")
     def send() -> None: ...
 
-    assert app.worker(["gpu"]).settings.concurrency == 1
-    assert app.worker(["gpu"], concurrency=3).settings.concurrency == 3
-    assert app.worker(["mail"]).settings.concurrency == 10
+    assert app.worker(["gpu"]).work.settings.concurrency == 1
+    assert app.worker(["gpu"], concurrency=3).work.settings.concurrency == 3
+    assert app.worker(["mail"]).work.settings.concurrency == 10
 
 
 def test_models_that_do_not_fit_into_the_budget_are_told_when_the_worker_is_made(make_app: Callable[..., App]) -> None:
@@ -440,13 +440,13 @@ async def test_a_worker_that_can_take_nothing_yet_does_not_hammer_the_database(
 
     async with app, running_worker(app, concurrency=2) as worker:
         await app.enqueue("hold")
-        await eventually(lambda: worker.models is not None and worker.models.in_use() == ["a"])
+        await eventually(lambda: worker.work.models is not None and worker.work.models.in_use() == ["a"])
         waiting = await app.enqueue("other", required_model="b")
-        await eventually(lambda: worker._claimer._look is False)
-        turn = worker._claimer._turn
+        await eventually(lambda: worker.work._claimer._look is False)
+        turn = worker.work._claimer._turn
         began = time.monotonic()
         await eventually(lambda: time.monotonic() - began > 1.0)
-        assert worker._claimer._turn - turn < 10 * (time.monotonic() - began)
+        assert worker.work._claimer._turn - turn < 10 * (time.monotonic() - began)
         release.set()
         assert (await finished(database, waiting.id))["state"] == "succeeded"
 

@@ -51,7 +51,7 @@ async def test_running_jobs_finish_and_no_more_are_claimed(app: App, database_ur
         await app.enqueue("until_open", gate="go"),
         await app.enqueue("plain_until_open", gate="go"),
     ]
-    async with worker_process(database_url, ["gated", "plain"], grace=60) as worker:
+    async with worker_process(database_url, ["gated", "plain"], grace_seconds=60) as worker:
         for job in jobs:
             await eventually(lambda job=job: attempts_of(executions, job.id))
         worker.terminate()
@@ -104,7 +104,10 @@ async def test_a_job_that_does_not_end_in_time_goes_back_at_once(
 ) -> None:
     job = await app.enqueue(task, gate="go")
     grace = 60 if ending == "a second signal" else 0.3
-    async with running_maintenance(app), worker_process(database_url, ["gated", "plain"], grace=grace) as worker:
+    async with (
+        running_maintenance(app),
+        worker_process(database_url, ["gated", "plain"], grace_seconds=grace) as worker,
+    ):
         await eventually(lambda: attempts_of(executions, job.id))
         worker.terminate()
         if ending == "a second signal":
@@ -146,7 +149,7 @@ async def test_a_claim_that_was_under_way_when_the_worker_stopped_goes_back(app:
 
 
 async def test_an_idle_worker_stops_at_once(database_url: str, executions: Database) -> None:
-    async with worker_process(database_url, ["work"], grace=60) as worker:
+    async with worker_process(database_url, ["work"], grace_seconds=60) as worker:
         worker.terminate()
         assert await worker.ends() == 0
     assert (await find_worker(executions, worker.worker_id))["status"] == "ended"

@@ -202,7 +202,7 @@ async def test_a_run_that_asks_has_no_owner_no_job_and_no_memory_and_is_woken_by
         for run in runs:
             await reaches(run, approve="waiting")
             await eventually(lambda run=run: is_asleep(database, run))
-        await eventually(lambda: living.run_worker.runs == {})
+        await eventually(lambda: living.run_worker.work.runs == {})
         assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
         assert await eventually(nothing_of_it_left)
         monkeypatch.setattr(

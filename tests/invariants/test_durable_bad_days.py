@@ -259,7 +259,7 @@ async def test_a_state_that_was_spoilt_behind_the_journals_back_does_not_hinder_
 ) -> None:
     async with running_run_worker(app) as run_worker:
         run = await app.start(Sly)
-        await eventually(lambda: not run_worker.runs and asked(database, run))
+        await eventually(lambda: not run_worker.work.runs and asked(database, run))
         await run.send_event(Go(word="x"))
         assert await run.result(timeout=60) == ["x", True]
 
@@ -268,7 +268,7 @@ async def test_a_step_that_will_not_be_cancelled_is_left_behind_and_not_heard(ap
     gate.clear()
     async with running_run_worker(app) as run_worker:
         run = await app.start(Deaf)
-        await eventually(lambda: run_worker.runs and run_worker.runs[run.id]._tasks)  # pyright: ignore
+        await eventually(lambda: run_worker.work.runs and run_worker.work.runs[run.id]._tasks)  # pyright: ignore
         await run.cancel()
         with pytest.raises(WorkflowCancelledByUser):
             await run.result(timeout=60)
@@ -309,7 +309,7 @@ async def waiting_runs(app: App, database: Database) -> list[RunHandle]:
     """Two runs of `Changing` in their second step: one known from its journal alone, one from a snapshot."""
     async with running_run_worker(app) as run_worker:
         released = await app.start("Changing")
-        await eventually(lambda: not run_worker.runs and asked(database, released))
+        await eventually(lambda: not run_worker.work.runs and asked(database, released))
         journaled = await app.start("Changing")
         await eventually(lambda: asked(database, journaled))
     await database.fetch("DELETE FROM tidemill.snapshot WHERE run_id = $1", journaled.id)

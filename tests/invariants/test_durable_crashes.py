@@ -108,7 +108,7 @@ async def test_an_owner_that_wakes_after_its_lease_is_fenced_and_changes_nothing
             stale.thaw()
 
             assert await stale.ends() == EXIT_FENCED
-            assert "its runs have gone to others" in stale.said
+            assert "its work has gone to others" in stale.said
             assert heir.exit_status is None
     assert await ticks_of(database, run.id) == journal
     assert await completed_once(database, run.id) == 5

@@ -138,7 +138,7 @@ async def test_a_run_that_only_waits_leaves_memory_and_is_woken_by_its_event(
     async with running_run_worker(app) as run_worker:
         run = await app.start(Ask)
         await eventually(lambda: is_asleep(database, run))
-        await eventually(lambda: run_worker.runs == {})
+        await eventually(lambda: run_worker.work.runs == {})
         look_no_more(monkeypatch)
         await (await app.start(Chain)).result(timeout=60)
         await run.send_event(Go(word="hello"))
@@ -269,7 +269,7 @@ async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: Ap
             await run.send_event(Go(word="once"))
             await eventually(lambda: locked_out(database, TURN))
             for _ in range(5):
-                run_worker._news.set()
+                run_worker.work._news.set()
                 await asyncio.sleep(0.02)
         assert await run.result(timeout=60) == "once"
     assert [tick["kind"] for tick in await ticks_of(database, run.id)].count("received") == 1

@@ -158,5 +158,5 @@ async def asked(database: Database, run: RunHandle, times: int) -> bool:
 
 
 def is_reduced(run_worker: Any, run: RunHandle) -> bool:
-    owned = run_worker.runs.get(run.id)
+    owned = run_worker.work.runs.get(run.id)
     return owned is not None and any(work.answers for work in owned.loop.state.works.values())

@@ -138,7 +138,9 @@ async def test_an_ended_incarnation_can_never_renew_its_lease(app: App, database
     async with puppet(database, "gated", lease=LEASE) as worker, database.acquire() as connection:
 
         async def renew() -> bool:
-            return await renew_lease(database, connection, worker.worker_id, lease=LEASE, status="running", running=0)
+            return await renew_lease(
+                database, connection, worker.worker_id, lease_seconds=LEASE, status="running", running=0
+            )
 
         assert await renew()
         await worker.fall_silent()
@@ -165,7 +167,7 @@ async def test_a_claim_that_commits_after_its_worker_was_ended_is_found_within_a
     app: App, database: Database
 ) -> None:
     """It was under way when the lease lapsed: too late for the sweep that ended the worker, so another must see it."""
-    async with running_maintenance(app, sweep=0.05), puppet(database, "gated", lease=LEASE) as worker:
+    async with running_maintenance(app, sweep_seconds=0.05), puppet(database, "gated", lease=LEASE) as worker:
         ref = await app.enqueue("until_open", gate="never")
         await worker.claim()
         await database.fetch("UPDATE tidemill.worker SET ended_at = now() WHERE id = $1", worker.worker_id)
@@ -177,7 +179,7 @@ async def test_a_living_workers_jobs_are_not_reclaimed(app: App, database: Datab
         ref = await app.enqueue("until_open", gate="never")
         (job,) = await worker.claim()
         maintenance = Maintenance(database, app.settings.maintenance())
-        await maintenance.walk_round()
+        await maintenance.sweep()
         await maintenance.keep_house()
         row = await find_live(database, ref.id)
         assert row is not None
@@ -200,7 +202,7 @@ async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() 
                 await worker.claim()
                 await worker.fall_silent()
             restart_at_once(server)
-            async with running_maintenance(app, sweep=0.05, lease=lease):
+            async with running_maintenance(app, sweep_seconds=0.05, lease_seconds=lease):
                 await eventually(lambda: is_lost(database, worker.worker_id))
             waited = await value(
                 database,
@@ -224,7 +226,7 @@ async def test_a_worker_that_lives_through_a_database_restart_keeps_its_job() ->
             await database.run(lambda connection: connection.execute(TABLES))
             ref = await app.enqueue("until_open", gate="go")
             serving = worker_process(server.dsn, ["gated"])
-            async with running_maintenance(app, lease=PATIENT["lease"]), serving as worker:
+            async with running_maintenance(app, lease_seconds=PATIENT["lease_seconds"]), serving as worker:
                 await running(database, ref.id)
                 await eventually(lambda: attempts_of(database, ref.id))
                 restart_at_once(server)

@@ -35,7 +35,7 @@ async def app(database_url: str, loads: list[str]) -> Any:
         model_memory=1,
         model_patience=PATIENCE,
         database_url=database_url,
-        grace=5,
+        grace_seconds=5,
         **PATIENT,
     )
 

@@ -60,7 +60,7 @@ async def live_through(url: str, folder: Path, kill_at: str = "") -> tuple[str, 
 
 
 def _start(url: str, folder: Path, kill_at: str = "") -> AppProcess:
-    return AppProcess("monitor", url, WATCHED, watched=str(folder), kill_at=kill_at, heartbeat=0.2)
+    return AppProcess("monitor", url, WATCHED, watched=str(folder), kill_at=kill_at, heartbeat_seconds=0.2)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ SECONDS = float(os.environ.get("TIDEMILL_CHAOS_SECONDS") or 20)
 SEED = int(os.environ.get("TIDEMILL_CHAOS_SEED") or random.SystemRandom().randrange(1_000_000))
 WORKERS = 3
 AT_FIRST, PER_SECOND = 1000, 150
-SETTINGS: dict[str, Any] = {"lease": 1.5, "heartbeat": 0.3}
+SETTINGS: dict[str, Any] = {"lease_seconds": 1.5, "heartbeat_seconds": 0.3}
 
 
 class Chaos:
@@ -81,7 +81,7 @@ async def test_nothing_is_lost_and_nothing_counts_twice() -> None:
             try:
                 await migrate(database)
                 await database.run(lambda connection: connection.execute(TABLES))
-                async with running_maintenance(app, sweep=0.2, lease=SETTINGS["lease"]):
+                async with running_maintenance(app, sweep_seconds=0.2, lease_seconds=SETTINGS["lease_seconds"]):
                     enqueued = await feed(app, dice, AT_FIRST)
                     raging = asyncio.create_task(chaos.rage(SECONDS))
                     restarting = asyncio.create_task(restart(server, SECONDS / 2))

@@ -30,7 +30,7 @@ async def a_run(database: Database, **fields: object) -> int:
 
 async def test_a_run_is_freed_however_long_ago_its_owner_ended(app: App, database: Database) -> None:
     """As when everything was switched off between the owner's last word and the freeing of its runs."""
-    owner = await register_worker(database, WorkerCard("h", 1, (), ("W",), 0, {}), lease=1)
+    owner = await register_worker(database, WorkerCard("h", 1, (), ("W",), 0, {}), lease_seconds=1)
     number = await a_run(database, owner=owner)
     await database.fetch(END_WORKER, owner, "stopped")
     await database.fetch("UPDATE tidemill.worker SET ended_at = now() - interval '2 days'")

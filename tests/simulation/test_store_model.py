@@ -64,7 +64,7 @@ class Both:
     async def register(self) -> None:
         versions = {f"run {kind}": self.chance.choice(["v1", "v2"]) for kind in KINDS}
         card = WorkerCard("here", 1, QUEUES, (), 1, versions)
-        owner = await register_worker(self.database, card, lease=HOUR)
+        owner = await register_worker(self.database, card, lease_seconds=HOUR)
         assert owner == self.model.register(HOUR, versions)
         self.owners.append(owner)
 

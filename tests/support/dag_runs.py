@@ -22,6 +22,7 @@ from tests.support.waiting import eventually
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.runner.dag_handle import DagHandle
+from tidemill.engine.role import Role
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.worker.worker import Worker
 from tidemill.store.database import Database
@@ -128,18 +129,18 @@ app = declare(App("dagged"))
 class Running:
     """What runs while a block lasts."""
 
-    def __init__(self, run_worker: RunWorker, worker: Worker) -> None:
+    def __init__(self, run_worker: Role[RunWorker], worker: Role[Worker]) -> None:
         self.run_worker = run_worker
         self.worker = worker
 
 
 @asynccontextmanager
-async def running_worker_of(app: App, *queues: str, concurrency: int | None = None) -> AsyncIterator[Worker]:
+async def running_worker_of(app: App, *queues: str, concurrency: int | None = None) -> AsyncIterator[Role[Worker]]:
     """A worker as the application makes it, with the parts of its host."""
     database = app.database(application="test worker")
     worker = app.worker(queues or None, concurrency=concurrency, database=database)
     try:
-        async with _living(worker.run(), worker.wait_ready(), worker.stop):
+        async with _living(worker):
             yield worker
     finally:
         await database.close()

@@ -19,9 +19,10 @@ import msgspec
 
 from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
+from tidemill.engine.role import Role
 from tidemill.engine.runs import durable_run
 from tidemill.engine.runs.run_store import PostgresRunStore
-from tidemill.engine.runs.run_worker import RunWorker
+from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.store.database import Database
@@ -206,10 +207,11 @@ def is_success(tick: Mapping[str, Any]) -> bool:
 
 
 @asynccontextmanager
-async def running_run_worker(app: App, **options: Any) -> AsyncIterator[RunWorker]:
+async def running_run_worker(app: App, **options: Any) -> AsyncIterator[Role[RunWorker]]:
     """A run worker in this process, stopped as SIGTERM would stop it."""
     database = app.database(application="test run worker")
-    run_worker = RunWorker(PostgresRunStore(database), app.runs.kinds, **{**PATIENT, **options})
+    store = PostgresRunStore(database)
+    run_worker = run_worker_role(RunWorker(store, app.runs.kinds), store, database, **{**PATIENT, **options})
     life = asyncio.create_task(run_worker.run())
     try:
         async with asyncio.timeout(PATIENCE):

@@ -26,7 +26,7 @@ class AppProcess:
         descriptor, output = tempfile.mkstemp(prefix="tidemill-test-", suffix=".log")
         self.output = Path(output)
         environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
-        wanted = {**PATIENT, "grace": 10, "database_url": url, "log_format": "human", **settings}
+        wanted = {**PATIENT, "grace_seconds": 10, "database_url": url, "log_format": "human", **settings}
         environment |= {f"TIDEMILL_{name.upper()}": str(value) for name, value in wanted.items()}
         environment["PYTHONPATH"] = str(ROOT)
         with open(descriptor, "wb") as output:

@@ -60,7 +60,7 @@ async def puppet(database: Database, *queues: str, lease: float = 60.0) -> Async
     """A registered worker for these queues (default: `default`) without a life of its own."""
     served = queues or ("default",)
     card = WorkerCard("puppet", 1, served, ("anything",), 10, {})
-    worker_id = await register_worker(database, card, lease=lease)
+    worker_id = await register_worker(database, card, lease_seconds=lease)
     connection = await database.connect()
     try:
         yield Puppet(database, Claims(database, connection, worker_id, served), served)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,9 +11,10 @@ import msgspec
 
 from tests.support.waiting import PATIENCE
 from tidemill import App
-from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.maintenance import Maintenance, maintenance_role
+from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
-from tidemill.engine.worker.worker import Worker
+from tidemill.engine.worker.worker import Worker, worker_role
 
 SWEEP = 0.1
 
@@ -21,11 +22,11 @@ SWEEP = 0.1
 @asynccontextmanager
 async def running_worker(
     app: App, queues: Iterable[str] | None = None, concurrency: int | None = None, **settings: Any
-) -> AsyncIterator[Worker]:
+) -> AsyncIterator[Role[Worker]]:
     """A worker that is ready, and is stopped as SIGTERM would stop it; `settings` are `WorkerSettings`."""
     wanted = tuple(queues if queues is not None else app.tasks.queues())
     database = app.database(application="test worker")
-    worker = Worker(
+    work = Worker(
         database,
         app.tasks,
         msgspec.structs.replace(app.settings.worker(wanted, concurrency), **settings),
@@ -33,53 +34,56 @@ async def running_worker(
         models=app.models.values(),
         app_path=app.source,
     )
+    worker = worker_role(work, database)
     try:
-        async with _living(worker.run(), worker.wait_ready(), worker.stop):
+        async with _living(worker):
             yield worker
     finally:
         await database.close()
 
 
 @asynccontextmanager
-async def running_maintenance(app: App, **settings: Any) -> AsyncIterator[Maintenance]:
+async def running_maintenance(app: App, **settings: Any) -> AsyncIterator[Role[Maintenance]]:
     """Maintenance that walks its rounds often; `settings` are `MaintenanceSettings`.
 
     It takes the database for one that has been there for long, unless told by `lease` how long to wait after a start.
     """
     database = app.database(application="test maintenance")
-    wanted = msgspec.structs.replace(app.settings.maintenance(), **{"sweep": SWEEP, "lease": 0.0, **settings})
-    maintenance = Maintenance(database, wanted)
+    wanted = msgspec.structs.replace(
+        app.settings.maintenance(), **{"sweep_seconds": SWEEP, "lease_seconds": 0.0, **settings}
+    )
+    maintenance = maintenance_role(database, wanted)
     try:
-        async with _living(maintenance.run(), maintenance.wait_ready(), maintenance.stop):
+        async with _living(maintenance):
             yield maintenance
     finally:
         await database.close()
 
 
 @asynccontextmanager
-async def running_scheduler(app: App) -> AsyncIterator[Scheduler]:
+async def running_scheduler(app: App) -> AsyncIterator[Role[Scheduler]]:
     """A scheduler of the application's schedules."""
     database = app.database(application="test scheduler")
-    scheduler = Scheduler(database, app.name, app.declared_schedules())
+    scheduler = Role(Scheduler(database, app.name, app.declared_schedules()), database)
     try:
-        async with _living(scheduler.run(), scheduler.wait_ready(), scheduler.stop):
+        async with _living(scheduler):
             yield scheduler
     finally:
         await database.close()
 
 
 @asynccontextmanager
-async def _living(life: Coroutine[Any, Any, None], ready: Coroutine[Any, Any, None], stop: Any) -> AsyncIterator[None]:
-    """Run `life` as a task, from `ready` until the block ends; what it raises, the block raises."""
-    task = asyncio.create_task(life)
-    waiting = asyncio.create_task(ready)
+async def _living(role: Role[Any]) -> AsyncIterator[None]:
+    """Run a role from when it is ready until the block ends; what it raises, the block raises."""
+    task = asyncio.create_task(role.run())
+    waiting = asyncio.create_task(role.wait_ready())
     try:
         await asyncio.wait([task, waiting], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
         assert waiting.done(), f"not ready within {PATIENCE:g} s"
         yield
-        stop()
+        role.stop()
         await task
     finally:
         for each in (waiting, task):

@@ -17,6 +17,7 @@ from tidemill.core.errors import LeaseLostError
 from tidemill.engine.lease import EXIT_FENCED
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
+from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
 
 PR_SET_PDEATHSIG = 1
@@ -32,13 +33,14 @@ async def serve(role: str, path: str) -> NoReturn:
     elif kind == "monitor":
         living = app.monitor_runner()
     else:
-        living = Scheduler(app.database(), app.name, app.declared_schedules())
+        database = app.database()
+        living = Role(Scheduler(database, app.name, app.declared_schedules()), database)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, living.stop)
     life = asyncio.create_task(living.run())
     ready = asyncio.create_task(living.wait_ready())
     await asyncio.wait([life, ready], return_when=asyncio.FIRST_COMPLETED)
     if ready.done():
-        print("READY", getattr(living, "worker_id", 0), flush=True)
+        print("READY", living.worker_id, flush=True)
     try:
         await life
     except LeaseLostError as error:

@@ -20,24 +20,24 @@ from tidemill.core.codec import encode
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.streams.event_log import Entry, append
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.dispatcher import Dispatcher
+from tidemill.streams.runner.dispatcher import Dispatcher, dispatcher_role
 
 
 @asynccontextmanager
 async def running_stream(stream: Stream, url: str, **options: Any) -> AsyncIterator[Dispatcher]:
     """A dispatcher that is ready; drained at the end of the block."""
     async with Database(DatabaseSettings(url=url), application="test stream") as database:
-        dispatcher = Dispatcher(stream, database, **options)
-        life = asyncio.create_task(dispatcher.run())
-        ready = asyncio.create_task(dispatcher.wait_ready())
+        role = dispatcher_role(stream, database, **options)
+        life = asyncio.create_task(role.run())
+        ready = asyncio.create_task(role.wait_ready())
         try:
             await asyncio.wait([life, ready], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
             if life.done():
                 life.result()
             assert ready.done(), f"not ready within {PATIENCE:g} s"
-            yield dispatcher
-            if not dispatcher.stopping:
-                dispatcher.stop()
+            yield role.work
+            if not role.life.is_stopping:
+                role.stop()
             await life
         finally:
             for task in (ready, life):

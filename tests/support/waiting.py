@@ -12,8 +12,8 @@ import asyncpg
 
 PATIENCE = 40.0
 
-#: The lease and heartbeat of whoever is not meant to lose it: a machine may well stand still for some seconds.
-PATIENT: dict[str, Any] = {"lease": 20.0, "heartbeat": 0.3}
+#: The lease and heartbeat of a process that is not meant to lose it: a machine may well stand still for some seconds.
+PATIENT: dict[str, Any] = {"lease_seconds": 20.0, "heartbeat_seconds": 0.3}
 
 
 async def eventually(

@@ -19,6 +19,7 @@ from typing import Any
 from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.clock import VirtualClock
+from tidemill.engine.lease import Lease
 from tidemill.monitors import Monitor, absent, momentary, sustained
 from tidemill.monitors.runner.runner import MonitorRunner, Watcher
 from tidemill.sources import Delivery, JsonlSource, KafkaSource, Page
@@ -133,18 +134,17 @@ async def watching(
     database: Database, watch: Monitor, clock: Any = None, task: Any = None, reached: Any = lambda stage: None
 ) -> AsyncIterator[Watcher]:
     """A watcher that owns everything and ticks when the test says so: `await watcher.one_tick()`."""
-    from tidemill.engine.runs.run_store import PostgresRunStore
-
-    keeping = PostgresRunStore(database)
     runner = MonitorRunner(database, {watch.name: watch})
-    owner = await keeping.join(runner._card(), lease=30.0, heartbeat=1.0, on_fenced=lambda why: None)
+    lease = Lease(database, runner.describe, lease_seconds=30.0, heartbeat_seconds=1.0)
+    await database.open()
+    owner = await lease.take(lambda why: None)
     watcher = Watcher(database, watch, task, clock=clock or VirtualClock(1000.0), heartbeat=0.0, reached=reached)
     await watcher.prepare(owner)
     try:
         yield watcher
     finally:
-        await keeping.stop_renewing()
-        await keeping.leave(owner)
+        await lease.stop_renewing()
+        await lease.end("stopped")
 
 
 ALERTS = """

@@ -14,7 +14,7 @@ from tidemill.engine.settings import Found, Settings, find_settings, hide_passwo
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    (tmp_path / "pyproject.toml").write_text('[tool.tidemill]\nconcurrency = 3\nkeep-days = 7\nlease = "1m"\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.tidemill]\nconcurrency = 3\nkeep-days = 7\nlease_seconds = "1m"\n')
     return tmp_path
 
 
@@ -64,8 +64,8 @@ def test_the_project_file_may_use_dashes_and_is_found_from_a_folder_below(projec
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90.0), ("2m", 120.0), ("500ms", 0.5)])
 def test_durations_may_be_written_as_people_write_them(tmp_path: Path, text: str, seconds: float) -> None:
-    assert found(tmp_path, TIDEMILL_GRACE=text)["grace"].value == seconds
-    assert found(tmp_path, {"grace": text})["grace"].value == seconds
+    assert found(tmp_path, TIDEMILL_GRACE_SECONDS=text)["grace_seconds"].value == seconds
+    assert found(tmp_path, {"grace_seconds": text})["grace_seconds"].value == seconds
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("TRUE", True), ("yes", True), ("0", False), ("no", False)])
@@ -78,8 +78,8 @@ def test_yes_and_no_have_many_spellings(tmp_path: Path, text: str, value: bool) 
     [
         ("CONCURRENCY", "many"),
         ("CONCURRENCY", "2.5"),
-        ("GRACE", "soon"),
-        ("GRACE", "-1s"),
+        ("GRACE_SECONDS", "soon"),
+        ("GRACE_SECONDS", "-1s"),
         ("TRANSACTION_POOLER", "perhaps"),
         ("KEEP_DAYS", "1w"),
     ],
@@ -155,12 +155,14 @@ def test_a_url_without_a_password_is_shown_as_it_is() -> None:
 
 
 def test_roles_get_the_settings_that_concern_them() -> None:
-    settings = Settings(database_url="postgresql://h/d", schema="s", concurrency=4, lease=30, heartbeat=5, keep_days=2)
+    settings = Settings(
+        database_url="postgresql://h/d", schema="s", concurrency=4, lease_seconds=30, heartbeat_seconds=5, keep_days=2
+    )
     assert settings.database().schema == "s"
     assert settings.worker(("a",)).concurrency == 4
     assert settings.worker(("a",), 9).concurrency == 9
     maintenance = settings.maintenance()
-    assert (maintenance.lease, maintenance.silence, maintenance.keep_days) == (30, 15, 2)
+    assert (maintenance.lease_seconds, maintenance.silence_seconds, maintenance.keep_days) == (30, 15, 2)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_roles_get_the_settings_that_concern_them() -> None:
     [
         ({"queues": ()}, "at least one queue"),
         ({"concurrency": 0}, "would run nothing"),
-        ({"lease": 5.0}, "two heartbeats"),
+        ({"lease_seconds": 5.0}, "two heartbeats"),
     ],
 )
 def test_a_worker_that_could_not_work_is_refused(changes: dict[str, Any], message: str) -> None:

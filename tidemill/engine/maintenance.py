@@ -1,14 +1,13 @@
-"""Maintenance: migrates the schema, then walks its rounds.
+"""Maintenance: keeps the tables in order. Its role migrates the schema first.
 
-Every round reclaims what lapsed leases left behind, flags silent workers, drops jobs past their deadline, lets
-gated jobs through and routes those that waited for a task to be known; now and then it makes the history's
-next partitions and drops the old ones. Several maintenance processes may run: every round is safe to walk twice.
+Every sweep reclaims what lapsed leases left behind, flags silent workers, drops jobs past their deadline, admits jobs
+whose concurrency key has room again and routes those that waited for a task to be known. Now and then it makes the
+history's next partitions and drops the old ones. Several may run: every sweep is safe to repeat.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -17,12 +16,13 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.engine.role import Life, Role
 from tidemill.engine.telemetry.meter import Meter, Reporter
 from tidemill.engine.worker.outcome import after_loss, record
 from tidemill.store.database import Database, is_passing
 from tidemill.store.jobs import history_partitions, sweeps
 from tidemill.store.jobs.log import keep_job_log
-from tidemill.store.migrate import OWN_CHAIN, Chain, migrate
+from tidemill.store.migrate import OWN_CHAIN, Chain
 from tidemill.store.retention_settings import read_retention
 from tidemill.store.runs.log import keep_run_log
 from tidemill.store.runs.runs import forget_runs
@@ -34,13 +34,13 @@ log = structlog.get_logger("tidemill.maintenance")
 
 
 class MaintenanceSettings(msgspec.Struct, frozen=True):
-    """How often the rounds are walked and how long things are kept. Times are seconds, `keep_days` days."""
+    """How often to sweep and how long things are kept."""
 
-    sweep: float = 1.0
-    lease: float = 15.0
-    silence: float = 9.0
+    sweep_seconds: float = 1.0
+    lease_seconds: float = 15.0
+    silence_seconds: float = 9.0
     keep_days: int = 30
-    housekeeping: float = 60.0
+    housekeeping_seconds: float = 60.0
 
     def validate(self) -> MaintenanceSettings:
         if self.keep_days < 1:
@@ -49,66 +49,48 @@ class MaintenanceSettings(msgspec.Struct, frozen=True):
 
 
 class Maintenance:
-    """Keeps the tables in order for everybody else."""
+    """Keeps the tables in order for all other roles."""
+
+    channels: Mapping[str, None] = {}
 
     def __init__(
         self,
         database: Database,
         settings: MaintenanceSettings | None = None,
         *,
-        chains: Sequence[Chain] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.settings = (settings or MaintenanceSettings()).validate()
         self.meter = Meter()
-        self._reporter = Reporter(database, self.meter, "maintenance")
         self._database = database
-        self._chains = (OWN_CHAIN, *chains)
         self._clock = clock
-        self._stop = asyncio.Event()
-        self._ready = asyncio.Event()
 
-    def stop(self) -> None:
-        self._stop.set()
-
-    async def wait_ready(self) -> None:
-        """Return when the schema is there and the first round is done."""
-        await self._ready.wait()
-
-    async def run(self) -> None:
-        """Migrate, then walk the rounds until told to stop."""
-        await self._database.open()
-        for chain in self._chains:
-            for migration in await migrate(self._database, chain, patience=None):
-                log.info("migrated", ledger=chain.ledger, version=migration.version, name=migration.name)
+    async def work(self, life: Life) -> None:
+        """Sweep until stopped."""
         housekeeping_at = 0.0
-        while not self._stop.is_set():
+        while not life.is_stopping:
             try:
                 now = self._clock.monotonic()
                 if now >= housekeeping_at:
                     await self.keep_house()
-                    housekeeping_at = now + self.settings.housekeeping
-                await self.walk_round()
-                await self._reporter.report_when_due()
-                self._ready.set()
+                    housekeeping_at = now + self.settings.housekeeping_seconds
+                await self.sweep()
+                life.ready()
             except Exception as error:
                 if not is_passing(error):
                     raise
-                log.warning("this round could not be ended: the next one does it", error=str(error))
-            try:
-                async with asyncio.timeout(self.settings.sweep):
-                    await self._stop.wait()
-            except TimeoutError:
-                continue
-        await self._reporter.close()
+                log.warning("this sweep failed: the next one repeats it", error=str(error))
+            await life.wait(self.settings.sweep_seconds)
 
-    async def walk_round(self) -> None:
-        """One round of everything that must happen soon."""
-        for worker, jobs in await sweeps.reclaim_lapsed(self._database, self._lost, lease=self.settings.lease):
+    async def sweep(self) -> None:
+        """Everything that must happen soon, once."""
+        for worker, jobs in await sweeps.reclaim_lapsed(
+            self._database, self._lost, lease_seconds=self.settings.lease_seconds
+        ):
             log.error("LOST WORKER: its lease lapsed and its jobs went back to their queues", worker=worker, jobs=jobs)
             self.meter.count("lease_reclaims")
             self.meter.count("jobs_reclaimed", by=jobs)
-        for row in await sweeps.flag_silent(self._database, silence=self.settings.silence):
+        for row in await sweeps.flag_silent(self._database, silence_seconds=self.settings.silence_seconds):
             log.error(
                 "DEAD WORKER: no heartbeat while it owns running jobs; look at the process and restart it",
                 worker=f"{row['host']}:{row['pid']}#{row['id']}",
@@ -151,3 +133,16 @@ class Maintenance:
         message = f"worker {worker} stopped renewing its lease"
         report = record(job, kind="WorkerLost", message=message, at=self._clock.now(), worker=worker)
         return after_loss(job, report)
+
+
+def maintenance_role(
+    database: Database,
+    settings: MaintenanceSettings | None = None,
+    *,
+    chains: Sequence[Chain] = (),
+    clock: Clock = SYSTEM_CLOCK,
+) -> Role[Maintenance]:
+    """Maintenance as a role, which applies our migrations and those of an application before it sweeps."""
+    maintenance = Maintenance(database, settings, clock=clock)
+    reporter = Reporter(database, maintenance.meter, "maintenance")
+    return Role(maintenance, database, reporter=reporter, migrations=(OWN_CHAIN, *chains))

@@ -6,10 +6,9 @@ It sleeps until the next fire, or until a schedule changes. What to do about lat
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,11 +17,10 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.job import NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
+from tidemill.engine.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database, is_passing
 from tidemill.store.jobs.schedules import SCHEDULES_CHANNEL, Declared, declare_schedules, fire_due, next_scheduled
-from tidemill.store.migrate import wait_for_schema
-from tidemill.store.notify import Listener
 
 log = structlog.get_logger("tidemill.scheduler")
 
@@ -32,6 +30,8 @@ TELL_EVERY = 60.0
 
 class Scheduler:
     """Fires the schedules in the database; those that the application declares are put there first."""
+
+    channels: Mapping[str, None] = {SCHEDULES_CHANNEL: None}
 
     def __init__(
         self,
@@ -45,40 +45,20 @@ class Scheduler:
         self._declared = declared
         self._app = app
         self._clock = clock
-        self._news = asyncio.Event()
-        self._stopping = False
         self._told: dict[str, float] = {}
-        self._ready = asyncio.Event()
 
-    def stop(self) -> None:
-        self._stopping = True
-        self._news.set()
-
-    async def wait_ready(self) -> None:
-        """Return when the schedules are declared and changes are heard of."""
-        await self._ready.wait()
-
-    async def run(self) -> None:
-        """Fire until told to stop."""
-        await self._database.open()
-        await wait_for_schema(self._database)
+    async def work(self, life: Life) -> None:
+        """Fire until stopped."""
         if self._app is not None:
             await declare_schedules(self._database, self._app, self._declared)
-        listener = Listener(self._database)
-        listener.on(SCHEDULES_CHANNEL, lambda _: self._news.set())
-        async with asyncio.TaskGroup() as group:
-            listening = group.create_task(listener.run(), name="listener")
-            await listener.wait_ready()
-            self._ready.set()
-            log.info("scheduler started", schedules=len(self._declared))
-            while not self._stopping:
-                await self._sleep(await self._fire())
-            listening.cancel()
+        life.ready()
+        log.info("scheduler started", schedules=len(self._declared))
+        while await life.wait(await self._fire()):
+            pass
         log.info("scheduler stopped")
 
     async def _fire(self) -> float:
         """Fire what is due; returns how long to sleep."""
-        self._news.clear()
         try:
             for fired in await fire_due(self._database, _plan, self._place):
                 if fired.jobs and self._is_worth_telling(fired.schedule):
@@ -102,13 +82,6 @@ class Scheduler:
             return False
         self._told[schedule] = now
         return True
-
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return
 
     def _place(self, template: NewJob, name: str, fire: float, jitter: float) -> NewJob:
         origin = Origin(by="scheduler", host=socket.gethostname(), pid=os.getpid(), schedule=name, fire=fire)

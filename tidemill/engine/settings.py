@@ -23,7 +23,7 @@ from tidemill.engine.telemetry.address import read_address
 from tidemill.engine.worker.worker import WorkerSettings
 from tidemill.store.database import DatabaseSettings
 
-_DURATIONS = {"lease", "heartbeat", "grace", "model_patience", "sample_every"}
+_DURATIONS = {"lease_seconds", "heartbeat_seconds", "grace_seconds", "model_patience", "sample_every"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -43,11 +43,11 @@ class Settings(msgspec.Struct, frozen=True):
     """A direct URL for LISTEN, where `database_url` goes through a pooler."""
     concurrency: int = 10
     """How many jobs a worker process runs at once."""
-    lease: float = 15.0
+    lease_seconds: float = 15.0
     """How long a silent worker is believed to be alive."""
-    heartbeat: float = 3.0
+    heartbeat_seconds: float = 3.0
     """How often a worker renews its lease."""
-    grace: float = 30.0
+    grace_seconds: float = 30.0
     """How long a stopping worker waits for its running jobs."""
     model_memory: int | None = None
     """How much memory the models of a worker process may take together ("8 GB"); unset means no limit."""
@@ -80,15 +80,17 @@ class Settings(msgspec.Struct, frozen=True):
         return WorkerSettings(
             queues=queues,
             concurrency=self.concurrency if concurrency is None else concurrency,
-            lease=self.lease,
-            heartbeat=self.heartbeat,
-            grace=self.grace,
+            lease_seconds=self.lease_seconds,
+            heartbeat_seconds=self.heartbeat_seconds,
+            grace_seconds=self.grace_seconds,
             model_memory=self.model_memory,
             model_patience=self.model_patience,
         )
 
     def maintenance(self) -> MaintenanceSettings:
-        return MaintenanceSettings(lease=self.lease, silence=self.heartbeat * 3, keep_days=self.keep_days)
+        return MaintenanceSettings(
+            lease_seconds=self.lease_seconds, silence_seconds=self.heartbeat_seconds * 3, keep_days=self.keep_days
+        )
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import gc
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
@@ -15,12 +15,12 @@ import uvicorn
 
 from tidemill.app import App
 from tidemill.core.errors import ConfigError
+from tidemill.engine.role import Life
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.middleware.connection_limits import HttpServer, Parser, room_for_connections
 from tidemill.server.server_state import Desk
 from tidemill.server.settings import LOOPBACK, ServerSettings
-from tidemill.store.migrate import wait_for_schema
 from tidemill.store.tokens import has_tokens
 
 log = structlog.get_logger("tidemill.server")
@@ -31,7 +31,9 @@ BACKLOG = 2048
 
 
 class Server:
-    """Serves one application's database until stopped. `on_url` is told where, once it answers."""
+    """Serves one application's database. `on_url` is told where, once it answers."""
+
+    channels: Mapping[str, None] = {}
 
     def __init__(
         self,
@@ -45,30 +47,15 @@ class Server:
         self.desk = Desk(app, database, self.settings)
         self._database = database
         self._on_url = on_url
-        self._http: HttpServer | None = None
-        self._ready = asyncio.Event()
-        self._stopping = False
 
-    def stop(self) -> None:
-        """End soon: requests are answered, streams are closed."""
-        self._stopping = True
-        self.desk.hub.close()
-        if self._http is not None:
-            self._http.should_exit = True
-
-    async def wait_ready(self) -> None:
-        await self._ready.wait()
-
-    async def run(self) -> None:
-        """Serve until stopped."""
-        await self.desk.database.open()
-        await wait_for_schema(self.desk.database)
+    async def work(self, life: Life) -> None:
+        """Serve until stopped: then requests are answered, and streams are closed."""
         await self._check_login()
         self._database.most_patience = PATIENCE
         listening = listen(self.settings)
         try:
             async with self._beside_grpc():
-                await self._serve(listening)
+                await self._serve(listening, life)
         finally:
             listening.close()
 
@@ -79,10 +66,10 @@ class Server:
 
         return serving_grpc(self.desk)
 
-    async def _serve(self, listening: socket.socket) -> None:
+    async def _serve(self, listening: socket.socket, life: Life) -> None:
         settings = self.settings
         Parser.most = room_for_connections()
-        http = self._http = HttpServer(
+        http = HttpServer(
             uvicorn.Config(
                 build(self.desk),
                 loop="none",
@@ -107,23 +94,27 @@ class Server:
         gc.freeze()
         following = asyncio.create_task(self.desk.hub.run(), name="tidemill-changes")
         serving = asyncio.create_task(http.serve(sockets=[listening]), name="tidemill-http")
+        stopping = asyncio.create_task(life.stopped.wait())
         try:
-            self._tell(listening)  # It listens already: whoever comes now waits a moment.
-            await asyncio.wait([following, serving], return_when=asyncio.FIRST_COMPLETED)
-            if following.done() and not self._stopping:
+            self._tell(listening)  # It listens already: a request that comes now waits a moment.
+            life.ready()
+            await asyncio.wait([following, serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if following.done() and not life.is_stopping:
                 following.result()
+            self.desk.hub.close()
+            http.should_exit = True
             await serving
         finally:
             http.should_exit = True
-            following.cancel()
-            await asyncio.gather(following, serving, return_exceptions=True)
+            for helper in (following, stopping):
+                helper.cancel()
+            await asyncio.gather(following, serving, stopping, return_exceptions=True)
 
     def _tell(self, listening: socket.socket) -> None:
         url = msgspec.structs.replace(self.settings, port=listening.getsockname()[1]).url
         log.info("serving", url=url, login=self.settings.asks_login, read_only=self.settings.read_only)
         if self._on_url is not None:
             self._on_url(url)
-        self._ready.set()
 
     async def _check_login(self) -> None:
         if self.settings.asks_login and not await has_tokens(self.desk.database):

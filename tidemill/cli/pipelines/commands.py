@@ -19,6 +19,7 @@ from tidemill.cli.run.roles import Part, play
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
+from tidemill.engine.role import Role
 from tidemill.pipelines.definition.load_target import Target, is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.runner import operate
@@ -31,6 +32,7 @@ from tidemill.pipelines.workflows import load_workflow
 from tidemill.pipelines.workflows.folder import read_folder
 from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
+from tidemill.store.migrate import OWN_CHAIN
 from tidemill.store.states.history import list_builds
 from tidemill.store.states.requests import set_approved
 
@@ -73,8 +75,8 @@ def run(
             settings = place.settings(metrics=metrics)
             database = Database(settings.database(), application="tidemill pipeline")
             folder = read_folder(Path(app))
-            role = WorkflowRunner(database, folder, keep_days=settings.keep_days, migrates=True)
-            return Part(role, database, settings)
+            runner = WorkflowRunner(database, folder, keep_days=settings.keep_days)
+            return Part(Role(runner, database, migrations=(OWN_CHAIN,)), database, settings)
         target = load_target(app)
         settings = settings_of(target, place, metrics=metrics)
         if target.app is not None:
@@ -85,8 +87,9 @@ def run(
             return Part(role, database, settings)
         chosen = target.choose(pipeline)
         task_of = target.app.pipelines.task_of if target.app is not None else None
-        role = PipelineRunner(database, chosen, task_of, keep_days=settings.keep_days, migrates=target.app is None)
-        return Part(role, database, settings)
+        runner = PipelineRunner(database, chosen, task_of, keep_days=settings.keep_days)
+        migrations = (OWN_CHAIN,) if target.app is None else ()
+        return Part(Role(runner, database, migrations=migrations), database, settings)
 
     return play(cast)
 

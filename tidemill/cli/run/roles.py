@@ -7,14 +7,13 @@ was stopped, 70 when a worker was fenced off, 75 and 76 when a watchdog ended it
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import structlog
 from cyclopts import Parameter
@@ -22,10 +21,11 @@ from cyclopts import Parameter
 from tidemill.app import App
 from tidemill.cli.connection_options import HERE, Place, open_soon, require_database
 from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
-from tidemill.engine.lease import EXIT_FENCED
+from tidemill.engine.lease import EXIT_FENCED, exit_now
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.maintenance import maintenance_role
+from tidemill.engine.role import Role, Runnable
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, obey_supervisor
@@ -47,20 +47,10 @@ LAST_CALL = 10.0  # after a second signal
 STRAGGLERS = 0.5  # for threads to end, before the process ends without them
 
 
-class Role(Protocol):
-    """What all roles have in common."""
-
-    def stop(self) -> None: ...
-
-    async def run(self) -> None: ...
-
-    async def wait_ready(self) -> None: ...
-
-
 class Part(NamedTuple):
     """A role, ready to be played; `patience` is how long it may take to stop, None for as long as it needs."""
 
-    role: Role
+    role: Runnable
     database: Database
     settings: Settings
     patience: float | None = STOP_PATIENCE
@@ -82,7 +72,7 @@ def maintenance(app: str | None = None, /, *, metrics: str | None = None, place:
         settings = known.settings if known else place.settings(metrics=metrics)
         database = Database(settings.database(), application="tidemill maintenance")
         chains = known.chains if known else ()
-        return Part(Maintenance(database, settings.maintenance(), chains=chains), database, settings)
+        return Part(maintenance_role(database, settings.maintenance(), chains=chains), database, settings)
 
     return play(cast)
 
@@ -104,7 +94,7 @@ def scheduler(app: str | None = None, /, *, metrics: str | None = None, place: P
         require_database(settings)
         database = Database(settings.database(), application="tidemill scheduler")
         declared = known.declared_schedules() if known else []
-        return Part(Scheduler(database, known.name if known else None, declared), database, settings)
+        return Part(Role(Scheduler(database, known.name if known else None, declared), database), database, settings)
 
     return play(cast)
 
@@ -244,7 +234,7 @@ def leave_without_stragglers(status: int) -> None:
             continue
         thread.join(max(0.0, give_up - time.monotonic()))
         if thread.is_alive():
-            _end_now(status)
+            exit_now(status)
 
 
 async def _play(part: Part, *, patient: bool) -> None:
@@ -262,7 +252,7 @@ async def _play(part: Part, *, patient: bool) -> None:
         if not ready.done():
             life.cancel()  # It waits for a database or a schema: there is nothing to finish.
         elif signals == 2:
-            loop.call_later(LAST_CALL, _end_now, 1)
+            loop.call_later(LAST_CALL, exit_now, 1)
         elif part.patience is not None:
             loop.call_later(part.patience, life.cancel)
 
@@ -303,15 +293,9 @@ async def _supervise(part: Part, spec: ChildSpec) -> int:
     """A worker's parent: holds the embedded server, so that the worker's end is not the database's."""
     try:
         await open_soon(part.database)
-        supervisor = Supervisor([spec], grace=part.settings.grace, on_death=announcer(part.database))
+        supervisor = Supervisor([spec], grace=part.settings.grace_seconds, on_death=announcer(part.database))
         hear_signals(supervisor.stop)
         async with serving_metrics(part.database, part.settings.metrics):
             return await supervisor.run()
     finally:
         await part.database.close()
-
-
-def _end_now(status: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)

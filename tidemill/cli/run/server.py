@@ -15,6 +15,7 @@ from tidemill.cli.render import ago, out, plain, print_json, table
 from tidemill.cli.run.roles import Part, application, play
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
+from tidemill.engine.role import Role
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
 from tidemill.store.tokens import create_token, list_tokens, revoke_token
 
@@ -92,7 +93,7 @@ def server(
         known = application(app, place)
         require_database(known.settings)
         database = FairDatabase(known.settings.database(), application=f"tidemill server {known.name}")
-        return Part(Server(known, database, wanted, on_url=_say), database, known.settings)
+        return Part(Role(Server(known, database, wanted, on_url=_say), database), database, known.settings)
 
     return play(cast)
 

@@ -92,7 +92,7 @@ def tree(
             ChildSpec(
                 f"stream-{stream.name}",
                 role_command("stream", "run", app, stream.name, "--no-supervise", *place.options()),
-                grace=max(known.settings.grace, stream.drain),
+                grace=max(known.settings.grace_seconds, stream.drain),
             )
             for stream in known.streams.declared.values()
         ),
@@ -116,7 +116,7 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
         if sys.stdout.isatty() and sys.stderr.isatty():
             return await _run_on_terminal(known, database, specs, queues)
         configure_logs(known.settings.log_level, known.settings.log_format)
-        supervisor = Supervisor(specs, grace=known.settings.grace, on_death=announcer(database))
+        supervisor = Supervisor(specs, grace=known.settings.grace_seconds, on_death=announcer(database))
         hear_signals(supervisor.stop)
         async with serving_metrics(database, known.settings.metrics):
             return await supervisor.run()
@@ -125,18 +125,16 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
 
 
 async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
-    wide = max(len(spec.name) for spec in specs)
+    wide, grace = max(len(spec.name) for spec in specs), known.settings.grace_seconds
     with Footer(known, database, queues, wide=wide) as footer, contextlib.redirect_stderr(OwnLines(footer)):
         configure_logs(known.settings.log_level, "human", colours=True)
-        supervisor = Supervisor(
-            specs, grace=known.settings.grace, on_line=footer.print_line, on_death=announcer(database)
-        )
+        supervisor = Supervisor(specs, grace=grace, on_line=footer.print_line, on_death=announcer(database))
 
         def stop() -> None:
             footer.say(
                 "stopping at once"
                 if supervisor.stopping
-                else f"stopping: running jobs have {known.settings.grace:g}s to finish; Ctrl-C again gives them back"
+                else f"stopping: running jobs have {grace:g}s to finish; Ctrl-C again gives them back"
             )
             supervisor.stop()
 

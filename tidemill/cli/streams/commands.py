@@ -29,7 +29,7 @@ from tidemill.store.migrate import migrate
 from tidemill.store.streams.event_log import Entry, append
 from tidemill.streams.definition.config import is_config, read_config
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.dispatcher import Dispatcher
+from tidemill.streams.runner.dispatcher import dispatcher_role
 
 commands = App(name="stream", help="Run streams; look at them, change them, replay dead letters.")
 for command in control.COMMANDS:
@@ -91,7 +91,7 @@ def run(
             known = _load(target, place, metrics)
             wanted = known.one(stream)
             database = Database(known.settings.database(), application=f"tidemill stream {wanted.name}")
-            return Part(Dispatcher(wanted, database, target=target), database, known.settings, patience=None)
+            return Part(dispatcher_role(wanted, database, target=target), database, known.settings, patience=None)
 
         return play(cast)
     known = _load(target, place, metrics)

@@ -1,4 +1,4 @@
-"""Where a run worker's runs are kept: what it asks of that place, and PostgreSQL as that place.
+"""Where runs are stored: what a run worker asks of that place, and PostgreSQL as that place.
 
 The run worker decides; a `RunStore` stores. Everything that another owner may see or prevent goes through here, one
 operation at a time, so that the simulation can put a crash, a delay or a second owner between any two of them.
@@ -7,20 +7,15 @@ operation at a time, so that the simulation can put a crash, a delay or a second
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
-from tidemill.engine.lease import Lifeline
-from tidemill.engine.worker.isolation import Children
-from tidemill.engine.worker.job_runner import JobRunner
+from tidemill.engine.lease import Lease, RenewedLease
 from tidemill.store.database import Connection, Database, is_away
-from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
-from tidemill.store.migrate import wait_for_schema
+from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.notify import Listener
 from tidemill.store.runs.log import write_step_logs
 from tidemill.store.runs.runs import (
@@ -56,14 +51,10 @@ class RunStore(Protocol):
 
     # -- being an owner ---------------------------------------------------------------------------
 
-    async def join(self, card: WorkerCard, *, lease: float, heartbeat: float, on_fenced: Callable[[str], None]) -> int:
-        """Become an owner whose lease is renewed from now on; returns its number."""
-        ...
-
-    async def stop_renewing(self) -> None: ...
-
-    async def leave(self, owner: int) -> None:
-        """Be an owner no longer; what is still in its name goes to others."""
+    def lease(
+        self, describe: Callable[[], WorkerCard], *, lease_seconds: float, heartbeat_seconds: float
+    ) -> RenewedLease:
+        """The lease that covers the runs of one owner; when it ends, they go to others."""
         ...
 
     async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:
@@ -143,38 +134,23 @@ class PostgresRunStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lifeline: Lifeline | None = None
         self._free: list[Connection] = []  # connections for turns; one for each that is under way at the same time
         self._reader: Connection | None = None
 
     # -- being an owner ---------------------------------------------------------------------------
 
-    async def join(self, card: WorkerCard, *, lease: float, heartbeat: float, on_fenced: Callable[[str], None]) -> int:
-        await self._database.open()
-        await wait_for_schema(self._database)
-        owner = await register_worker(self._database, card, lease=lease)
-        # A run worker runs no jobs: its hands are empty, and the lifeline only renews.
-        runner = JobRunner({}, 1, Children(None), SYSTEM_CLOCK, lambda: None)
-        runner.worker = f"{socket.gethostname()}:{os.getpid()}#{owner}"
-        self._lifeline = Lifeline(
+    def lease(self, describe: Callable[[], WorkerCard], *, lease_seconds: float, heartbeat_seconds: float) -> Lease:
+        return Lease(
             self._database,
-            owner,
-            runner,
-            lease=lease,
-            heartbeat=heartbeat,
-            status=lambda: "running",
-            on_fenced=on_fenced,
+            describe,
+            lease_seconds=lease_seconds,
+            heartbeat_seconds=heartbeat_seconds,
+            after_end=self._free_runs,
         )
-        self._lifeline.start()
-        return owner
 
-    async def stop_renewing(self) -> None:
-        if self._lifeline is not None:
-            await asyncio.to_thread(self._lifeline.stop)
-
-    async def leave(self, owner: int) -> None:
-        await self._database.fetch(END_WORKER, owner, "stopped", patience=5.0)
-        await self._database.fetch(FREE_RUNS, patience=5.0)  # What was started in its name as it stopped.
+    async def _free_runs(self) -> None:
+        """Let others take up what was started in the name of this owner as it stopped."""
+        await self._database.fetch(FREE_RUNS, patience=5.0)
         await self._database.fetch(TELL_OWNERS, patience=5.0)
 
     async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:

@@ -1,35 +1,34 @@
-"""The run worker: a process that owns runs, drives them, and writes down what happens to all of them together.
+"""The run worker: owns runs, drives them, and writes what happens to all of them together.
 
-    run_worker = RunWorker(PostgresRunStore(database), {"Article": FlowKind(Article())})
-    await run_worker.run()                      # until stop()
+    store = PostgresRunStore(database)
+    role = run_worker_role(RunWorker(store, {"Article": FlowKind(Article())}), store, database)
+    await role.run()                        # until stop()
 
 Ownership hangs on one lease, as a worker's jobs do. What the runs have to write is committed many runs at a time, in
-one statement; whatever happens meanwhile goes into the next turn. Two such turns may be under way, of different runs:
+one statement; what happens meanwhile goes into the next turn. Two such turns may be under way, of different runs:
 the database writes while this process computes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import platform
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
 
 from tidemill.core.codec import decode, storable
-from tidemill.core.errors import LeaseLostError, StoreError
+from tidemill.core.errors import StoreError
 from tidemill.core.ticks import Elapsed, Tick
+from tidemill.engine.lease import describe_process
+from tidemill.engine.role import Life, Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind, Unopened, WorkEnd
 from tidemill.engine.runs.journal_writer import JournalWriter
 from tidemill.engine.runs.run_ids import RunIds
 from tidemill.engine.runs.run_store import RunStore
-from tidemill.store.database import CLASHES, Connection, is_away, is_full, is_passing
+from tidemill.store.database import CLASHES, Connection, Database, is_away, is_full, is_passing
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.runs.turns import RunTurn
-from tidemill.version import VERSION
 
 log = structlog.get_logger("tidemill.runs")
 
@@ -48,16 +47,14 @@ WORTH_SHARING = 16
 class RunWorker:
     """Owns and drives the runs of these kinds."""
 
-    def __init__(
-        self, store: RunStore, kinds: Mapping[str, RunKind], *, lease: float = 15.0, heartbeat: float = 3.0
-    ) -> None:
-        self.worker_id = 0
+    channels: Mapping[str, None] = {}  # The store listens, so that the simulation can say what is heard.
+
+    def __init__(self, store: RunStore, kinds: Mapping[str, RunKind]) -> None:
         self.runs: dict[int, DurableRun] = {}
         self.clock = store.clock
         self._store = store
         self._kinds = kinds
-        self._lease = lease
-        self._heartbeat = heartbeat
+        self._life = Life()
         self._writer = JournalWriter(store)
         self._dirty: dict[DurableRun, None] = {}
         self._writing: set[DurableRun] = set()  # those whose last turn is on its way to the database
@@ -74,21 +71,11 @@ class RunWorker:
         self._writes = asyncio.Event()
         self._news = asyncio.Event()
         self._unwanted = asyncio.Event()
-        self._ready = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._fenced: str | None = None
 
     @property
     def is_stopping(self) -> bool:
         """Whether it takes up nothing more."""
-        return self._stop.is_set()
-
-    def stop(self) -> None:
-        """Write down what there is and let go of everything."""
-        self._stop.set()
-
-    async def wait_ready(self) -> None:
-        await self._ready.wait()
+        return self._life.is_stopping
 
     async def lend_connection(self) -> Connection:
         """A connection for one step's own transaction."""
@@ -130,11 +117,9 @@ class RunWorker:
             self._born.pop(number, None)
         return run
 
-    async def run(self) -> None:
-        """Own and drive runs until told to stop. Raises `LeaseLostError` when taken for dead."""
-        self.worker_id = self._writer.owner = await self._store.join(
-            self._card(), lease=self._lease, heartbeat=self._heartbeat, on_fenced=self._fence
-        )
+    async def work(self, life: Life) -> None:
+        """Own and drive runs until stopped."""
+        self._life, self._writer.owner = life, life.worker_id
         await self._store.unpark(list(self._kinds))
         hears = asyncio.Event()
         try:
@@ -146,26 +131,21 @@ class RunWorker:
                 ]
                 writing = [group.create_task(self._write()) for _ in range(WRITERS)]
                 await hears.wait()
-                self._ready.set()
-                await self._stop.wait()
+                life.ready()
+                await life.stopped.wait()
                 for helper in helpers:
                     helper.cancel()
-                if self._fenced is None:
+                if not life.is_fenced:
                     await self._let_go_of_all()
                 for each in writing:
                     each.cancel()
         finally:
-            self._ready.set()
-            await self._store.stop_renewing()
             for run in self.runs.values():
                 run.drop()
             for stored in self._born.values():
                 if not stored.done():
                     stored.set_exception(StoreError("the run worker has stopped: the run may or may not be stored"))
             await self._store.close()
-        if self._fenced is not None:
-            raise LeaseLostError(f"the run worker {self._fenced}; its runs have gone to others")
-        await self._store.leave(self.worker_id)
 
     def _hear(self, what: str) -> None:
         if what == "wake":  # Something has come for a run that sleeps.
@@ -336,12 +316,12 @@ class RunWorker:
         room = min(CLAIM_AT_ONCE, MOST_RUNS - len(self.runs))
         if now >= self._look_for_own_at:
             self._look_for_own_at = now + LOOK_FOR_OWN
-            rows = await self._store.find_own(self.worker_id, list(self.runs), CLAIM_AT_ONCE)
+            rows = await self._store.find_own(self._life.worker_id, list(self.runs), CLAIM_AT_ONCE)
             await self._load([row for row in rows if row["kind"] in self._kinds])
         if room <= 0:
             return 0
         versions = [kind.version for kind in self._kinds.values()]
-        rows = await self._store.claim(self.worker_id, list(self._kinds), versions, room)
+        rows = await self._store.claim(self._life.worker_id, list(self._kinds), versions, room)
         await self._load(rows)
         return len(rows)
 
@@ -380,7 +360,7 @@ class RunWorker:
         if not self.runs:
             return 0
         settled, self._settled = self._settled, set()
-        rows = await self._store.due(self.worker_id, list(self._taken), MOST_INBOX)
+        rows = await self._store.due(self._life.worker_id, list(self._taken), MOST_INBOX)
         self._taken -= settled  # Their turn was written before this reading: it shows only what is new.
         brought: dict[DurableRun, list[Any]] = {}
         for row in rows:
@@ -444,23 +424,23 @@ class RunWorker:
         except TimeoutError:
             log.warning("runs could not be given back: they wait for the lease to lapse", runs=len(self.runs))
 
-    def _fence(self, why: str) -> None:
-        self._fenced = why
-        self._stop.set()
+    def describe(self) -> WorkerCard:
+        """Which runs it drives, for the lease to tell."""
+        kinds = {f"run {name}": kind.version for name, kind in self._kinds.items() if kind.version is not None}
+        return describe_process(tasks=self._kinds, versions=kinds)
 
-    def _card(self) -> WorkerCard:
-        return WorkerCard(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=(),
-            tasks=tuple(self._kinds),
-            concurrency=0,
-            versions={
-                "tidemill": VERSION,
-                "python": platform.python_version(),
-                **{f"run {name}": kind.version for name, kind in self._kinds.items() if kind.version is not None},
-            },
-        )
+
+def run_worker_role(
+    worker: RunWorker,
+    store: RunStore,
+    database: Database | None,
+    *,
+    lease_seconds: float = 15.0,
+    heartbeat_seconds: float = 3.0,
+) -> Role[RunWorker]:
+    """A run worker with its lease, which its store gives."""
+    lease = store.lease(worker.describe, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
+    return Role(worker, database, lease=lease, name="run worker")
 
 
 def _ticks_of(run: DurableRun, row: Any, now: float) -> Sequence[Tick]:

@@ -20,9 +20,10 @@ import msgspec
 from tidemill.core.errors import LeaseLostError, NotFoundError, StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.jobs.task import Task
+from tidemill.engine.role import Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.run_store import Loaded, Row
-from tidemill.engine.runs.run_worker import RunWorker
+from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
 from tidemill.engine.simulation.checks import Watched
 from tidemill.engine.simulation.world import Process, World, patiently
 from tidemill.engine.worker.isolation import Children
@@ -89,7 +90,7 @@ class Simulation:
         """What steps have written in transactions of their own, by run."""
         self._kinds, self._tasks, self._run_worker = kinds, tasks, run_worker
         self._listening: dict[Process, tuple[str, Callable[[str], None]]] = {}
-        self._run_workers: dict[Process, RunWorker] = {}
+        self._run_workers: dict[Process, Role[RunWorker]] = {}
         self._to_begin: list[Callable[[Mapping[str, Any], RunWorker, int], DurableRun]] = []
         self._born = 0
         for _ in range(owners):
@@ -139,10 +140,12 @@ class Simulation:
 
     async def _own(self, process: Process, runs: SimulatedRunStore) -> None:
         kinds = {name: self.watched.kind(kind) for name, kind in self._kinds(runs).items()}
-        run_worker = self._run_workers[process] = self._run_worker(runs, kinds, lease=LEASE, heartbeat=HEARTBEAT)
-        begins = asyncio.create_task(self._begin_runs(runs, run_worker))
+        role = self._run_workers[process] = run_worker_role(
+            self._run_worker(runs, kinds), runs, None, lease_seconds=LEASE, heartbeat_seconds=HEARTBEAT
+        )
+        begins = asyncio.create_task(self._begin_runs(runs, role))
         try:
-            await run_worker.run()
+            await role.run()
         except LeaseLostError:
             pass
         except BaseException as error:
@@ -152,8 +155,9 @@ class Simulation:
         begins.cancel()
         self._over(process)
 
-    async def _begin_runs(self, runs: SimulatedRunStore, run_worker: RunWorker) -> None:
-        await run_worker.wait_ready()
+    async def _begin_runs(self, runs: SimulatedRunStore, role: Role[RunWorker]) -> None:
+        await role.wait_ready()
+        run_worker = role.work
         for open in list(self._to_begin):
             try:
                 begun = await run_worker.begin(lambda number, open=open: open(self._kinds(runs), run_worker, number))
@@ -198,9 +202,9 @@ class Simulation:
 
     def _stop(self) -> None:
         if self._run_workers:
-            process, run_worker = self.world.chance.choice(list(self._run_workers.items()))
+            process, role = self.world.chance.choice(list(self._run_workers.items()))
             self.world.note(process.name, "is told to stop")
-            process.hear(run_worker.stop)
+            process.hear(role.stop)
 
     def _victim(self) -> Process | None:
         return self.world.chance.choice(self.world.processes) if self.world.processes else None
@@ -277,27 +281,11 @@ class SimulatedRunStore:
         self.process = process
         self.clock = simulation.clock
         self._model = simulation.model
-        self._renewing: asyncio.Task[None] | None = None
 
-    async def join(self, card: WorkerCard, *, lease: float, heartbeat: float, on_fenced: Callable[[str], None]) -> int:
-        owner = await self._ask("join", lambda: self._model.register(lease, card.versions))
-        self._renewing = asyncio.create_task(self._renew(owner, lease, heartbeat, on_fenced))
-        return owner
-
-    async def _renew(self, owner: int, lease: float, heartbeat: float, on_fenced: Callable[[str], None]) -> None:
-        while True:
-            await asyncio.sleep(heartbeat)
-            if not await self._ask("renew", lambda: self._model.renew(owner, lease)):
-                on_fenced("was taken for dead")
-                return
-
-    async def stop_renewing(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-
-    async def leave(self, owner: int) -> None:
-        await self._ask("leave", lambda: self._model.end_worker(owner))
-        await self._ask("free runs", self._model.free_runs)
+    def lease(
+        self, describe: Callable[[], WorkerCard], *, lease_seconds: float, heartbeat_seconds: float
+    ) -> SimulatedLease:
+        return SimulatedLease(self, describe, lease_seconds, heartbeat_seconds)
 
     async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:
         self.simulation.listen(self.process, "runs", hear)
@@ -308,7 +296,7 @@ class SimulatedRunStore:
     # -- writing ----------------------------------------------------------------------------------
 
     async def reserve(self, count: int) -> list[int]:
-        return await self._ask("reserve", lambda: self._model.reserve(count))
+        return await self.ask("reserve", lambda: self._model.reserve(count))
 
     async def commit(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
         name = f"turn {number} of {owner}"
@@ -326,10 +314,10 @@ class SimulatedRunStore:
         return await self.simulation.ask(self.process, f"turn {number} of {owner}, with a step's own", statement)
 
     async def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
-        return await self._ask("written", lambda: self._model.written(owner, number, turns))
+        return await self.ask("written", lambda: self._model.written(owner, number, turns))
 
     async def lend(self) -> SimulatedConnection:
-        await self._ask("connect", lambda: None)
+        await self.ask("connect", lambda: None)
         return SimulatedConnection(self)
 
     async def close(self) -> None: ...
@@ -337,47 +325,81 @@ class SimulatedRunStore:
     # -- taking up --------------------------------------------------------------------------------
 
     async def unpark(self, kinds: Sequence[str]) -> None:
-        await self._ask("unpark", lambda: self._model.unpark(kinds))
+        await self.ask("unpark", lambda: self._model.unpark(kinds))
 
     async def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> Sequence[Row]:
-        return await self._ask("claim", lambda: _rows(self._model.claim(owner, kinds, versions, room)))
+        return await self.ask("claim", lambda: _rows(self._model.claim(owner, kinds, versions, room)))
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
-        return await self._ask("find own", lambda: _rows(self._model.find_own(owner, held, room)))
+        return await self.ask("find own", lambda: _rows(self._model.find_own(owner, held, room)))
 
     async def load(self, numbers: Sequence[int]) -> Loaded:
-        return await self._ask("load", lambda: self._model.load(numbers))
+        return await self.ask("load", lambda: self._model.load(numbers))
 
     async def due(self, owner: int, taken: Sequence[int], room: int) -> Sequence[Row]:
-        return await self._ask("due", lambda: _rows(self._model.due(owner, taken, room)))
+        return await self.ask("due", lambda: _rows(self._model.due(owner, taken, room)))
 
     async def wake(self) -> float | None:
-        return await self._ask("wake", self._model.wake)
+        return await self.ask("wake", self._model.wake)
 
     async def clear_away(self) -> None:
-        await self._ask("clear away", self._model.cancel_unwanted)
+        await self.ask("clear away", self._model.cancel_unwanted)
 
     # -- for steps --------------------------------------------------------------------------------
 
     async def send(self, run: int, tick: bytes) -> None:
-        if not await self._ask("send", lambda: self._model.send(run, tick)):
+        if not await self.ask("send", lambda: self._model.send(run, tick)):
             raise NotFoundError(f"run {run} has ended: it takes nothing more")
 
     async def publish(self, run: int, shown: Sequence[bytes]) -> None:
-        await self._ask("publish", lambda: self._model.publish(run, shown))
+        await self.ask("publish", lambda: self._model.publish(run, shown))
 
     async def noted(self, run: int, work: int) -> Sequence[bytes]:
-        return await self._ask("noted", lambda: self._model.noted(run, work))
+        return await self.ask("noted", lambda: self._model.noted(run, work))
 
     async def start(self, **row: Any) -> int:
         """Start a run from a process of the world; with a key, however often it is asked."""
-        return (await self._ask("start", lambda: self._model.start(**row)))[0]
+        return (await self.ask("start", lambda: self._model.start(**row)))[0]
 
     async def show(self, number: int) -> Row:
-        return await self._ask("show", lambda: msgspec.structs.asdict(self._model.runs[number]))
+        return await self.ask("show", lambda: msgspec.structs.asdict(self._model.runs[number]))
 
-    async def _ask(self, name: str, statement: Callable[[], Any]) -> Any:
+    async def ask(self, name: str, statement: Callable[[], Any]) -> Any:
         return await patiently(lambda: self.simulation.ask(self.process, name, lambda view: statement()))
+
+
+class SimulatedLease:
+    """A lease that a process of the world renews, for as long as it can reach the store."""
+
+    def __init__(
+        self, runs: SimulatedRunStore, describe: Callable[[], WorkerCard], seconds: float, heartbeat: float
+    ) -> None:
+        self._runs, self._describe = runs, describe
+        self._seconds, self._heartbeat = seconds, heartbeat
+        self._model = runs.simulation.model
+        self._owner = 0
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def take(self, on_lost: Callable[[str], None]) -> int:
+        card = self._describe()
+        self._owner = await self._runs.ask("join", lambda: self._model.register(self._seconds, card.versions))
+        self._renewing = asyncio.create_task(self._renew(on_lost))
+        return self._owner
+
+    async def _renew(self, on_lost: Callable[[str], None]) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat)
+            if not await self._runs.ask("renew", lambda: self._model.renew(self._owner, self._seconds)):
+                on_lost("was taken for dead")
+                return
+
+    async def stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+
+    async def end(self, reason: str) -> None:
+        await self._runs.ask("leave", lambda: self._model.end_worker(self._owner))
+        await self._runs.ask("free runs", self._model.free_runs)
 
 
 class SimulatedConnection:
@@ -410,7 +432,8 @@ class SimulatedWorker:
         queues = sorted({task.options.queue for task in tasks.values()} | {"default"})
         runner = JobRunner(tasks, 4, Children(None), self._simulation.clock, news.set)
         card = WorkerCard("simulated", 0, tuple(queues), tuple(tasks), 4, {})
-        worker = await self._runs.join(card, lease=LEASE, heartbeat=HEARTBEAT, on_fenced=self._fenced)
+        lease = self._runs.lease(lambda: card, lease_seconds=LEASE, heartbeat_seconds=HEARTBEAT)
+        worker = await lease.take(self._fenced)
         self._simulation.listen(self._process, "jobs", lambda payload: news.set())
         while True:
             finished, requeues = runner.take_ended()
@@ -450,7 +473,7 @@ class SimulatedWorker:
         self._simulation._over(self._process)
 
     def _ask(self, name: str, statement: Callable[[], Any]) -> Awaitable[Any]:
-        return self._runs._ask(name, statement)
+        return self._runs.ask(name, statement)
 
 
 def _answer(answer: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.jobs.task import TaskBook
+from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.runner.notices import TASK, notify_task
-from tidemill.monitors.runner.runner import MonitorRunner
+from tidemill.monitors.runner.runner import MonitorRunner, monitor_role
 from tidemill.store.database import Database
 
 
@@ -31,11 +32,16 @@ class Monitors(dict[str, Monitor]):
             self._tasks.add(notify_task(self._reach, self))
         return watch
 
-    def runner(self, database: Database, settings: Settings, **options: Any) -> MonitorRunner:
+    def runner(self, database: Database, settings: Settings, **options: Any) -> Role[MonitorRunner]:
         """The role that follows them all."""
         task = self._tasks.get(TASK)
-        return MonitorRunner(
-            database, self, task, lease=settings.lease, heartbeat=min(settings.heartbeat, 1.0), **options
+        return monitor_role(
+            database,
+            self,
+            task,
+            lease_seconds=settings.lease_seconds,
+            heartbeat_seconds=min(settings.heartbeat_seconds, 1.0),
+            **options,
         )
 
     def require(self, name: str | None) -> Monitor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,7 +22,8 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import LeaseLostError
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.runs.run_store import PostgresRunStore
+from tidemill.engine.lease import Lease, describe_process
+from tidemill.engine.role import Life, Role
 from tidemill.monitors.definition.event import Tick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer import poll_pace, tick
@@ -34,7 +34,7 @@ from tidemill.monitors.runner.ingest import Drain, Drained, keep_buffers
 from tidemill.sources.base import PartitionReader, SourceContext, SourceError
 from tidemill.sources.opening import open_reader
 from tidemill.store.database import CLASHES, Database, is_away, is_full
-from tidemill.store.jobs.workers import END_WORKER, WorkerCard
+from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.monitors.events import drop_old, make_partitions
 from tidemill.store.monitors.monitors import (
     MONITORS_CHANNEL,
@@ -49,8 +49,6 @@ from tidemill.store.monitors.monitors import (
     share_out,
     write_status,
 )
-from tidemill.store.notify import Listener
-from tidemill.version import VERSION
 
 log = structlog.get_logger("tidemill.monitors")
 
@@ -291,7 +289,7 @@ class Watcher:
 
 
 class MonitorRunner:
-    """The role: follows all monitors of an application until told to stop."""
+    """Follows all monitors of an application."""
 
     def __init__(
         self,
@@ -299,76 +297,53 @@ class MonitorRunner:
         monitors: Mapping[str, Monitor],
         task: Task[Any, Any] | None = None,
         *,
-        lease: float = 15.0,
-        heartbeat: float = 3.0,
+        heartbeat_seconds: float = 3.0,
         clock: Clock = SYSTEM_CLOCK,
         reached: Callable[[str], None] = lambda stage: None,
     ) -> None:
-        self.worker_id = 0
-        self._database = database
-        self._lease, self._heartbeat = lease, heartbeat
+        self.channels = {MONITORS_CHANNEL: self._hear}
         self.watchers = {
-            name: Watcher(database, watch, task, clock=clock, heartbeat=heartbeat, reached=reached)
+            name: Watcher(database, watch, task, clock=clock, heartbeat=heartbeat_seconds, reached=reached)
             for name, watch in monitors.items()
         }
-        self._keeping = PostgresRunStore(database)
-        self._ready = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._fenced: str | None = None
 
-    def stop(self) -> None:
-        self._stop.set()
-        for watcher in self.watchers.values():
-            watcher.stop()
+    def describe(self) -> WorkerCard:
+        """Which monitors it follows, for the lease to tell."""
+        queues = (member_queue(name, each.watch.fold.version) for name, each in self.watchers.items())
+        return describe_process(queues, concurrency=len(self.watchers))
 
-    async def wait_ready(self) -> None:
-        await self._ready.wait()
-
-    async def run(self) -> None:
-        """Follow until told to stop. Raises `LeaseLostError` when taken for dead."""
+    async def work(self, life: Life) -> None:
+        """Follow until stopped."""
         keep_buffers()
-        self.worker_id = await self._keeping.join(
-            self._card(), lease=self._lease, heartbeat=self._heartbeat, on_fenced=self._fence
-        )
-        listener = Listener(self._database)
-        listener.on(MONITORS_CHANNEL, self._hear)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for watcher in self.watchers.values():
-                    await watcher.prepare(self.worker_id)
-                hearing = group.create_task(listener.run())
-                await listener.wait_ready()
-                ticking = [group.create_task(watcher.run()) for watcher in self.watchers.values()]
-                self._ready.set()
-                log.info("monitors started", monitors=list(self.watchers), worker=self.worker_id)
-                await asyncio.gather(*ticking)
-                await self._stop.wait()
-                hearing.cancel()
-        finally:
-            self._ready.set()
-            await self._keeping.stop_renewing()
-            await self._keeping.close()
-        if self._fenced is not None:
-            raise LeaseLostError(f"the monitor process {self._fenced}; its entities have gone to others")
-        await self._database.fetch(END_WORKER, self.worker_id, "stopped", patience=5.0)
+        for watcher in self.watchers.values():
+            await watcher.prepare(life.worker_id)
+        async with asyncio.TaskGroup() as group:
+            for watcher in self.watchers.values():
+                group.create_task(watcher.run())
+            life.ready()
+            log.info("monitors started", monitors=list(self.watchers), worker=life.worker_id)
+            await life.stopped.wait()
+            for watcher in self.watchers.values():
+                watcher.stop()
         log.info("monitors stopped")
 
     def _hear(self, name: str) -> None:
         for watcher in self.watchers.values():
-            # Who alone asks the source makes the news itself, and comes back soon enough for what people want.
+            # A process that alone polls the source makes the news itself, and ticks soon enough for requests.
             if name in (watcher.watch.name, "*") and (watcher.parted or not watcher.leads):
                 watcher.news.set()
 
-    def _fence(self, why: str) -> None:
-        self._fenced = why
-        self.stop()
 
-    def _card(self) -> WorkerCard:
-        return WorkerCard(
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            queues=tuple(member_queue(name, each.watch.fold.version) for name, each in self.watchers.items()),
-            tasks=(),
-            concurrency=len(self.watchers),
-            versions={"tidemill": VERSION, "python": platform.python_version()},
-        )
+def monitor_role(
+    database: Database,
+    monitors: Mapping[str, Monitor],
+    task: Task[Any, Any] | None = None,
+    *,
+    lease_seconds: float = 15.0,
+    heartbeat_seconds: float = 3.0,
+    **options: Any,
+) -> Role[MonitorRunner]:
+    """A monitor runner with its lease."""
+    runner = MonitorRunner(database, monitors, task, heartbeat_seconds=heartbeat_seconds, **options)
+    lease = Lease(database, runner.describe, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
+    return Role(runner, database, lease=lease, name="monitor")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.jobs.task import Task, TaskBook, TaskOptions
+from tidemill.engine.role import Role
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.runner.build_job import Reach, here, stage_task, task_name
 from tidemill.pipelines.runner.runner import PipelineRunner
@@ -18,7 +19,6 @@ from tidemill.store.jobs.insert import insert_jobs
 if TYPE_CHECKING:  # slow to load, and seldom asked for
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.pipelines.workflows.folder import WorkflowFolder
-    from tidemill.pipelines.workflows.runner import WorkflowRunner
 
 QUEUE = "pipelines"
 
@@ -132,11 +132,11 @@ class Pipelines:
             raise ConfigError(f"there is no pipeline {name!r}; this application declares: {known}")
         return found
 
-    def runner(self, database: Database, **options: Any) -> PipelineRunner | WorkflowRunner:
+    def runner(self, database: Database, **options: Any) -> Role[Any]:
         """The role that keeps them up to date."""
         folder, declared = self.folder, list(self.declared.values())
         if folder is None:
-            return PipelineRunner(database, declared, self.task_of, **options)
+            return Role(PipelineRunner(database, declared, self.task_of, **options), database)
         from tidemill.pipelines.workflows.runner import WorkflowRunner
 
         async def enqueue(workflow: TriggerWorkflow, payload: Any) -> None:
@@ -145,7 +145,8 @@ class Pipelines:
             async with database.transaction() as connection:
                 await insert_jobs(database, connection, [job], notify=True)
 
-        return WorkflowRunner(database, folder, beside=declared, task_of=self.task_of, fire=enqueue, **options)
+        runner = WorkflowRunner(database, folder, beside=declared, task_of=self.task_of, fire=enqueue, **options)
+        return Role(runner, database)
 
     @property
     def task_of(self) -> Callable[[Stage], Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
+from tidemill.engine.role import Life
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.plan import Step
 from tidemill.pipelines.runner.build_job import enqueue_builds, task_name
@@ -24,8 +25,7 @@ from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.pending_changes import Heard, Wishes
 from tidemill.pipelines.view.pipeline_view import fits, give_back_memory
 from tidemill.store.database import Connection, Database, is_away, is_full
-from tidemill.store.migrate import migrate, wait_for_schema
-from tidemill.store.notify import ANYTHING, Listener
+from tidemill.store.notify import ANYTHING
 from tidemill.store.states import states as rows
 from tidemill.store.states.backfills import mark_due
 from tidemill.store.states.history import forget_builds
@@ -65,31 +65,20 @@ class PipelineRunner:
         task_of: Callable[[Stage], Any] | None,
         *,
         keep_days: int = 30,
-        migrates: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Without `task_of`, there are no workers to rely on: everything is built in this process."""
+        self.channels = {rows.STATES_CHANNEL: self._heard}
         self.drivers: dict[str, Driver] = {}
         self._database = database
         self._task_of = task_of
         self._keep_days = keep_days
-        self._migrates = migrates
         self._clock = clock
-        self._stop = asyncio.Event()
+        self._life = Life()
         self._told = asyncio.Event()
-        self._ready = asyncio.Event()
         self._driven: set[str] = set()
         self._kept = {pipeline.name: Kept(pipeline, None) for pipeline in pipelines}
         self._group: asyncio.TaskGroup | None = None
-
-    def stop(self) -> None:
-        self._stop.set()
-        for kept in self._kept.values():
-            kept.leave()
-
-    async def wait_ready(self) -> None:
-        """Return when every pipeline is driven, here or elsewhere."""
-        await self._ready.wait()
 
     def replace(self, pipelines: Iterable[Pipeline]) -> None:
         """Keep these from now on. One that is another has its turn when the builds of what it replaces have ended."""
@@ -108,31 +97,22 @@ class PipelineRunner:
             self._begin(self._kept[name])
 
     def _begin(self, kept: Kept) -> None:
-        if self._group is not None and not self._stop.is_set():
+        if self._group is not None and not self._life.is_stopping:
             kept.task = self._group.create_task(self._keep(kept), name=f"pipeline {kept.pipeline.name}")
 
-    async def run(self) -> None:
-        """Keep the pipelines up to date until told to stop."""
-        await self._database.open()
-        if self._migrates:
-            await migrate(self._database, patience=None)
-        await wait_for_schema(self._database)
-        listener = Listener(self._database)
-        listener.on(rows.STATES_CHANNEL, self._heard)
-        listening = asyncio.create_task(listener.run())
-        try:
-            await listener.wait_ready()
-            async with asyncio.TaskGroup() as group:
-                self._group = group
-                for kept in self._kept.values():
-                    self._begin(kept)
-                self._check_ready()
-                pacing = group.create_task(self._pace_backfills(), name="backfills with a rate")
-                await self._stop.wait()
-                pacing.cancel()
-        finally:
-            listening.cancel()
-            await asyncio.wait([listening])
+    async def work(self, life: Life) -> None:
+        """Keep the pipelines up to date until stopped; ready when each is driven, here or elsewhere."""
+        self._life = life
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for kept in self._kept.values():
+                self._begin(kept)
+            self._check_ready()
+            pacing = group.create_task(self._pace_backfills(), name="backfills with a rate")
+            await life.stopped.wait()
+            for kept in self._kept.values():
+                kept.leave()
+            pacing.cancel()
 
     async def _pace_backfills(self) -> None:
         """Mark the states of backfills with a rate as their time comes."""
@@ -209,7 +189,7 @@ class PipelineRunner:
 
     def _check_ready(self) -> None:
         if self._driven >= self._kept.keys():
-            self._ready.set()
+            self._life.ready()
 
     @contextlib.asynccontextmanager
     async def _lead(self, pipeline: Pipeline) -> AsyncIterator[Connection | None]:

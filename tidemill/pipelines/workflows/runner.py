@@ -16,6 +16,7 @@ import watchfiles
 
 from tidemill.core.schedule import Schedule, next_fire
 from tidemill.engine.cancellation import end, is_ending
+from tidemill.engine.role import Life
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.runner import STAND_BY, PipelineRunner
@@ -43,7 +44,6 @@ class WorkflowRunner:
         task_of: Callable[[Stage], Any] | None = None,
         fire: Fire | None = None,
         keep_days: int = 30,
-        migrates: bool = False,
     ) -> None:
         """`beside` are pipelines to be kept too. Without `task_of` and `fire`, everything is done in this process."""
         self._database = database
@@ -55,21 +55,15 @@ class WorkflowRunner:
         self._fired: dict[tuple[str, int], float] = {}  # when each schedule was last due
         self._changed = asyncio.Event()
         folder.refresh()
-        self._inner = PipelineRunner(database, self._pipelines(), task_of, keep_days=keep_days, migrates=migrates)
+        self._inner = PipelineRunner(database, self._pipelines(), task_of, keep_days=keep_days)
+        self.channels = self._inner.channels
 
-    def stop(self) -> None:
-        self._inner.stop()
-
-    async def wait_ready(self) -> None:
-        """Return when all pipelines are driven."""
-        await self._inner.wait_ready()
-
-    async def run(self) -> None:
-        """Keep what the files declare, until told to stop; when they change, what they declare then."""
+    async def work(self, life: Life) -> None:
+        """Keep what the files declare until stopped; when they change, what they declare then."""
         self._note_version()
         async with asyncio.TaskGroup() as group:
-            helpers = [group.create_task(self._follow()), group.create_task(self._keep_schedules())]
-            await self._inner.run()
+            helpers = [group.create_task(self._follow()), group.create_task(self._keep_schedules(life))]
+            await self._inner.work(life)
             for helper in helpers:
                 helper.cancel()
 
@@ -114,9 +108,9 @@ class WorkflowRunner:
 
     # -- schedules ----------------------------------------------------------------------------------
 
-    async def _keep_schedules(self) -> None:
+    async def _keep_schedules(self, life: Life) -> None:
         """Run what is due, unless another process that keeps these files does so already."""
-        await self._inner.wait_ready()
+        await life.wait_ready()
         while True:
             self._changed.clear()
             if not any(workflow.schedules for workflow in self._folder.triggers.values()):

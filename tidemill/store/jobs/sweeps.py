@@ -57,13 +57,13 @@ Decide = Callable[[ClaimedJob, str], Finish | Requeue]
 AT_ONCE = 5000  # jobs of a lost worker that are settled together
 
 
-async def reclaim_lapsed(database: Database, decide: Decide, *, lease: float) -> list[tuple[str, int]]:
+async def reclaim_lapsed(database: Database, decide: Decide, *, lease_seconds: float) -> list[tuple[str, int]]:
     """End workers whose lease has lapsed and settle their jobs, each worker in one transaction.
 
     Returns each lost worker with the number of its jobs.
     """
     reclaimed = []
-    for row in await database.fetch(FIND_LAPSED, lease, patience=None):
+    for row in await database.fetch(FIND_LAPSED, lease_seconds, patience=None):
         name = f"{row['host']}:{row['pid']}#{row['id']}"
         async with database.transaction(patience=None) as connection:
             if not await connection.fetch(database.sql(END_LAPSED), row["id"], "its lease lapsed"):
@@ -93,9 +93,9 @@ async def _settle_orphans(database: Database, statement: str, *args: object, dec
     return total
 
 
-async def flag_silent(database: Database, *, silence: float) -> list[asyncpg.Record]:
+async def flag_silent(database: Database, *, silence_seconds: float) -> list[asyncpg.Record]:
     """Flag workers that own running jobs and have not been heard of; each is returned once."""
-    return await database.fetch(FLAG_SILENT, silence, patience=None)
+    return await database.fetch(FLAG_SILENT, silence_seconds, patience=None)
 
 
 async def expire_jobs(database: Database) -> int:

@@ -194,7 +194,7 @@ class QueueLimit(msgspec.Struct, frozen=True):
         return cls(name, per_second, burst)
 
 
-async def register_worker(database: Database, card: WorkerCard, *, lease: float) -> int:
+async def register_worker(database: Database, card: WorkerCard, *, lease_seconds: float) -> int:
     """Write a new incarnation; returns its id, which no other process ever had."""
     rows = await database.fetch(
         REGISTER_WORKER,
@@ -204,7 +204,7 @@ async def register_worker(database: Database, card: WorkerCard, *, lease: float)
         list(card.tasks),
         card.concurrency,
         encode(card.versions),
-        lease,
+        lease_seconds,
         patience=None,
     )
     return rows[0]["id"]
@@ -215,14 +215,19 @@ async def renew_lease(
     connection: Executor,
     worker_id: int,
     *,
-    lease: float,
+    lease_seconds: float,
     status: str,
     running: int,
     models: Sequence[str] | None = None,
 ) -> bool:
     """Prove to be alive; False means that this incarnation has been taken for dead and is over."""
-    rows = await connection.fetch(database.sql(RENEW_LEASE), worker_id, lease, status, running, models)
+    rows = await connection.fetch(database.sql(RENEW_LEASE), worker_id, lease_seconds, status, running, models)
     return bool(rows)
+
+
+async def end_worker(database: Database, worker_id: int, reason: str) -> None:
+    """End an incarnation that stops by itself."""
+    await database.fetch(END_WORKER, worker_id, reason, patience=5.0)
 
 
 async def read_control(database: Database, host: str, queues: Sequence[str]) -> dict[str, Mode]:

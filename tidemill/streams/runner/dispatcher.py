@@ -20,14 +20,14 @@ import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.cancellation import end, is_ending
+from tidemill.engine.role import Life, Role
 from tidemill.engine.telemetry.meter import Meter
-from tidemill.engine.telemetry.meter import Reporter as Counting
+from tidemill.engine.telemetry.meter import Reporter as CountReporter
 from tidemill.sources.base import Consumer, FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.opening import open_consumer
 from tidemill.store.database import Database, is_passing
-from tidemill.store.migrate import wait_for_schema
-from tidemill.store.notify import ANYTHING, Listener
+from tidemill.store.notify import ANYTHING
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
 from tidemill.streams.definition.message import Answer
@@ -55,11 +55,12 @@ STOP_ENGINES = 10.0
 
 
 class Dispatcher:
-    """One dispatcher of one stream: a role that runs until it is stopped."""
+    """The work of a process that dispatches one stream."""
 
     def __init__(self, stream: Stream, database: Database, *, target: str | None = None) -> None:
         """`target` is the program or file that declares the stream, for its engines to load."""
         self.stream = stream
+        self.channels = {STREAMS_CHANNEL: self._heard}
         self.id = uuid4()
         self.draining = False
         self.policy = Dispatch(
@@ -90,50 +91,34 @@ class Dispatcher:
             on_settled=self._settled,
             on_fenced=self._fenced,
         )
-        meter = Meter()
-        self._counting = Counting(database, meter, f"stream {stream.name}")
-        self._reporter = Reporter(self, database, meter)
+        self.meter = Meter()
+        self._reporter = Reporter(self, database, self.meter)
         self._room = [asyncio.Event() for _ in stream.sources]
         self._to_flush: set[int] = set()
         self._flush_news = asyncio.Event()
         self._turning = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._stop_now = asyncio.Event()
-        self._ready = asyncio.Event()
+        self.life = Life()
         self._feeders: list[asyncio.Task[None]] = []
         self._storing: set[asyncio.Task[None]] = set()
 
-    def stop(self) -> None:
-        """Drain and end; said again: end now."""
-        (self._stop_now if self._stop.is_set() else self._stop).set()
-
     @property
     def stopping(self) -> bool:
-        return self._stop.is_set()
-
-    async def wait_ready(self) -> None:
-        """Return when engines are ready and sources are open."""
-        await self._ready.wait()
+        return self.life.is_stopping
 
     # -- life -------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Open everything, dispatch until stopped, drain, close."""
-        await self._database.open()
-        await wait_for_schema(self._database)
+    async def work(self, life: Life) -> None:
+        """Open everything, dispatch until stopped, drain, close. Ready when engines are and sources are open."""
+        self.life = life
         helpers = [self._spawn(self.engines.run(), "engines")]
         try:
             await self._until(self._engines_ready(), helpers)
-            listener = Listener(self._database)
-            listener.on(STREAMS_CHANNEL, self._heard)
             helpers += [
-                self._spawn(listener.run(), "listener"),
                 self._spawn(self._settler.run(), "settler"),
                 self._spawn(self._flush(), "flush"),
             ]
-            await self._until(listener.wait_ready(), helpers)
             await self.control.obey()
             await self._attempts.forget_old()
             for consumer in self.consumers:
@@ -146,17 +131,16 @@ class Dispatcher:
             helpers += [
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self._reporter.run(), "report"),
-                self._spawn(self._counting.run(), "counting"),
             ]
             async with serving(self.stream, self.asking):
-                self._ready.set()
+                life.ready()
                 log.info(
                     "stream is running",
                     stream=self.stream.name,
                     sources=len(self.consumers),
                     engines=self.engines.ready,
                 )
-                await self._until(self._stop.wait(), [*helpers, *self._feeders])
+                await self._until(life.stopped.wait(), [*helpers, *self._feeders])
                 await self._drain(helpers)
         finally:
             await self._close(helpers)
@@ -173,7 +157,7 @@ class Dispatcher:
         self.asking.closed = True
         await end(self._feeders)
         began = told = time.monotonic()
-        hurry = asyncio.create_task(self._stop_now.wait())
+        hurry = asyncio.create_task(self.life.hurried.wait())
         try:
             while self.policy.unfinished or self.asking.open:
                 left = began + self.stream.drain - time.monotonic()
@@ -211,13 +195,12 @@ class Dispatcher:
         back = self.policy.give_back()
         for index, consumer in enumerate(self.consumers):
             consumer.nack([each for each in back if each.source == index and each.retry_row is None])
-            if self._ready.is_set():
+            if self.life.is_ready:
                 await self._quietly(consumer.stop(), f"source {self.stream.sources[index].name} did not close well")
-        if self._ready.is_set():
+        if self.life.is_ready:
             await self._quietly(self.retries.give_back(back), "kept messages could not be given back")
             await self._quietly(self._attempts.flush(), "notes of attempts stay behind")
             self._reporter.count()
-            await self._quietly(self._counting.close(), "the last counts could not be told")
             await self._quietly(self._database.fetch(store.DROP_STATUS, self.id, patience=1.0), "status stays behind")
 
     async def _until(self, happens: object, helpers: Sequence[asyncio.Task[None]]) -> None:
@@ -439,6 +422,13 @@ class Dispatcher:
             if payload in (ANYTHING, topic):
                 for callback in callbacks:
                     callback()
+
+
+def dispatcher_role(stream: Stream, database: Database, *, target: str | None = None) -> Role[Dispatcher]:
+    """A dispatcher of a stream as a role. A first stop drains it, a second ends it at once."""
+    dispatcher = Dispatcher(stream, database, target=target)
+    name = f"stream {stream.name}"
+    return Role(dispatcher, database, reporter=CountReporter(database, dispatcher.meter, name), name=name)
 
 
 def _work(ticket: int, delivery: Delivery) -> Work:
