@@ -19,7 +19,7 @@ from tidemill.flows.runner.durable import DurableFlowRun
 from tidemill.store.runs.model import DuplicateTick, StoreModel
 from tidemill.store.runs.turns import RunTurn
 
-MOST_SEEDS = 300
+MOST_SEEDS = 1500
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
