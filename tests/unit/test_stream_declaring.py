@@ -66,7 +66,7 @@ def test_a_task_after_one_that_is_not_there_is_refused() -> None:
 
 def test_an_eligibility_that_no_plan_has_is_refused_at_the_start() -> None:
     with pytest.raises(
-        ConfigError, match="source posts says eligibility 'spm', and no plan has it; known are rank, spam"
+        ConfigError, match="source posts names eligibility 'spm', and no plan has it; known are rank, spam"
     ):
         Stream("s", plans=[Spam, Rank], sources=[LogSource("posts", eligibilities={"spm"})])
 
@@ -91,7 +91,7 @@ def test_an_empty_set_of_eligibilities_is_fine() -> None:
             "two sources are called 'a'",
         ),
         (lambda: Stream("s", plans=[Spam], sources=[], max_in_flight=0), "max_in_flight: 0 is less than 1"),
-        (lambda: Stream("s", plans=[Spam], sources=[], plan_settings={"Spm": {}}), "no plan is called so"),
+        (lambda: Stream("s", plans=[Spam], sources=[], plan_settings={"Spm": {}}), "has no such plan"),
         (lambda: Stream("s", plans=[Spam], sources=[], plan_settings={"Spam": {"rte": 1}}), "rte"),
         (lambda: Stream("s", plans=[object], sources=[]), "is not a plan"),  # pyright: ignore[reportArgumentType]
         (lambda: Batch(max_size=0), "at least 1"),

@@ -1,7 +1,6 @@
-"""Positions of one partition: what was taken, what is done, and how far everything is done without a gap.
+"""Tracks the positions of one partition: which are open, and up to which position everything is done.
 
-Only those that are open are remembered, each with the one before it: however much is done beyond one that is stuck, it
-costs no more.
+Only open positions are stored, each with the one before it: the cost does not grow with what is done after a stuck one.
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from tidemill.store.streams.streams import Span
 
 
 class Offsets:
-    """Messages finish in any order; only the position up to which all have finished may be committed."""
+    """Messages finish in any order; only the position up to which all are done may be committed."""
 
     __slots__ = ("_last", "_open", "committable")
 
     def __init__(self, start: int | None = None) -> None:
         self.committable = start
-        """The last position up to which all is done; None until something is known."""
+        """The last position up to which everything is done; None if it is not known yet."""
         self._last = start
         self._open: OrderedDict[int, int | None] = OrderedDict()
 
     def take(self, positions: Iterable[int]) -> None:
-        """These have been taken, in the partition's order."""
+        """Register positions as open, in the order of the partition."""
         for position in positions:
             self._open[position] = self._last
             self._last = position
 
     def finish(self, position: int) -> bool:
-        """This one is done. Whether the committable position has moved."""
+        """Mark a position as done; returns whether the committable position has moved."""
         open_ = self._open
         if position not in open_:
             return False
@@ -41,12 +40,12 @@ class Offsets:
         return is_first
 
     def done_beyond(self, after: int | None, more: Container[int] = ()) -> list[Span]:
-        """What is done beyond a position up to which all is done; `more` count as done."""
+        """The done ranges after a position up to which everything is done; positions in `more` count as done."""
         spans: list[Span] = []
         for position, before in self._open.items():
             if position in more:
                 if before is None:
-                    after = position - 1  # The first of all: what comes before it is not known.
+                    after = position - 1  # The very first: the position before it is not known.
                 continue
             if before is not None and before != after:
                 spans.append((after, before))

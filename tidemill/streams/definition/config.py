@@ -1,4 +1,4 @@
-"""Streams as configuration: the same words as in Python, in YAML or TOML.
+"""Streams as configuration: the same options as in Python, in YAML or TOML.
 
 streams:
   posts:
@@ -70,7 +70,7 @@ def stream_of(name: str, options: Any, where: str) -> Stream:
 
 
 def resolve(name: Any, where: str) -> Any:
-    """The object that `package.module:name` stands for."""
+    """The object that `package.module:name` names."""
     module, colon, attribute = str(name).partition(":")
     if not colon:
         raise ConfigError(f"{where}: {name!r} is not written as package.module:name")

@@ -1,4 +1,4 @@
-"""Finding a stream by name: in the program or the configuration file that declares it."""
+"""Finds a stream by name in the program or configuration file that declares it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.streams.definition.stream import DECLARED, Stream
 
 
 def find_stream(target: str, name: str) -> Stream:
-    """Load what declares the stream, then look for it."""
+    """Load the program or file, then look the stream up."""
     if is_config(target):
         for stream in read_config(target):
             DECLARED[stream.name] = stream

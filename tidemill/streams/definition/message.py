@@ -1,4 +1,4 @@
-"""A message on its way: what a source delivers, what the dispatcher keeps of it while it is under way."""
+"""What dispatcher and engines tell each other about a message: failures, its outbox, its answer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     error: str
     lineage: tuple[str, ...] = ()
     after: float | None = None
-    """What a `RetryAfter` or `Snooze` asked for, in seconds."""
+    """The delay that a `RetryAfter` or `Snooze` asked for, in seconds."""
     verdict: str = ""
     """"snooze" costs no attempt, "discard" is final, otherwise the retry policy decides."""
 
 
 class HandOver(msgspec.Struct, frozen=True, array_like=True):
-    """Something to store with a message's completion: a job, a statement, a log entry, an event for a run, a state."""
+    """One item to store with the completion of a message: a job, a statement, a log entry, an event, a state."""
 
     kind: str
     body: bytes
@@ -29,7 +29,7 @@ class HandOver(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """What an engine says of a message that did not simply succeed."""
+    """The answer of an engine about a message that did not simply succeed."""
 
     ticket: int
     status: str

@@ -1,4 +1,4 @@
-"""Plans: what is done with a message. A plan is a small graph of tasks, chosen by the message's eligibilities.
+"""Plans: the processing of a message. A plan is a small graph of tasks, selected by eligibility.
 
 class SpamPlan(Plan, eligibility="spam_comment", timeout="5s"):
     async def start(self): ...                     # once per engine, before any message: load models here
@@ -7,10 +7,10 @@ class SpamPlan(Plan, eligibility="spam_comment", timeout="5s"):
     async def load(self, ctx): ...                 # its result is ctx.results["load"]
 
     @task(after="load", batch=Batch(max_size=32, max_wait="5ms"))
-    async def classify(self, items): ...           # contexts of different messages; one result for each
+    async def classify(self, items): ...           # contexts of several messages; returns one result for each
 
-A task starts when those it comes after have ended. A plain function runs in a thread. Raise `Filtered("reason")` to end
-the plan early without an error. The graph is checked when the class is made: a cycle never gets as far as a message.
+A task starts when the tasks in `after` have ended. A plain function runs in a thread. Raise `Filtered("reason")` to end
+the plan early without an error. The graph is checked when the class is defined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemill.streams.engine.circuit_breaker import BreakerRule
 
 
 class Filtered(Exception):
-    """Raise in a task: this plan has nothing more to do for this message, and that is not an error."""
+    """Raise this in a task to end the plan for this message without an error."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -64,7 +64,7 @@ class TaskRule(msgspec.Struct, frozen=True):
 
 
 class Plan:
-    """Subclass it, and mark the methods that are its tasks with `@task`. `self` lives as long as its engine."""
+    """Base class of plans: decorate the methods that are tasks with `@task`. There is one instance per engine."""
 
     name: ClassVar[str]
     eligibility: ClassVar[str | None] = None
@@ -102,7 +102,7 @@ class Plan:
         check_graph(cls.name, cls.tasks)
 
     async def start(self) -> None:
-        """Called in each engine before the first message: the place to load models."""
+        """Called in each engine before the first message: load models here."""
 
     async def stop(self) -> None:
         """Called in each engine after the last message."""
@@ -139,12 +139,12 @@ def task(
 ) -> Any:
     """Mark a method of a plan as a task.
 
-    after         the tasks that must have ended before
+    after         the tasks that must have ended before it starts
     batch         call it with the contexts of several messages; it returns one result for each
     concurrency   how many calls may run at once in an engine
     timeout       how long a call may take
-    rate          how often it may be called, over one engine: "100/s"
-    breaker       the name of what it depends on: tasks that name the same share a circuit breaker
+    rate          how often one engine may call it: "100/s"
+    breaker       the name of a dependency: tasks with the same name share a circuit breaker
     """
 
     def mark(body: Callable[..., Any]) -> Any:
@@ -167,7 +167,7 @@ def task(
 
 
 def check_graph(plan: str, tasks: Mapping[str, TaskRule]) -> tuple[str, ...]:
-    """The tasks in an order in which each comes after those it needs; an error says what is wrong."""
+    """The tasks in topological order; a `ConfigError` says what is wrong with the graph."""
     for rule in tasks.values():
         for before in rule.after:
             if before not in tasks:

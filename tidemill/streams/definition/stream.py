@@ -1,4 +1,4 @@
-"""What users write: a stream, its sources and the settings of its plans.
+"""What users declare: a stream, its sources and the settings of its plans.
 
 posts = Stream("posts", plans=[SpamPlan], max_in_flight=512, max_attempts=3, engines=2,
     sources=[KafkaSource("unified_posts", weight=8, max_qps=500, eligibilities={"spam_comment"})])
@@ -29,18 +29,18 @@ from tidemill.streams.runner.outbox import StateWriter
 MOST_LIVE = 64
 SHORTEST_SILENCE = 3.0
 
-#: Every stream that this process has declared, by name: how an engine finds the one that it is to run.
+#: Every stream that this process has declared, by name: an engine finds its stream here.
 DECLARED: dict[str, Stream] = {}
 
 
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What configuration says about a plan, over what its class says."""
+    """Settings of a plan that override those of its class."""
 
     disabled: bool = False
     disabled_for: tuple[str, ...] = ()
-    """Sources whose messages this plan leaves alone; `recovery_*` stands for all that begin so."""
+    """Sources whose messages skip this plan; `recovery_*` matches all names that begin so."""
     rate: str | float | None = None
-    """How many messages it may begin per second in each engine, such as "100/s"."""
+    """How many messages it may start per second in each engine, such as "100/s"."""
     concurrency: int | None = None
     timeout: str | float | None = None
 
@@ -55,7 +55,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stream:
-    """Messages from these sources, fairly and within limits, through these plans."""
+    """Runs messages of these sources through these plans, fairly and within limits."""
 
     def __init__(
         self,
@@ -83,17 +83,17 @@ class Stream:
         """Declare a stream.
 
         engines        processes that run the plans; 0 runs them in the dispatcher itself, for tests and small programs
-        max_in_flight  how many messages are under way at once, over all engines
+        max_in_flight  how many messages may be in flight, over all engines
         prefetch       memory for messages that are read ahead, over all sources
-        max_attempts   how often a message is tried; `retry` says more about it
-        max_losses     how often an engine may die under a message before the message is given up
-        silence        how long an engine may be silent, for a task that blocks its event loop, before it is killed
-        dedup_window   how long a message id is remembered after its work is done
-        drain          the longest that stopping may take
+        max_attempts   how often a message is tried; `retry` gives a whole policy
+        max_losses     how often engines may die while running a message before it becomes a dead letter
+        silence        how long an engine may send nothing, because a task blocks its event loop, before it is killed
+        dedup_window   how long the id of a finished message is remembered
+        drain          how long stopping may take
         threads        how many plain functions run at once in an engine
-        live           how many live requests are taken at once; more are turned away
-        grpc, http     addresses for live requests, such as 127.0.0.1:50051; nobody there is asked for a token
-        live_open      whether other machines may reach them, too
+        live           how many live requests may be open; more are rejected
+        grpc, http     addresses for live requests, such as 127.0.0.1:50051; they require no token
+        live_open      whether these addresses may be reachable from other machines
         """
         self.name = check_name("stream", name)
         self.sources = tuple(sources)
@@ -105,7 +105,9 @@ class Stream:
         self.retry = retry or _default_retry(_at_least(1, max_attempts, f"stream {name}: max_attempts"))
         self.silence = parse_duration(silence, what=f"stream {name}: silence")
         if self.silence < SHORTEST_SILENCE:
-            raise ConfigError(f"stream {name}: silence: engines speak once a second; give them {SHORTEST_SILENCE:g} s")
+            raise ConfigError(
+                f"stream {name}: silence: engines send a frame every second; allow {SHORTEST_SILENCE:g} s"
+            )
         self.dedup_window = parse_duration(dedup_window, what=f"stream {name}: dedup_window")
         self.drain = parse_duration(drain, what=f"stream {name}: drain")
         self.threads = _at_least(1, threads, f"stream {name}: threads")
@@ -126,14 +128,14 @@ class Stream:
         return f"<Stream {self.name}: {len(self.sources)} sources, {len(self.plans)} plans>"
 
     def check(self) -> None:
-        """A clear error for anything that could only fail later."""
+        """Raise a `ConfigError` for anything that would fail later."""
         where = f"stream {self.name}"
         for plan in self.plans:
             if not (inspect.isclass(plan) and issubclass(plan, Plan)):
                 raise ConfigError(f"{where}: {plan!r} is not a plan: subclass tidemill.streams.Plan")
             if plan.eligibility is None:
                 raise ConfigError(
-                    f"{where}: plan {plan.name} says no eligibility: class {plan.name}(Plan, eligibility=…)"
+                    f"{where}: plan {plan.name} has no eligibility: class {plan.name}(Plan, eligibility=…)"
                 )
             if not plan.tasks:
                 raise ConfigError(f"{where}: plan {plan.name} has no task: put @task above a method")
@@ -143,17 +145,17 @@ class Stream:
         for source in self.sources:
             for eligibility in sorted(source.eligibilities - known):
                 raise ConfigError(
-                    f"{where}: source {source.name} says eligibility {eligibility!r}, and no plan has it; "
+                    f"{where}: source {source.name} names eligibility {eligibility!r}, and no plan has it; "
                     f"known are {', '.join(sorted(filter(None, known))) or 'none'}"
                 )
         for plan in self.plan_settings:
             if plan not in {each.name for each in self.plans}:
-                raise ConfigError(f"{where}: there are settings for a plan {plan!r}, and no plan is called so")
+                raise ConfigError(f"{where}: there are settings for plan {plan!r}, and the stream has no such plan")
         for address in filter(None, (self.grpc, self.http)):
             if not self.live_open and not is_loopback(read_address(address, what=f"{where}:")[0]):
                 raise ConfigError(
-                    f"{where}: anybody who reaches {address} could run its plans: live requests need no token there; "
-                    "take 127.0.0.1 and let `tidemill server` hand requests on, or say live_open=True"
+                    f"{where}: clients that reach {address} could run its plans, because live requests need no token; "
+                    "use 127.0.0.1 and let `tidemill server` forward requests, or set live_open=True"
                 )
 
     def settings_of(self, plan: type[Plan]) -> PlanSettings:
@@ -168,7 +170,7 @@ def _settings(stream: str, plan: str, given: Mapping[str, Any]) -> PlanSettings:
     try:
         return msgspec.convert(given, PlanSettings)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"stream {stream}: the settings of plan {plan} will not do: {error}") from error
+        raise ConfigError(f"stream {stream}: the settings of plan {plan} are invalid: {error}") from error
 
 
 def _at_least(least: int, value: int, what: str) -> int:

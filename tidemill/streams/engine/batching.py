@@ -1,4 +1,4 @@
-"""Micro-batches: many messages, one call. What comes within a few milliseconds goes together.
+"""Micro-batches: calls that arrive within a few milliseconds are combined into one.
 
 `Batched` can be used by itself, for a model that several plans share:
 
@@ -6,8 +6,8 @@
     ...
     vector = await embed(text)                  # in any task of any plan
 
-The function is given a list and returns a list of the same length; an exception in it is the fate of that one alone,
-an exception raised is everybody's. A plain function runs in a thread.
+The function gets a list and returns a list of the same length; an exception in that list fails one call, a raised
+exception fails all. A plain function runs in a thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Entry = tuple[Any, "asyncio.Future[Any]", float]
 
 
 class Batched:
-    """Collects single calls into calls with many."""
+    """Combines single calls into batches."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Batched:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def __call__(self, item: Any, *, first: bool = False) -> Any:
-        """The result for one item. `first` puts it before those that wait."""
+        """The result for one item. `first` puts it ahead of the waiting ones."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         entry = (item, answer, loop.time() + self._max_wait)
@@ -64,14 +64,14 @@ class Batched:
         return await answer
 
     def _begin_soon(self) -> None:
-        """A call may run again: at once with a full batch, or when the first that waits has waited long enough."""
+        """Start a call now if the batch is full, else when its first item has waited long enough."""
         if len(self._waiting) >= self._max_size:
             self._begin()
         elif self._waiting and self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(self._waiting[0][2], self._begin)
 
     def _begin(self) -> None:
-        """Start as many calls as may run; what does not fit waits for one to end."""
+        """Start as many calls as may run; other items wait for a call to end."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -79,7 +79,7 @@ class Batched:
             entries: list[Entry] = []
             while self._waiting and len(entries) < self._max_size:
                 entry = self._waiting.popleft()
-                if not entry[1].done():  # Whoever asked may have been cancelled.
+                if not entry[1].done():  # The caller may have been cancelled.
                     entries.append(entry)
             if not entries:
                 return

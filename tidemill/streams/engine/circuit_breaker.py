@@ -1,8 +1,7 @@
-"""A circuit breaker: when what a task depends on fails too often, it is left alone for a while.
+"""A circuit breaker: when a dependency fails too often, it is not called for a while.
 
-Closed: calls go through and are counted over a sliding window. Open: none goes through for `rest` seconds. Half-open:
-a few probes go through; if enough of them succeed it closes, the first that fails opens it again. Pure: time is
-passed in.
+Closed: calls pass and are counted over a sliding window. Open: no call passes for `rest` seconds. Half-open: a few
+probes pass; if enough of them succeed it closes, and the first failure opens it again. Pure: time is passed in.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ class BreakerRule(msgspec.Struct, frozen=True):
         if not 0 < self.failures <= 1:
             raise ConfigError(f"breaker failures: {self.failures!r} is not a share above 0 and up to 1")
         if self.least < 1 or self.probes < 1:
-            raise ConfigError("breaker least and probes: at least one call is needed to know anything")
+            raise ConfigError("breaker least and probes: at least one call is needed")
         for name in ("window", "rest"):
             seconds = parse_duration(getattr(self, name), what=f"breaker {name}")
             if seconds <= 0:
-                raise ConfigError(f"breaker {name}: 0 would mean nothing")
+                raise ConfigError(f"breaker {name}: it must be longer than 0")
             msgspec.structs.force_setattr(self, name, seconds)
 
 
@@ -59,19 +58,19 @@ class Breaker:
         return "open" if now < self._opened_at + self._rest else "half-open"
 
     def wait(self, now: float) -> float | None:
-        """None if a call may go through now, which is counted as begun; otherwise how long to wait."""
+        """None if a call may pass now, which counts it as started; otherwise how long to wait."""
         if self._opened_at is None:
             return None
         left = self._opened_at + self._rest - now
         if left > 0:
             return left
         if self._probing >= self.rule.probes - self._passed:
-            return self._slot  # Enough probes are under way; their outcome decides.
+            return self._slot  # Enough probes are running; their results decide.
         self._probing += 1
         return None
 
     def record(self, ok: bool, now: float) -> None:
-        """How a call ended."""
+        """Record the result of a call."""
         if self._opened_at is not None:
             self._record_probe(ok, now)
             return
@@ -86,13 +85,13 @@ class Breaker:
             self._open(now)
 
     def abandon(self) -> None:
-        """A call that was let through was cancelled: it says nothing about the dependency."""
+        """A call was cancelled: it says nothing about the dependency."""
         if self._opened_at is not None and self._probing:
             self._probing -= 1
 
     def _record_probe(self, ok: bool, now: float) -> None:
         if self.state(now) == "open":
-            return  # It began before the breaker opened.
+            return  # It started before the breaker opened.
         self._probing = max(0, self._probing - 1)
         if not ok:
             self._open(now)

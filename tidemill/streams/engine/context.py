@@ -1,4 +1,4 @@
-"""What a task of a plan is given: the message, its value, what earlier tasks found, and ways to hand work over."""
+"""The argument of a task: the message, its value, the results of earlier tasks, and its outbox."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tidemill.engine.jobs.task import Task
 from tidemill.streams.definition.message import HandOver
 from tidemill.streams.runner.outbox import StateWriter
 
-#: Makes of an event, and of a token by which it is recognised, what a run's inbox takes.
+#: Encodes an event with a token that identifies it, for the inbox of a run.
 EventTick = Callable[[Any, str], bytes]
 
 
 class Message:
-    """One message, for all the plans that it goes through."""
+    """One message, shared by its plans."""
 
     __slots__ = ("at", "attempt", "deadline", "headers", "id", "key", "live", "shared", "source", "stream", "value")
 
@@ -53,7 +53,7 @@ class Context:
         self.message = message
         self.value = message.value
         self.results: dict[str, Any] = {}
-        """What the tasks of this plan returned so far, by name."""
+        """The results of the tasks of this plan so far, by name."""
         self.handed: list[HandOver] = []
         self._plan = plan
         self._place = place
@@ -62,7 +62,7 @@ class Context:
 
     @property
     def shared(self) -> dict[str, Any]:
-        """A place for what several plans of this message may use."""
+        """Values that the plans of this message share."""
         if self.message.shared is None:
             self.message.shared = {}
         return self.message.shared
@@ -70,36 +70,36 @@ class Context:
     def enqueue(
         self, task: Task[Any, Any], /, *positional: Any, args: Mapping[str, Any] | None = None, **more: Any
     ) -> None:
-        """Enqueue a job if and when this message's work succeeds, once however often the message is repeated."""
+        """Enqueue a job when this message succeeds, exactly once even if the message is delivered again."""
         if not isinstance(task, Task):
             raise ConfigError(f"{task!r} is not a task: decorate the function with @app.task")
         job: NewJob = job_of_call(task, positional, args, more, origin=self._origin())
         self.handed.append(HandOver("job", encode(job), task.name, None if job.keyed else self._key()))
 
     def publish(self, topic: str, value: Any, *, key: str | None = None) -> None:
-        """Append to a topic of the PostgreSQL log, with this message's completion."""
+        """Append to a topic of the PostgreSQL log when this message succeeds."""
         body = value if isinstance(value, bytes) else encode(value)
         self.handed.append(HandOver("log", body, topic, key))
 
     def execute(self, statement: str, *arguments: Any) -> None:
-        """Run a statement in the database, with this message's completion; the arguments go as JSON text `$1`, `$2`…
+        """Run a statement in the database when this message succeeds; `$1`, `$2`… are the arguments as JSON text.
 
-        From a source outside of PostgreSQL it may run again after a crash: write it so that this does no harm.
+        With a source outside of PostgreSQL it may run again after a crash: make it idempotent.
         """
         self.handed.append(HandOver("sql", encode(list(arguments)), statement))
 
     def send(self, run: int, event: Any) -> None:
-        """Send an event to a durable run of a workflow, with this message's completion."""
+        """Send an event to a durable run of a workflow when this message succeeds."""
         if self._event_tick is None:
             raise ConfigError("events are sent by streams that an application declares: app.stream(...)")
         key = self._key()
         self.handed.append(HandOver("event", self._event_tick(event, key), str(run), key))
 
     def write_state(self, path: str, content: str | bytes, *, pipeline: str | None = None) -> None:
-        """Write a state that a pipeline takes in, with this message's completion; whatever is built from it follows.
+        """Write an input state of a pipeline when this message succeeds; what depends on it is rebuilt.
 
-        A repetition of the message writes the same content once more, from which nothing is built again: let the
-        message say what the path is. With `DatabaseStates` and a source of ours it is written exactly once.
+        A repeated message writes the same content again, which rebuilds nothing: derive the path from the message. With
+        `DatabaseStates` and a source whose position is in PostgreSQL it is written exactly once.
         """
         if self._states is None:
             raise ConfigError("states are written by streams that an application declares: app.stream(...)")
@@ -107,7 +107,7 @@ class Context:
         self.handed.append(HandOver("state", body, self._states.check(pipeline, path), path))
 
     def _key(self) -> str:
-        """Always the same for the same hand-over of the same message."""
+        """A key that is the same for the same item of the same message."""
         return f"{self._place}/{self._plan}/{len(self.handed)}"
 
     def _origin(self) -> Origin:

@@ -1,4 +1,4 @@
-"""From the bytes of a message to its value, as its source declares it."""
+"""Decodes the bytes of a message to its value, as its source declares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemill.core.errors import ConfigError
 
 
 def decoder_for(declared: Any, where: str) -> Callable[[bytes], Any] | None:
-    """The function that reads payloads; None where they stay bytes."""
+    """The function that decodes payloads; None if they stay bytes."""
     if declared is bytes:
         return None
     if declared is None or declared is Any:
@@ -26,5 +26,5 @@ def decoder_for(declared: Any, where: str) -> Callable[[bytes], Any] | None:
         return msgspec.json.Decoder(declared).decode
     except TypeError as error:
         if not callable(declared):
-            raise ConfigError(f"{where}: {declared!r} is neither a type nor a function that reads bytes") from error
+            raise ConfigError(f"{where}: {declared!r} is neither a type nor a function of bytes") from error
     return declared

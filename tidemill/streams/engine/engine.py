@@ -1,8 +1,8 @@
-"""The engine: runs the plans of messages, many at once, and answers for each.
+"""The engine: runs the plans of messages, many at once, and answers each message.
 
-It knows nothing of sources, retries or databases: messages come in, answers go out, in batches. A handful of workers
-take messages in turn; one that has to wait lets another go on, so a message that never waits costs no task of its
-own. Live requests go first. It is ready when every plan has started, which is when their models are loaded.
+It knows nothing of sources, retries or databases: messages come in and answers go out, in batches. A few workers take
+messages in turn; when one has to wait, another continues, so a message that never waits needs no task of its own. Live
+requests go first. The engine is ready when every plan has started, which includes loading their models.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidemill.streams.runner.link import ToDispatcher, Work
 
 log = structlog.get_logger("tidemill.streams")
 
-_STRETCH = 64  # messages that a worker takes before it lets the loop breathe
+_STRETCH = 64  # messages that a worker takes before it yields to the event loop
 LIVE = "live"
 GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
 
@@ -41,7 +41,7 @@ Send = Callable[[ToDispatcher], None]
 
 
 class Engine:
-    """The plans of a stream at work."""
+    """Runs the plans of a stream."""
 
     def __init__(self, stream: Stream, send: Send) -> None:
         self._stream = stream
@@ -63,7 +63,7 @@ class Engine:
         self._life = secrets.token_hex(6)
 
     async def start(self) -> None:
-        """Start every plan; nothing may be submitted before."""
+        """Start every plan; messages may be submitted afterwards."""
         breakers = Breakers()
         for kind in self._stream.plans:
             settings = self._stream.settings_of(kind)
@@ -75,23 +75,23 @@ class Engine:
         self._of_source = [self._plans_for(source.eligibilities, source.name) for source in self._stream.sources]
 
     async def stop(self) -> None:
-        """Cancel what runs and wait until it has ended, then stop the plans."""
+        """Cancel the running messages, wait for their end, then stop the plans."""
         self._live.clear()
-        self._backlog.clear()  # Whoever overhears that it is to end finds nothing to go on with.
+        self._backlog.clear()  # A worker that swallows the cancellation finds nothing to continue with.
         await end(self._workers)
         for running in self._plans.values():
             await running.plan.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def submit(self, work: Sequence[Work], live: Sequence[Work] = ()) -> None:
-        """Take messages; each will be answered once."""
+        """Take messages; each is answered once."""
         self._backlog.extend(work)
         self._live.extend(live)
         if not self._rousing:
             self._rouse()
 
     def figures(self) -> dict[str, Any]:
-        """What each plan has done so far, by the source of the messages."""
+        """The statistics of each plan, by source."""
         told: dict[str, Any] = {}
         for (plan, source), figures in self._figures.items():
             told.setdefault(plan, {})[source] = msgspec.to_builtins(figures)
@@ -100,7 +100,7 @@ class Engine:
     # -- workers ----------------------------------------------------------------------------------
 
     def _rouse(self) -> None:
-        """Let one more worker go on, in the next turn of the loop."""
+        """Wake one more worker, in the next iteration of the event loop."""
         self._rousing = True
         while self._idle:
             waiting = self._idle.pop()
@@ -121,7 +121,7 @@ class Engine:
                 is_live = bool(live)
                 work = live.popleft() if is_live else backlog.popleft()
                 if not self._rousing and (live or backlog):
-                    self._rouse()  # If this message has to wait, the next is begun by another worker.
+                    self._rouse()  # If this message has to wait, another worker starts the next one.
                 await self._run(work, is_live)
                 taken += 1
                 if taken == _STRETCH:
@@ -142,14 +142,14 @@ class Engine:
         decode = self._live_decoder if source < 0 else self._decoders[source]
         try:
             value = work.payload if decode is None else decode(work.payload)
-        except Exception as error:  # noqa: BLE001 - a decoder is the user's: it may raise anything
+        except Exception as error:  # noqa: BLE001 - a decoder is user code: it may raise anything
             failure = Failure("", type(error).__name__, describe(error))
             self._answer(Answer(work.ticket, "undecodable", (failure,)))
             return
         name = LIVE if source < 0 else self._stream.sources[source].name
         message = Message(self._stream.name, name, value, extra, live=is_live)
         plans = self._plans_of(work)
-        # A live request is no message that could be repeated: its place is nobody else's.
+        # A live request is never repeated: its place must be unique.
         place = f"{self._stream.name}/{name}/{self._life if source < 0 else work.part}:{work.position}"
         event_tick, states = self._stream.event_tick, self._stream.states
         gone = () if extra is None else self._gone(work)
@@ -186,7 +186,7 @@ class Engine:
                 raise
             figures.failed += 1
             return failure_of(plan.name, error)  # A task cancelled something of its own.
-        except Exception as error:  # noqa: BLE001 - whatever a task raises is its answer
+        except Exception as error:  # noqa: BLE001 - every exception of a task is an answer
             figures.failed += 1
             return failure_of(plan.name, error)
         figures.took(time.perf_counter() - began)
@@ -198,7 +198,7 @@ class Engine:
         return plans if only is None else [plan for plan in plans if plan.name in only]
 
     def _gone(self, work: Work) -> tuple[Failure, ...]:
-        """The plans that a kept message waits for and that the stream does not have any more."""
+        """Failures for the plans that a retried message needs and that the stream no longer has."""
         only = None if work.extra is None else work.extra[6]
         known = {plan.name for plan in self._stream.plans} if only else ()
         return tuple(Failure(name, "PlanGone", GONE, verdict="discard") for name in only or () if name not in known)
@@ -237,7 +237,7 @@ def answer_of(
     gone: tuple[Failure, ...] = (),
     live: bool,
 ) -> Answer:
-    """What the plans of a message have come to. What a failed plan wanted to hand over is not handed over."""
+    """The answer for a message. The outbox of a failed plan is dropped."""
     failed = (*(failure for failure in failures if failure is not None), *gone)
     handed: list[HandOver] = []
     for ctx, failure in zip(contexts, failures, strict=True):
@@ -250,13 +250,13 @@ def answer_of(
         }
         try:
             result = encode(found)
-        except PayloadError as error:  # what a task returned cannot become JSON
+        except PayloadError as error:  # A task returned something that has no JSON form.
             failed = (*failed, Failure("", type(error).__name__, describe(error)))
     return Answer(ticket, "failed" if failed else "ok", failed, tuple(handed), result)
 
 
 def failure_of(plan: str, error: BaseException) -> Failure:
-    """An error as data: what it was, in full words, and what it asks for."""
+    """An exception as data: its class, its text, and the retry that it asks for."""
     kind, lineage = type(error).__name__, error_lineage(type(error))
     if isinstance(error, Snooze):
         return Failure(plan, kind, describe(error), lineage, error.seconds, "snooze")
@@ -268,7 +268,7 @@ def failure_of(plan: str, error: BaseException) -> Failure:
 
 
 def describe(error: BaseException) -> str:
-    """The error's words with those of what caused it, so that no wrapping hides them; as they can be sent and kept."""
+    """The text of an error and of its causes, in a form that can be sent and stored."""
     words = words_of(error) or type(error).__name__
     seen: set[int] = {id(error)}
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

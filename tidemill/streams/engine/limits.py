@@ -1,4 +1,4 @@
-"""Gates of an engine: how many at once, how many per second. Live requests pass before whoever waits already."""
+"""Limits in an engine: how many calls at once, how many per second. Live requests go ahead of waiting messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.streams.reducer.token_bucket import TokenBucket
 
 
 class Gate:
-    """At most `most` at once."""
+    """At most `most` calls at once."""
 
     __slots__ = ("_free", "_live", "_waiting")
 
@@ -28,7 +28,7 @@ class Gate:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave()  # It was our turn, and we do not take it.
+                self.leave()  # It got its turn and does not use it.
             raise
 
     def leave(self) -> None:
@@ -42,7 +42,7 @@ class Gate:
 
 
 class Pace:
-    """At most `rate` a second, smoothly."""
+    """At most `rate` calls per second, evenly spread."""
 
     __slots__ = ("_bucket", "_gate")
 

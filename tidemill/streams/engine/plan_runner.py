@@ -1,4 +1,4 @@
-"""A plan at work in an engine: its tasks in their order, within its limits."""
+"""Runs a plan in an engine: its tasks in order, within its limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Step = Callable[[Context], Awaitable[Any]]
 
 
 class Breakers:
-    """The breakers of an engine, one per dependency."""
+    """The circuit breakers of an engine, one per dependency."""
 
     def __init__(self) -> None:
         self.all: dict[str, Breaker] = {}
@@ -84,7 +84,7 @@ class RunningPlan:
         await self._run_graph(ctx)
 
     async def _run_graph(self, ctx: Context) -> None:
-        """Each task as soon as those before it have ended; the first error ends the others, and is told after that."""
+        """Start each task as soon as those before it have ended; the first error cancels the others."""
         begun: dict[str, asyncio.Task[None]] = {}
 
         async def run(name: str, step: Step) -> None:
@@ -100,7 +100,7 @@ class RunningPlan:
             raise _first(errors) from None
 
     def _step(self, rule: TaskRule, breakers: Breakers) -> Step:
-        """A task with its limits around it; a task without any is called as it is."""
+        """A task wrapped in its limits; a task without limits is called directly."""
         body = getattr(self.plan, rule.name)
         step: Step
         if rule.batch is not None:
@@ -160,7 +160,7 @@ def _guarded(step: Step, breaker: Breaker) -> Step:
     async def guarded(ctx: Context) -> Any:
         wait = breaker.wait(clock())
         if wait is not None:
-            raise Snooze(wait, f"{breaker.name} has failed too often and is left alone for a while")
+            raise Snooze(wait, f"the circuit breaker of {breaker.name} is open: it has failed too often")
         try:
             result = await step(ctx)
         except (asyncio.CancelledError, Filtered, Snooze) as error:
@@ -190,7 +190,7 @@ async def _within(seconds: float, work: Awaitable[Any], what: str) -> Any:
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:
-    """The error that began it; one that is no mere ending of the plan goes first."""
+    """The first error; one that is not `Filtered` takes precedence."""
     flat: list[BaseException] = []
     for error in errors.exceptions:
         flat += [_first(error)] if isinstance(error, BaseExceptionGroup) else [error]

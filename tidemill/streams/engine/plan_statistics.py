@@ -1,4 +1,4 @@
-"""Figures of a plan in an engine: how many, how long. Latencies go into buckets that double, which add up anywhere."""
+"""Statistics of a plan in an engine: counts, and durations in buckets of doubling width, which can be added up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BUCKETS = 28  # from 1 µs to more than a minute
 
 
 class PlanFigures(msgspec.Struct):
-    """Since the engine began."""
+    """The statistics of a plan since the engine started."""
 
     done: int = 0
     failed: int = 0
@@ -19,7 +19,7 @@ class PlanFigures(msgspec.Struct):
     seconds: float = 0.0
     buckets: list[int] = msgspec.field(default_factory=lambda: [0] * _BUCKETS)
     reasons: dict[str, int] = {}
-    """Why messages were filtered, for the first reasons that were given."""
+    """How often messages were filtered for each reason, for the first twenty reasons."""
 
     def took(self, seconds: float) -> None:
         self.seconds += seconds
@@ -32,7 +32,7 @@ class PlanFigures(msgspec.Struct):
 
 
 def percentile(buckets: Iterable[int], share: float) -> float | None:
-    """Seconds below which this share lies, as well as the buckets tell; None without any."""
+    """The duration in seconds below which this share lies, estimated from the buckets; None if they are empty."""
     counts = list(buckets)
     wanted = share * sum(counts)
     if not wanted:
@@ -46,7 +46,7 @@ def percentile(buckets: Iterable[int], share: float) -> float | None:
 
 
 def add(into: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Figures of two engines as one."""
+    """Add the statistics of one engine to those of others."""
     for name, value in more.items():
         if isinstance(value, dict):
             into[name] = add(into.get(name, {}), value)

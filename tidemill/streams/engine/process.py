@@ -1,7 +1,7 @@
 """Run one engine as a process: `python -m tidemill.streams.engine.process FD APPLICATION STREAM PARENT`.
 
-It hears no signals of the terminal: the dispatcher tells it when to end, and its end of the wire tells it when the
-dispatcher is gone. It ends without Python's farewells, for threads of models may never return.
+It ignores the signals of the terminal: the dispatcher tells it when to end, and the closed socket tells it that the
+dispatcher is gone. It exits without Python's cleanup, because threads of models may never return.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 async def serve(stream: Stream, end: socket.socket) -> None:
-    """Run an engine until the dispatcher says so or is gone."""
+    """Run an engine until the dispatcher stops it or is gone."""
     ended = asyncio.Event()
     engine: Engine
 
@@ -76,7 +76,7 @@ async def serve(stream: Stream, end: socket.socket) -> None:
                 await ended.wait()
         except TimeoutError:
             figures = engine.figures()
-            link.send(ToDispatcher(figures=None if figures == told else figures))  # if nothing else, a sign of life
+            link.send(ToDispatcher(figures=None if figures == told else figures))  # An empty frame is a heartbeat.
             told = figures
     link.send(ToDispatcher(figures=engine.figures(), stopped=True))
     await engine.stop()

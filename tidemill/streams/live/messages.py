@@ -1,4 +1,4 @@
-"""The messages of `live.proto`, made from their description here, so that no generated code has to fit a version.
+"""The messages of `live.proto`, built at run time, so that no generated code depends on a version of protobuf.
 
 A test compiles `live.proto` and compares.
 """
@@ -33,7 +33,7 @@ def _text_map(message: Any, name: str, number: int) -> None:
 
 
 def describe_file() -> Any:
-    """The description of `live.proto`."""
+    """The file descriptor of `live.proto`."""
     file = descriptor_pb2.FileDescriptorProto(name=FILE, package=PACKAGE, syntax="proto3")
     request = file.message_type.add(name="RunRequest")
     _field(request, "eligibilities", 1, _Field.TYPE_STRING, repeated=True)

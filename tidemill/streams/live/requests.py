@@ -1,7 +1,7 @@
-"""Live requests: the same plans, ahead of any backlog, with the result returned.
+"""Live requests: they run the same plans ahead of any backlog and return the result.
 
-`Asking` is the part in the dispatcher: it numbers requests, gives them to an engine, waits for the answer, and turns
-requests away when too many are open. How requests come in is the business of `serving`.
+`Asking` numbers requests, sends them to an engine, waits for the answer, and rejects requests when too many are open.
+`tidemill.streams.live.serve` receives them over gRPC and HTTP.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ log = structlog.get_logger("tidemill.streams")
 
 
 class LiveError(TidemillError):
-    """A live request that has no result. `status` is one word for programs."""
+    """A live request without a result. `status` is one word for programs."""
 
     status = "failed"
 
 
 class SaturatedError(LiveError):
-    """Too many requests are open: ask again later."""
+    """Too many requests are open: retry later."""
 
     status = "saturated"
 
 
 class UnavailableError(LiveError):
-    """Nobody is there to answer: ask again later."""
+    """No engine is ready: retry later."""
 
     status = "unavailable"
 
 
 class InvalidError(LiveError):
-    """The request can never be answered as it is."""
+    """The request is invalid: do not retry it."""
 
     status = "invalid"
 
@@ -54,7 +54,7 @@ class LateError(LiveError):
 
 
 class LiveResult(msgspec.Struct, frozen=True):
-    """What the plans found, by plan and task, as JSON; and the plans that failed, with their errors."""
+    """The results by plan and task, as JSON, and the errors of the plans that failed."""
 
     result: bytes
     failures: dict[str, str]
@@ -116,7 +116,7 @@ class Asking:
                 self._engines.submit_live(Work(ticket, -1, payload, 0, -ticket, extra, wanted))
                 return await answer
             except _EngineLostError:
-                continue  # Another engine may have it once.
+                continue  # Another engine gets it once.
             finally:
                 del self._answers[ticket]
                 self.done += 1
@@ -140,7 +140,7 @@ class _EngineLostError(Exception):
 
 def _result(answer: Answer) -> LiveResult:
     if answer.status == "expired":
-        raise LateError("its deadline had passed before it was begun")
+        raise LateError("its deadline had passed before it was started")
     if answer.status == "undecodable":
         raise InvalidError(f"the payload cannot be read: {answer.failures[0].error}")
     failures = {failure.plan or "result": f"{failure.kind}: {failure.error}" for failure in answer.failures}

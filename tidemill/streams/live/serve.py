@@ -1,11 +1,11 @@
-"""The ways in for live requests: gRPC (`live.proto`, with reflection and health) and HTTP.
+"""Serves live requests over gRPC (`live.proto`, with reflection and health) and HTTP.
 
     POST /v1/run   {"eligibilities": ["spam_comment"], "payload": {...}, "timeout": 2.0}
-    GET  /healthz  200 when requests are taken
+    GET  /healthz  200 while requests are accepted
 
-Nobody is asked for a token here, so only this machine should reach it; and no page in somebody's browser may ask.
-An answer says which kind of trouble there was: turned away because too much is open (RESOURCE_EXHAUSTED, 429), nobody
-there (UNAVAILABLE, 503), too late (DEADLINE_EXCEEDED, 504), never possible (INVALID_ARGUMENT, 400).
+There are no tokens here, so only this machine should reach it; requests from web pages of other origins are refused.
+Errors: too many open requests (RESOURCE_EXHAUSTED, 429), no engine ready (UNAVAILABLE, 503), deadline exceeded
+(DEADLINE_EXCEEDED, 504), invalid request (INVALID_ARGUMENT, 400).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = structlog.get_logger("tidemill.streams")
 MOST_BODY = 16 << 20
 LONGEST = 300.0
 BODY_WITHIN = 30.0
-ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what a stream may be told
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
-#: For each kind of trouble: the status of gRPC, and that of HTTP.
+#: For each kind of error: the status of gRPC and of HTTP.
 STATUSES = {
     "invalid": ("INVALID_ARGUMENT", 400),
     "saturated": ("RESOURCE_EXHAUSTED", 429),
@@ -52,7 +52,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 @asynccontextmanager
 async def serving(stream: Stream, asking: Asking) -> AsyncIterator[None]:
-    """Serve live requests while the block lasts, at the addresses that the stream names."""
+    """Serve live requests at the addresses of the stream while the block runs."""
     async with contextlib.AsyncExitStack() as stack:
         if stream.grpc is not None:
             await stack.enter_async_context(_grpc(stream, asking, stream.grpc))
@@ -148,7 +148,7 @@ async def _serve(server: Any, stream: str, address: str) -> None:
     try:
         await server.serve()
     except SystemExit:
-        raise ConfigError(f"stream {stream}: HTTP cannot be served at {address}: is another process there?") from None
+        raise ConfigError(f"stream {stream}: HTTP cannot be served at {address}: is the port in use?") from None
 
 
 def _application(asking: Asking, bound: str) -> Any:
@@ -200,7 +200,7 @@ async def _answer(asking: Asking, bound: str, scope: dict[str, Any], receive: An
 
 
 def _refusal(bound: str, said: dict[str, str]) -> tuple[int, bytes] | None:
-    """Why a request is not listened to: it asks for another host, or a page of another site sent it."""
+    """The refusal of a request for another host, or from a web page of another origin; None if it is accepted."""
     host = said.get("host", "")
     name = _host_of(f"//{host}")
     if bound not in ANYWHERE and name != bound.lower() and not is_loopback(name):
@@ -220,7 +220,7 @@ def _host_of(address: str) -> str:
 
 
 async def _body(receive: Any) -> bytes | None:
-    """What was sent, or a little more than may be; None if whoever sends has gone."""
+    """The body of a request, cut off a little above the limit; None if the client has disconnected."""
     body = bytearray()
     more = True
     while more and len(body) <= MOST_BODY:

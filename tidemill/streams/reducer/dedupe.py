@@ -1,4 +1,4 @@
-"""Which messages were done a short while ago: a message id is noted when its work has succeeded, never before."""
+"""Deduplication: the ids of recently finished messages. An id is added when its work has succeeded, never before."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 
 class Seen:
-    """Ids of the last `window` seconds, at most `most` of them."""
+    """The ids of the last `window` seconds, at most `most` of them."""
 
     __slots__ = ("_ids", "_most", "_window")
 

@@ -1,9 +1,9 @@
-"""Fair shares: which source may send how many messages next.
+"""Fair shares: how many messages each source may send next.
 
 Deficit round robin. In its turn a lane gets credit in proportion to its weight and sends as many messages as its
-credit, its stock and its rate limit allow. A lane with nothing to send is skipped for the round and owes nothing and
-is owed nothing; a lane that is throttled is skipped too, and its wake time tells when to ask again. A turn that was
-cut short because no slot was free goes on where it stopped. Nothing here waits, and time is passed in.
+credit, its queue and its rate limit allow. A lane with nothing to send is skipped and loses its credit; a throttled
+lane is skipped too, and its wake time says when to try again. A turn that was cut short because no slot was free
+continues where it stopped. Nothing here waits, and time is passed in.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NEVER = math.inf
 
 
 class Stock(Protocol):
-    """What a lane has to send."""
+    """The queue of a lane."""
 
     def __len__(self) -> int: ...
 
 
 class Lane:
-    """One source as the policy sees it: weight, limit, what waits and when it may go."""
+    """One source in the round: its weight, its limit, its queue, and when it may send."""
 
     __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "room", "size", "stock", "weight")
 
@@ -32,7 +32,7 @@ class Lane:
         self.name = name
         self.stock = stock
         self.size = 0
-        """Bytes that wait in it, with those of messages that wait behind their keys."""
+        """The bytes of its waiting messages, including those that wait behind their keys."""
         self.weight = weight
         self.bucket = bucket
         self.enabled = True
@@ -40,10 +40,10 @@ class Lane:
         self.credit = 0.0
         self.quantum = 1.0
         self.room: int | None = None
-        """How many more of its messages may be under way; None for as many as there are slots."""
+        """How many more of its messages may be in flight; None for as many as there are slots."""
 
     def sendable(self, now: float) -> int:
-        """How many messages it could send now, whatever its share."""
+        """How many messages it could send now, regardless of its share."""
         if not self.enabled or self.held_until > now:
             return 0
         waiting = len(self.stock) if self.room is None else min(len(self.stock), self.room)
@@ -52,19 +52,19 @@ class Lane:
         return waiting
 
     def wakes_at(self, now: float) -> float:
-        """When it can send again although nothing arrives; never, if it has nothing or could send now."""
+        """When it can send again without an arrival; never if it has nothing to send or can send now."""
         if not self.enabled or not len(self.stock):
             return NEVER
         if self.held_until > now:
             return self.held_until
         if self.bucket is not None and not self.bucket.available(now):
-            # A few tokens at a time: smooth enough, and a quick source does not wake us for each message.
+            # A few tokens at a time: smooth enough, and a fast source does not cause a wake-up for each message.
             return self.bucket.ready_at(now, wanted=max(1.0, self.bucket.burst / 2))
         return NEVER
 
 
 class FairShare:
-    """The lanes in their round, and whose turn it is."""
+    """The lanes in their round, and the position in it."""
 
     __slots__ = ("_at", "_in_turn", "lanes")
 
@@ -75,14 +75,14 @@ class FairShare:
         self.reweigh()
 
     def reweigh(self) -> None:
-        """After a weight has changed: the lightest lane gets credit for one message a turn."""
+        """Recompute the credit per turn: the lightest lane gets one message."""
         lightest = min((lane.weight for lane in self.lanes), default=1.0)
         for lane in self.lanes:
             lane.quantum = lane.weight / lightest
             lane.credit = min(lane.credit, lane.quantum)
 
     def pick(self, free: int, now: float) -> list[tuple[Lane, int]]:
-        """Whose messages fill the free slots, in order."""
+        """Which lanes fill the free slots, in order, and with how many messages."""
         picks: list[tuple[Lane, int]] = []
         left = {id(lane): sendable for lane in self.lanes if (sendable := lane.sendable(now))}
         while free and left:
@@ -101,7 +101,7 @@ class FairShare:
                     picks.append((lane, count))
                     left[id(lane)] = sendable
                 if not free and sendable and lane.credit >= 1.0:
-                    self._in_turn = True  # It goes on here when slots are free again.
+                    self._in_turn = True  # Its turn continues when slots are free again.
                     break
                 if not sendable:
                     del left[id(lane)]
@@ -113,5 +113,5 @@ class FairShare:
         return picks
 
     def wakes_at(self, now: float) -> float:
-        """The next moment at which a throttled or delayed lane can send."""
+        """The next time at which a throttled or delayed lane can send."""
         return min((lane.wakes_at(now) for lane in self.lanes), default=NEVER)

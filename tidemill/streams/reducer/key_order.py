@@ -1,4 +1,4 @@
-"""Messages of one key, one after the other: whose turn it is, and who waits behind."""
+"""Order within a key: messages of the same key are processed one after the other."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Key = tuple[int, bytes]
 
 
 class Keys:
-    """The keys under way. A message that waits for another attempt still has its key's turn."""
+    """The keys in use. A message that waits for another attempt keeps its key."""
 
     __slots__ = ("_behind", "held")
 
     def __init__(self, sources: int) -> None:
         self.held = [0] * sources
-        """How many of each source wait behind another."""
+        """How many messages of each source wait for their key."""
         self._behind: dict[Key, deque[Delivery]] = {}
 
     def enter(self, delivery: Delivery) -> bool:
-        """Whether it is its turn; otherwise it waits until `leave` names it."""
+        """Take the key if it is free; otherwise the message waits until `leave` returns it."""
         name = _key(delivery)
         queue = self._behind.get(name)
         if queue is None:
@@ -32,7 +32,7 @@ class Keys:
         return False
 
     def leave(self, delivery: Delivery) -> Delivery | None:
-        """It is through; whose turn is next."""
+        """Release the key of a finished message; returns the message that gets it next."""
         name = _key(delivery)
         queue = self._behind.get(name)
         if queue:
@@ -42,13 +42,13 @@ class Keys:
         return None
 
     def disband(self, delivery: Delivery) -> deque[Delivery]:
-        """It is through, and nobody goes next: those that waited behind it, in their order."""
+        """Release the key without a successor; returns the messages that waited for it, in order."""
         queue = self._behind.pop(_key(delivery), None) or deque()
         self.held[delivery.source] -= len(queue)
         return queue
 
     def drop(self, is_lost: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Forget those that wait and are not ours any more; returns them."""
+        """Remove and return the waiting messages that belong to another reader now."""
         dropped: list[Delivery] = []
         for queue in self._behind.values():
             gone = [delivery for delivery in queue if is_lost(delivery)]
@@ -62,7 +62,7 @@ class Keys:
         return dropped
 
     def clear(self) -> list[Delivery]:
-        """Forget all; those that waited."""
+        """Release all keys; returns the messages that waited."""
         waiting = [delivery for queue in self._behind.values() for delivery in queue]
         self._behind.clear()
         self.held = [0] * len(self.held)

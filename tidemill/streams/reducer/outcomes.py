@@ -1,4 +1,4 @@
-"""What becomes of a message that did not simply succeed: kept for another attempt, given up, or each for some plans."""
+"""What happens to a message that did not simply succeed: some plans are retried later, others are given up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemill.streams.definition.message import Failure
 
 
 class Park(msgspec.Struct, frozen=True):
-    """Try these plans again after `delay` seconds."""
+    """Retry these plans after `delay` seconds."""
 
     delay: float
     attempts: int
@@ -20,11 +20,11 @@ class Park(msgspec.Struct, frozen=True):
     plans: tuple[str, ...] | None
     error: str
     stays: bool = False
-    """It is tried again from here, since others of its key wait behind it; only its attempts are noted."""
+    """It stays with this dispatcher, because messages of its key wait behind it; only its attempts are stored."""
 
 
 class Bury(msgspec.Struct, frozen=True):
-    """Give the message up, for these plans."""
+    """Give the message up for these plans: it becomes a dead letter."""
 
     why: str
     attempts: int
@@ -34,7 +34,7 @@ class Bury(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct):
-    """What is to be stored of a message; neither kept nor given up, it has succeeded."""
+    """What to store about a message; without a retry and a dead letter it has succeeded."""
 
     delivery: Delivery
     park: Park | None = None
@@ -50,7 +50,7 @@ class Outcome(msgspec.Struct):
 
 
 def judge(delivery: Delivery, failures: Sequence[Failure], retry: RetryPolicy, *, stays: bool = False) -> Outcome:
-    """Which of the plans that failed are tried again, when, and which are given up."""
+    """Decide which of the failed plans are retried, and when, and which are given up."""
     again: list[Failure] = []
     final: list[tuple[Failure, str]] = []
     delay, counted = 0.0, False
@@ -97,6 +97,6 @@ def judge(delivery: Delivery, failures: Sequence[Failure], retry: RetryPolicy, *
 
 
 def lost(delivery: Delivery, why: str) -> Outcome:
-    """Engines have died under it too often."""
+    """The outcome of a message whose engines have died too often."""
     error = f"its engine died {delivery.losses} times while running it; the last time: {why}"
     return Outcome(delivery, bury=Bury("lost", delivery.attempt, delivery.plans, "Lost", error))

@@ -1,11 +1,11 @@
-"""The dispatcher's decisions: what is sent next, and what becomes of a message when its engine has answered.
+"""The dispatcher's decisions: which message is sent next, and what happens to it when its engine has answered.
 
-Pure: no I/O, no clock, no chance. The shell tells it what arrived and what was answered, with the time, and does what
-it says. The same story gives the same decisions.
+Pure: no I/O, no clock, no random numbers. The dispatcher reports what arrived and what was answered, with the time, and
+carries out the decisions. The same sequence of reports gives the same decisions.
 
-    arrived -> (expired | duplicate | behind its key | sent) -> done
-                                                             -> failed -> kept for another attempt, or given up
-                                                             -> its engine died -> sent again, or given up
+    arrived -> (expired | duplicate | waits behind its key | sent) -> done
+                                                                   -> failed -> retried later, or a dead letter
+                                                                   -> its engine died -> sent again, or a dead letter
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tidemill.streams.reducer.key_order import Keys
 from tidemill.streams.reducer.outcomes import Bury, Outcome, judge, lost
 from tidemill.streams.reducer.token_bucket import bucket_for
 
-#: A message whose engine has died under it this often runs with no other such message beside it.
+#: A message whose engines have died this often while running it runs without another such message beside it.
 SUSPECT = 2
 
 
 class Counts(msgspec.Struct):
-    """What has happened to the messages of one source so far."""
+    """How many messages of one source have had each outcome."""
 
     arrived: int = 0
     sent: int = 0
@@ -46,14 +46,14 @@ class Counts(msgspec.Struct):
 
 
 class Choice(msgspec.Struct):
-    """What to send now, under which ticket, and what needs no work at all and can be acked."""
+    """The messages to send now, each with its ticket, and those that need no work and can be acknowledged."""
 
     send: list[tuple[int, Delivery]]
     ack: list[Delivery]
 
 
 class Dispatch:
-    """Everything that the dispatcher knows about messages under way."""
+    """The state of all messages that the dispatcher has taken."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Dispatch:
         for source, lane in zip(sources, self._lanes, strict=True):
             lane.enabled = source.enabled
         heaviest = max((source.weight for source in sources), default=1.0)
-        self._lanes.append(Lane("", self._stocks[-1], weight=heaviest))  # messages that were kept for another attempt
+        self._lanes.append(Lane("", self._stocks[-1], weight=heaviest))  # messages that are due for another attempt
         self._fair = FairShare(self._lanes)
         self._most: list[int] = []
         self._share_out()
@@ -95,10 +95,10 @@ class Dispatch:
         self._under_way: dict[tuple[int, str], Delivery] = {}
         self._tickets = 0
 
-    # -- what arrives -----------------------------------------------------------------------------
+    # -- arrivals ---------------------------------------------------------------------------------
 
     def arrived(self, index: int, deliveries: Sequence[Delivery]) -> None:
-        """A source has delivered."""
+        """Take messages that a source has delivered."""
         source = self.sources[index]
         for delivery in deliveries:
             delivery.source = index
@@ -113,15 +113,15 @@ class Dispatch:
         self._put(index, deliveries)
 
     def due_again(self, deliveries: Sequence[Delivery]) -> None:
-        """Kept messages are due for another attempt; each knows its source."""
+        """Take messages that are due for another attempt."""
         self._put(-1, deliveries)
 
     def waiting(self, index: int) -> int:
-        """How many of a source's messages are here and not under way."""
+        """How many messages of a source are here and not in flight."""
         return len(self._stocks[index]) + self._keys.held[index]
 
     def waiting_size(self, index: int) -> int:
-        """How many bytes they have."""
+        """The size of the waiting messages of a source, in bytes."""
         return self._lanes[index].size
 
     @property
@@ -134,18 +134,18 @@ class Dispatch:
 
     @property
     def busy(self) -> int:
-        """How many are under way, with those whose outcome is being stored."""
+        """How many messages are in flight, including those whose outcome is being stored."""
         return len(self.flights) + self.settling
 
     @property
     def unfinished(self) -> int:
-        """What a drain still has to wait for: under way, or taken up and not yet through."""
+        """How many messages a drain still has to wait for."""
         return self.busy + len(self._again) + len(self._suspects)
 
-    # -- what to send -----------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------
 
     def choose(self, now: float, wall: float) -> Choice:
-        """Fill the free slots."""
+        """Choose messages for the free slots."""
         choice = Choice([], [])
         while self.taking and self._later and self._later[0][0] <= now:
             self._again.append(heapq.heappop(self._later)[2])
@@ -170,7 +170,7 @@ class Dispatch:
         return choice
 
     def wakes_at(self, now: float) -> float:
-        """When to choose again although nothing has happened."""
+        """When to choose again if nothing happens before."""
         if not self.taking:
             return NEVER
         return min(self._later[0][0] if self._later else NEVER, self._fair.wakes_at(now))
@@ -219,7 +219,7 @@ class Dispatch:
         return False
 
     def _is_ordered(self, delivery: Delivery) -> bool:
-        """Whether others of its key wait for it; one that was kept in the database has lost its turn already."""
+        """Whether messages of its key wait for it; a message that was stored for a retry no longer holds its key."""
         return self.sources[delivery.source].ordered and delivery.key is not None and delivery.retry_row is None
 
     def _send(self, delivery: Delivery, choice: Choice) -> None:
@@ -233,16 +233,16 @@ class Dispatch:
         self._tickets += 1
         heapq.heappush(self._later, (until, self._tickets, delivery))
 
-    # -- what is answered -------------------------------------------------------------------------
+    # -- answers ----------------------------------------------------------------------------------
 
     def done(self, tickets: Iterable[int], now: float) -> list[Delivery]:
-        """These have succeeded; what to ack."""
+        """These have succeeded; returns the messages to acknowledge."""
         acks: list[Delivery] = []
         flights, in_flight, counts = self.flights, self.in_flight, self.counts
         for ticket in tickets:
             delivery = flights.pop(ticket, None)
             if delivery is None:
-                continue  # Another engine had it since.
+                continue  # Another engine has answered it.
             in_flight[delivery.source] -= 1
             counts[delivery.source].done += 1
             acks.append(delivery)
@@ -252,7 +252,7 @@ class Dispatch:
         return acks
 
     def expired(self, ticket: int, now: float) -> list[Delivery]:
-        """An engine found it too late; what to ack."""
+        """The deadline had passed when an engine took it; returns the messages to acknowledge."""
         delivery = self._land(ticket)
         if delivery is None:
             return []
@@ -262,7 +262,7 @@ class Dispatch:
         return acks
 
     def failed(self, ticket: int, failures: Sequence[Failure]) -> Outcome | None:
-        """Some plans failed: what is to be stored, then `settled`; None if it was not ours any more."""
+        """Some plans failed; returns the outcome to store before `settled`, or None if it is no longer ours."""
         delivery = self._land(ticket)
         if delivery is None:
             return None
@@ -271,7 +271,7 @@ class Dispatch:
         return judge(delivery, failures, self._retry, stays=self._is_ordered(delivery))
 
     def give_up(self, ticket: int, why: str, kind: str, error: str) -> Outcome | None:
-        """No attempt will help; to be stored, then `settled`."""
+        """Further attempts would not help; returns the outcome to store before `settled`."""
         delivery = self._land(ticket)
         if delivery is None:
             return None
@@ -279,7 +279,7 @@ class Dispatch:
         return Outcome(delivery, bury=Bury(why, delivery.attempt, delivery.plans, kind, error))
 
     def hold(self, ticket: int) -> Outcome | None:
-        """It has succeeded, and what it hands over is to be stored first; then `settled`."""
+        """It has succeeded, and its outbox must be stored before `settled`."""
         delivery = self._land(ticket)
         if delivery is None:
             return None
@@ -287,7 +287,7 @@ class Dispatch:
         return Outcome(delivery)
 
     def settled(self, outcome: Outcome, now: float) -> list[Delivery]:
-        """What became of it is stored; what to ack."""
+        """Its outcome is stored; returns the messages to acknowledge."""
         self.settling -= 1
         delivery, counts = outcome.delivery, self.counts[outcome.delivery.source]
         counts.done += outcome.succeeded
@@ -303,12 +303,12 @@ class Dispatch:
         return acks
 
     def fenced(self, outcome: Outcome, now: float) -> None:
-        """It was another's by the time it was to be stored: it is neither acked nor tried again here."""
+        """Another dispatcher has taken it over: it is neither acknowledged nor retried here."""
         self.settling -= 1
         self._leave(outcome.delivery, now, succeeded=False, acks=[])
 
     def engine_died(self, tickets: Iterable[int], why: str) -> list[Outcome]:
-        """An engine died with these; they are sent again, but for those that it has happened to too often."""
+        """An engine died while running these: they are sent again, or given up if it has happened too often."""
         given_up: list[Outcome] = []
         for ticket in sorted(tickets):
             delivery = self._land(ticket)
@@ -326,7 +326,7 @@ class Dispatch:
         return given_up
 
     def give_back(self) -> list[Delivery]:
-        """Everything that is here and unfinished, which is forgotten: its source will deliver it again."""
+        """Remove and return all unfinished messages; their sources will deliver them again."""
         back = [*self.flights.values(), *self._again, *self._suspects, *(entry[2] for entry in self._later)]
         for stock in self._stocks:
             back += stock
@@ -345,7 +345,7 @@ class Dispatch:
         return back
 
     def drop_waiting(self, is_lost: Callable[[Delivery], bool], now: float) -> None:
-        """Forget messages that wait here and are not ours any more."""
+        """Remove waiting messages that belong to another reader now."""
         dropped = self._keys.drop(is_lost)
         for delivery in dropped:
             self._lanes[delivery.source].size -= len(delivery.payload)
@@ -367,10 +367,10 @@ class Dispatch:
         for delivery in later:
             self._leave(delivery, now, succeeded=False, acks=[])
 
-    # -- what operators change --------------------------------------------------------------------
+    # -- changes by operators ---------------------------------------------------------------------
 
     def set_source(self, index: int, now: float, *, weight: float, max_qps: float | None, enabled: bool) -> None:
-        """Another weight or limit, on or off: from now on."""
+        """Change the weight and the limit of a source, and switch it on or off."""
         lane = self._lanes[index]
         lane.enabled = enabled
         if weight != lane.weight:
@@ -386,19 +386,19 @@ class Dispatch:
             lane.bucket.change(max_qps, now)
 
     def source_now(self, index: int) -> tuple[float, float | None, bool]:
-        """Weight, limit, and whether it is on."""
+        """The weight and the limit of a source, and whether it is on."""
         lane = self._lanes[index]
         return lane.weight, None if lane.bucket is None else lane.bucket.rate, lane.enabled
 
-    # -- inner parts ------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------
 
     def _put(self, index: int, deliveries: Sequence[Delivery]) -> None:
-        """These wait in a lane from now on."""
+        """Add messages to a lane."""
         self._stocks[index].extend(deliveries)
         self._lanes[index].size += size_of(deliveries)
 
     def _share_out(self) -> None:
-        """How many slots each source may have at most."""
+        """Compute how many slots each source may use."""
         lanes = self._lanes[:-1]
         total = sum(lane.weight for lane in lanes if lane.enabled) or 1.0
         self._most = [
@@ -418,7 +418,7 @@ class Dispatch:
             self._suspect = None
 
     def _leave(self, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
-        """It is through: its id is known, whoever waited behind its key may go, whoever followed it is acked."""
+        """Remember its id, release the next message of its key, and acknowledge its duplicates."""
         if succeeded and delivery.id is not None and self._seen is not None:
             self._seen.note((delivery.source, delivery.id), now)
         self._forget_id(delivery)
@@ -431,17 +431,17 @@ class Dispatch:
             if following is not None:
                 self._lanes[following.source].size -= len(following.payload)
                 self._again.append(following)
-        else:  # Nothing more is taken up: those behind it wait with the rest.
+        else:  # While draining, the messages behind it go back to their lane.
             self._stocks[delivery.source].extendleft(reversed(self._keys.disband(delivery)))
 
     def _forget_id(self, delivery: Delivery) -> None:
-        """Nobody follows it from now on."""
+        """Stop attaching duplicates to it."""
         if delivery.id is not None and self._under_way.get((delivery.source, delivery.id)) is delivery:
             del self._under_way[delivery.source, delivery.id]
 
 
 def _most_of(source: Source, share: float, slots: int) -> int:
-    """How many slots a source may have: one whose plans are slow leaves the others a quarter of what is theirs."""
+    """How many slots a source may use: even with slow plans it leaves the others a quarter of their shares."""
     if source.max_in_flight is not None:
         return min(source.max_in_flight, slots)
     return math.ceil(slots * (1 - (1 - share) / 4))

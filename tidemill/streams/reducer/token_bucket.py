@@ -1,7 +1,7 @@
-"""A smooth rate: a bucket that fills steadily, from which each message takes one token.
+"""A rate limit without bursts: a bucket that fills steadily, from which each message takes one token.
 
-A bucket holds little (a fiftieth of a second's worth unless told otherwise), so that no second, wherever it begins,
-sees noticeably more than the rate. Whoever finds it empty is told when it is not, and never has to look before.
+By default a bucket holds the tokens of a fiftieth of a second, so that any second, wherever it begins, sees hardly more
+than the rate. `ready_at` says when an empty bucket has tokens again, so that no caller has to poll it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ BURST_SECONDS = 0.02
 
 
 class TokenBucket:
-    """`rate` tokens a second, at most `burst` of them kept. Time is passed in."""
+    """Gains `rate` tokens per second and holds at most `burst`. Time is passed in."""
 
     __slots__ = ("at", "burst", "rate", "tokens")
 
@@ -23,23 +23,23 @@ class TokenBucket:
         self.at = now
 
     def available(self, now: float) -> int:
-        """How many whole tokens there are."""
+        """The number of whole tokens."""
         self._refill(now)
         return int(self.tokens + 1e-9)
 
     def take(self, count: int, now: float) -> None:
-        """Take tokens that are there."""
+        """Take tokens that are available."""
         self._refill(now)
         self.tokens -= count
 
     def ready_at(self, now: float, wanted: float = 1.0) -> float:
-        """When there will be this many tokens, or as many as it can hold."""
+        """When the bucket will hold this many tokens, or be full."""
         self._refill(now)
         missing = min(wanted, self.burst) - self.tokens
         return now if missing <= 1e-9 else now + missing / self.rate
 
     def change(self, rate: float, now: float) -> None:
-        """Another rate from now on; no burst follows from the change."""
+        """Change the rate, without causing a burst."""
         self._refill(now)
         self.rate = rate
         self.burst = max(1.0, rate * BURST_SECONDS)
@@ -52,5 +52,5 @@ class TokenBucket:
 
 
 def bucket_for(rate: float | None, burst: float | None = None, *, now: float = 0.0) -> TokenBucket | None:
-    """A bucket, or None where there is no limit."""
+    """A bucket, or None without a limit."""
     return None if not rate or math.isinf(rate) else TokenBucket(rate, burst, now=now)

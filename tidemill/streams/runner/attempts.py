@@ -1,5 +1,7 @@
-"""Attempts of messages that stay with their source, since others of their key wait behind them: noted in the database,
-so that a restart neither forgets how often a message was tried nor when its next attempt is due."""
+"""Stores the attempts of messages that stay with their ordered source, because messages of their key wait behind them.
+
+After a restart the dispatcher still knows how often such a message was tried and when its next attempt is due.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from tidemill.store.streams import streams as store
 
 
 class Attempts:
-    """The notes of one stream."""
+    """The stored attempts of one stream."""
 
     def __init__(self, database: Database, stream: str, sources: Sequence[str]) -> None:
         self._database = database
@@ -23,7 +25,7 @@ class Attempts:
         return self._sources[delivery.source], delivery.place
 
     async def recall(self, index: int, deliveries: Sequence[Delivery]) -> None:
-        """Tell fresh deliveries of a source what is noted of them; patiently, for they are in our hands only."""
+        """Give new deliveries of a source their stored attempts; waits for the database if need be."""
         rows = await self._database.fetch(store.RECALL_ATTEMPTS, self._stream, self._sources[index], patience=None)
         if not rows:
             return
@@ -36,11 +38,11 @@ class Attempts:
                 delivery.noted, delivery.not_before = True, row["due"]
 
     def over(self, delivery: Delivery) -> None:
-        """It was acked: its note can go."""
+        """It is acknowledged: its stored attempts can be deleted."""
         self._over.append(self.place(delivery))
 
     async def flush(self) -> None:
-        """Drop the notes of messages that are through."""
+        """Delete the attempts of finished messages."""
         over, self._over = self._over, []
         if not over:
             return
@@ -48,7 +50,7 @@ class Attempts:
             async with self._database.acquire() as connection:
                 await store.forget_attempts(self._database, connection, self._stream, over)
         except BaseException as error:
-            self._over += over  # also when cancelled: the last words forget them
+            self._over += over  # Also when cancelled: the last flush deletes them.
             if not is_passing(error):
                 raise
 

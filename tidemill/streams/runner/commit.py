@@ -1,8 +1,8 @@
-"""Settling: whatever must be stored before a message may be acked, many messages to a transaction.
+"""Commits the outcomes of messages, many per transaction, before the messages are acknowledged.
 
-Kept for another attempt, given up, handing something over: all of it commits together with the position of its source
-where that is ours. While the database is away or full, messages wait here and count as under way, so that nothing
-more is taken than can be settled. Where the answer to a commit is lost, the database is asked what became of it, so
+Retries, dead letters and outboxes commit together with the position of the source, if that is stored in our database.
+While the database is unreachable or full, messages wait here and count as in flight, so that no more are taken than can
+be committed. If the connection is lost during a commit, the database is asked for the result of the transaction, so
 that nothing is stored twice.
 """
 
@@ -32,7 +32,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class Settlement(msgspec.Struct):
-    """One message to settle: what becomes of it, or nothing but what it hands over."""
+    """One message to commit: its outcome and its outbox."""
 
     outcome: Outcome
     handed: tuple[HandOver, ...] = ()
@@ -43,7 +43,7 @@ class Settlement(msgspec.Struct):
 
 
 class Settler:
-    """Stores outcomes; tells `on_settled` of each that is safe, and `on_fenced` of each that was not ours any more."""
+    """Stores outcomes; calls `on_settled` when they are stored, `on_fenced` if another dispatcher has taken over."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Settler:
         self._news.set()
 
     async def run(self) -> None:
-        """Settle until cancelled."""
+        """Commit outcomes until cancelled."""
         while True:
             await self._news.wait()
             batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
@@ -80,7 +80,7 @@ class Settler:
             await self._settle(batch)
 
     async def hand_over(self, handed: Sequence[HandOver]) -> None:
-        """Store what a live request hands over: it has no source, and so nothing to be settled with."""
+        """Store the outbox of a live request, which has no source and no position."""
         await self._patiently(lambda connection: self._hand_over(connection, handed, exact=True), len(handed))
 
     async def _settle(self, batch: list[Settlement]) -> None:
@@ -90,7 +90,7 @@ class Settler:
             if len(batch) > 1:
                 await self._one_by_one(batch)
                 return
-            log.warning("a message was not ours any more", why=str(error))
+            log.warning("a message belongs to another dispatcher now", why=str(error))
             self._on_fenced(batch)
             return
         except Exception as error:
@@ -104,20 +104,20 @@ class Settler:
         self._on_settled(batch)
 
     async def _one_by_one(self, batch: list[Settlement]) -> None:
-        """One of them is at fault and nothing was stored: each for itself."""
+        """One message failed and the transaction was rolled back: commit each by itself."""
         for each in batch:
             await self._settle([each])
 
     async def _give_up(self, settlement: Settlement, error: Exception) -> None:
-        """What it hands over cannot be stored, and trying again will not help."""
+        """Its outbox cannot be stored, and a retry would not help: make it a dead letter."""
         delivery = settlement.delivery
-        words = f"what it hands over cannot be stored: {describe(error)}"
+        words = f"its outbox cannot be stored: {describe(error)}"
         bury = Bury("failed", delivery.attempt, delivery.plans, type(error).__name__, words)
         settlement.outcome, settlement.handed = Outcome(delivery, bury=bury), ()
         await self._settle([settlement])
 
     async def _patiently(self, work: Callable[[Executor], Awaitable[None]], messages: int) -> None:
-        """Do it in a transaction, once the database lets us, and once only."""
+        """Do the work in one transaction, exactly once, waiting for the database if need be."""
         pause, told = _FIRST_PAUSE, False
         transaction: str | None = None
         while True:
@@ -197,7 +197,7 @@ class Settler:
 
 
 def headers_json(delivery: Delivery) -> str | None:
-    """Headers as JSON text; bytes that are no text are kept as well as they can be."""
+    """Headers as JSON text; bytes that are not valid UTF-8 are replaced."""
     if not delivery.headers:
         return None
     readable = {name: storable(value.decode(errors="replace")) for name, value in delivery.headers}

@@ -1,4 +1,4 @@
-"""What operators want of a stream while it runs: heard at once when they say so, and looked up now and then."""
+"""Applies the settings of operators to a running stream, at once when they are changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = 5.0
 
 
 class Control:
-    """Does what operators want: weights, limits, sources on and off, drain and resume."""
+    """Applies weights and limits, switches sources on and off, drains and resumes."""
 
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
         self.mode = "run"
@@ -32,7 +32,7 @@ class Control:
         self._news.set()
 
     async def run(self) -> None:
-        """Obey until cancelled."""
+        """Apply changes until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(EVERY):
@@ -43,7 +43,7 @@ class Control:
             await self.obey()
 
     async def obey(self) -> None:
-        """Look what is wanted, and do it."""
+        """Read the settings and apply them."""
         dispatcher, now = self._dispatcher, time.monotonic()
         stream, policy = dispatcher.stream, dispatcher.policy
         rows = await self._database.fetch(store.READ_CONTROL, stream.name, patience=None)
@@ -59,7 +59,7 @@ class Control:
             )
         mode = (wanted.get("") or {"mode": None})["mode"] or "run"
         if mode != self.mode:
-            log.info("operator's wish", stream=stream.name, mode=mode)
+            log.info("an operator changed the mode", stream=stream.name, mode=mode)
         self.mode = mode
         policy.taking = mode == "run" and not dispatcher.draining
         dispatcher.kick()

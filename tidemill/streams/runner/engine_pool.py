@@ -1,9 +1,9 @@
-"""The engines of a dispatcher: started, watched, fed, replaced when they die.
+"""Starts, watches, feeds and restarts the engines of a dispatcher.
 
-An engine is a process of its own at the other end of a socket pair (or, with `engines=0`, a part of this process).
-Messages go to whichever ready engine has the least to do. When one dies, its messages are told to `on_death`, and
-another is started, after a pause that grows while it keeps dying young. An engine speaks at least once a second; one
-that has been silent for too long, because a task blocks it, is killed and counts as dead.
+An engine is a process at the other end of a socket pair (or, with `engines=0`, a part of this process). Messages go to
+the ready engine with the fewest messages. When an engine dies, its messages are reported to `on_death`, and another one
+is started, after a pause that grows while engines die soon after their start. An engine sends a frame at least once a
+second; one that has been silent for too long, because a task blocks it, is killed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ log = structlog.get_logger("tidemill.streams")
 SETTLED = 3.0
 CHUNK = 128
 LAST_WORDS = 1.0
-LOOKS = 4  # how often we look for signs of life within the time that an engine may be silent
+LOOKS = 4  # how often the silence of an engine is checked within the time that it may be silent
 
 
 class Handle:
-    """One engine as the dispatcher knows it."""
+    """The dispatcher's view of one engine."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -42,12 +42,12 @@ class Handle:
         self.tickets: set[int] = set()
         self.figures: dict[str, Any] = {}
         self.silent_for = 0
-        """How often we looked since it was last heard; we may have slept ourselves, so time alone tells nothing."""
+        """How many checks since its last frame; counted, because this process may have been suspended itself."""
         self.send: Callable[[ToEngine], None] = lambda _: None
 
 
 class Listener(Protocol):
-    """Whom the engines answer to."""
+    """Receives the frames of engines."""
 
     def on_frame(self, handle: Handle, frame: ToDispatcher) -> None: ...
     def on_ready(self) -> None: ...
@@ -72,14 +72,14 @@ class Engines:
         return sum(handle.ready for handle in self.handles)
 
     async def run(self) -> None:
-        """Keep the engines running until cancelled."""
+        """Keep all engines running until cancelled."""
         async with asyncio.TaskGroup() as group:
             for handle in self.handles:
                 keep = self._keep(handle) if self._stream.engines else self._be_one(handle)
                 group.create_task(keep, name=f"engine-{handle.number}")
 
     async def stop(self, patience: float) -> None:
-        """Ask the engines to end; they have nothing to do any more. Those that do not are killed with `run`."""
+        """Ask idle engines to end. Engines that do not end in time are killed when `run` is cancelled."""
         self._stopping = True
         if not self.ready:
             return
@@ -92,7 +92,7 @@ class Engines:
             log.warning("engines did not stop in time: killing them", engines=self.ready)
 
     def submit(self, work: Sequence[Work]) -> None:
-        """Spread messages over the engines that are ready."""
+        """Distribute messages over the ready engines."""
         ready = [handle for handle in self.handles if handle.ready]
         if len(ready) == 1:
             handle = ready[0]
@@ -107,13 +107,13 @@ class Engines:
             handle.send(ToEngine(some))
 
     def submit_live(self, work: Work) -> None:
-        """A live request, ahead of everything."""
+        """Send a live request, ahead of all messages."""
         handle = min((each for each in self.handles if each.ready), key=lambda each: len(each.tickets))
         handle.tickets.add(work.ticket)
         handle.send(ToEngine(live=[work]))
 
     def figures(self) -> dict[str, Any]:
-        """What all engines have done since the dispatcher began."""
+        """The statistics of all engines since the dispatcher started."""
         total: dict[str, Any] = {}
         for figures in (self._ended, *(handle.figures for handle in self.handles)):
             add(total, figures)
@@ -130,7 +130,7 @@ class Engines:
             if self._stopping:
                 return
             if status == EXIT_MISCONFIGURED:
-                raise ConfigError(f"stream {self._stream.name}: its engine cannot start; what it said is above")
+                raise ConfigError(f"stream {self._stream.name}: its engine cannot start; its output is above")
             deaths = 1 if loop.time() - born >= SETTLED else deaths + 1
             pause = pause_after(deaths)
             self.restarts += 1
@@ -138,7 +138,7 @@ class Engines:
             await asyncio.sleep(pause)
 
     async def _live(self, handle: Handle) -> int:
-        """One life of an engine."""
+        """Run one engine process until it ends; returns its exit status."""
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -160,7 +160,7 @@ class Engines:
             status = await process.wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_WORDS):
-                    await gone.wait()  # What it had answered before counts.
+                    await gone.wait()  # Answers that it sent before its end still count.
         except BaseException:
             if process.returncode is None:
                 process.kill()
@@ -174,7 +174,7 @@ class Engines:
         return status
 
     async def _watch(self, handle: Handle, process: asyncio.subprocess.Process) -> str | None:
-        """Return when an engine has ended, or was killed for its silence, with the reason for that."""
+        """Wait until the engine has ended; one that is silent for too long is killed, and the reason is returned."""
         ended = asyncio.ensure_future(process.wait())
         try:
             while not (await asyncio.wait([ended], timeout=self._stream.silence / LOOKS))[0]:

@@ -1,4 +1,4 @@
-"""The wire between dispatcher and engine: frames of MessagePack over a Unix socket, many messages to a frame."""
+"""The connection between dispatcher and engine: MessagePack frames over a Unix socket, many messages per frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Work(msgspec.Struct, array_like=True, gc=False):
-    """A message for an engine. `extra` is (id, key, headers, at, deadline, attempt, plans), left out when all usual."""
+    """A message for an engine. `extra`: (id, key, headers, at, deadline, attempt, plans), None if all are default."""
 
     ticket: int
     source: int
@@ -28,7 +28,7 @@ class Work(msgspec.Struct, array_like=True, gc=False):
 
 
 class ToEngine(msgspec.Struct, array_like=True):
-    """From the dispatcher: work of the streams, live requests, or the word to stop."""
+    """From the dispatcher: messages, live requests, or the request to stop."""
 
     work: list[Work] = []
     live: list[Work] = []
@@ -36,9 +36,9 @@ class ToEngine(msgspec.Struct, array_like=True):
 
 
 class ToDispatcher(msgspec.Struct, array_like=True):
-    """From an engine: tickets that simply succeeded, answers that say more, figures, and that it is ready.
+    """From an engine: tickets that simply succeeded, other answers, statistics, and whether it is ready.
 
-    One with nothing in it is a sign of life.
+    An empty frame is a heartbeat.
     """
 
     ok: list[int] = []
@@ -49,18 +49,18 @@ class ToDispatcher(msgspec.Struct, array_like=True):
 
 
 class Link(asyncio.Protocol):
-    """One end of the wire."""
+    """One end of the connection."""
 
     def __init__(self, kind: type, on_frame: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
         self._decode = msgspec.msgpack.Decoder(kind).decode
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._rest = bytearray()
-        self._wanted = _LENGTH  # how many bytes are needed before there can be another frame
+        self._wanted = _LENGTH  # bytes that are needed for the next frame
         self._transport: asyncio.Transport | None = None
 
     def send(self, frame: ToEngine | ToDispatcher) -> None:
-        """Send a frame; to nobody, if the other end is gone."""
+        """Send a frame; it is dropped if the other end is closed."""
         if self._transport is not None and not self._transport.is_closing():
             body = _encode(frame)
             self._transport.write(len(body).to_bytes(_LENGTH, "big") + body)
@@ -76,7 +76,7 @@ class Link(asyncio.Protocol):
         if self._rest:
             self._rest += data
             if len(self._rest) < self._wanted:
-                return  # A large frame comes in many pieces, which are put together once.
+                return  # A large frame arrives in many pieces, which are joined once.
             data = bytes(self._rest)
         at, end, stop = 0, len(data), _LENGTH
         while end - at >= _LENGTH:
@@ -93,7 +93,7 @@ class Link(asyncio.Protocol):
 
 
 async def connect(end: socket.socket, kind: type, on_frame: Callable[[Any], None], on_lost: Callable[[], None]) -> Link:
-    """Make a link of one end of a socket pair."""
+    """Open a link on one end of a socket pair."""
     end.setblocking(False)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)

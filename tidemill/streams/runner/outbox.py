@@ -1,4 +1,4 @@
-"""What messages hand over: jobs, log entries, statements, events, states, stored with their completion."""
+"""Stores the outbox of a message with its completion: jobs, log entries, statements, events, states."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tidemill.store.runs.runs import HAS_ARRIVED, SEND
 from tidemill.store.streams import event_log
 from tidemill.streams.definition.message import HandOver
 
-#: How long a job that was handed over cannot be handed over again by a repetition of its message.
+#: How long a repeated message cannot enqueue the same job again.
 IDEMPOTENT_FOR = 86_400.0
 
 
 class StateWriter(Protocol):
-    """Where states of pipelines are written; an application gives its streams one."""
+    """Writes states of pipelines; an application gives its streams one."""
 
     def check(self, pipeline: str | None, path: str) -> str:
-        """The pipeline that is meant; an error if the path is not one that it takes from outside."""
+        """The pipeline of the path; an error if that pipeline does not take the path from outside."""
         ...
 
     async def write(self, database: Database, connection: Executor, pipeline: str, states: dict[str, bytes]) -> None:
-        """Write contents, by path; in the connection's transaction where states are kept in the database."""
+        """Write contents by path, in the connection's transaction if the pipeline keeps states in the database."""
         ...
 
 
@@ -41,7 +41,7 @@ async def store_handed(
     exact: bool,
     states: StateWriter | None = None,
 ) -> None:
-    """Store all of it. `exact`: the source's position is stored in the same transaction, so no keys are needed."""
+    """Store all items. `exact`: the position of the source is stored in the same transaction, so no keys are needed."""
     jobs = [_job(each, exact=exact) for each in handed if each.kind == "job"]
     if jobs:
         await insert_jobs(database, connection, jobs, notify=True)
@@ -53,7 +53,7 @@ async def store_handed(
     for each in handed:
         if each.kind == "event":
             await _send(database, connection, each)
-    # Last, for a file cannot be taken back: whatever refuses has refused by now.
+    # Last, because a written file is not rolled back: everything else that can fail has run by now.
     written: dict[str, dict[str, bytes]] = {}
     for each in handed:
         if each.kind == "state":

@@ -1,6 +1,6 @@
-"""Messages that wait for another attempt: taken from the database when they are due, by whichever dispatcher is there.
+"""Claims messages from the database when they are due for another attempt.
 
-A row belongs to the dispatcher that claimed it for as long as that renews its claim; it goes when the attempt is over.
+A row belongs to the dispatcher that claimed it while that dispatcher renews its claim; it is deleted after the attempt.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.streams")
 
 TOGETHER = 200
-MOST_BYTES = 16 * 2**20  # that are claimed at once, and the message with which there are so many
+MOST_BYTES = 16 * 2**20  # claimed at once, including the message that exceeds it
 LEASE = 30.0
 LONGEST_PAUSE = 5.0
-GONE = -1  # the row of a delivery whose attempt is over and stored
+GONE = -1  # the row of a delivery whose outcome is stored
 
 
 class RetryFeeder:
-    """The source of second attempts."""
+    """Feeds the dispatcher with messages that are due for another attempt."""
 
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
         self._database = database
@@ -47,22 +47,22 @@ class RetryFeeder:
         self._told: set[str] = set()
 
     def wake(self) -> None:
-        """Look at once: something may be due, or will be soon."""
+        """Claim now: something may be due, or will be soon."""
         self._news.set()
 
     def look_around(self) -> None:
-        """Somebody may have brought messages back, also of sources that are gone."""
+        """An operator may have replayed messages, also of sources that the stream no longer has."""
         self._looked_around = False
         self._news.set()
 
     def look(self) -> None:
-        """There may be room for more."""
+        """Claim more if there is room."""
         policy = self._dispatcher.policy
         if self._full and self._ahead.is_low(policy.waiting_again, policy.waiting_again_size):
             self._news.set()
 
     def settled(self, delivery: Delivery) -> None:
-        """Its row went together with what became of it."""
+        """Its row was deleted together with the outcome."""
         if delivery.retry_row is not None:
             self._held.discard(delivery.retry_row)
             delivery.retry_row = GONE
@@ -73,7 +73,7 @@ class RetryFeeder:
             self._over.append(row)
 
     async def flush(self) -> None:
-        """Drop the rows of attempts that are over."""
+        """Delete the rows of finished attempts."""
         over, self._over = self._over, []
         if not over:
             return
@@ -82,12 +82,12 @@ class RetryFeeder:
                 await store.drop_parked(self._database, connection, over)
             self._held.difference_update(over)
         except BaseException as error:
-            self._over += over  # also when cancelled: they are dropped with the last words
+            self._over += over  # Also when cancelled: the last flush deletes them.
             if not is_passing(error):
                 raise
 
     async def run(self) -> None:
-        """Claim what is due, until cancelled."""
+        """Claim due messages until cancelled."""
         renewed = asyncio.get_running_loop().time()
         while True:
             self._news.clear()
@@ -111,7 +111,7 @@ class RetryFeeder:
                 continue
 
     async def _claim(self) -> float:
-        """Claim what is due and fits; returns how long to wait before looking again."""
+        """Claim due messages that fit; returns how long to wait before the next claim."""
         policy, stream = self._dispatcher.policy, self._dispatcher.stream.name
         most = self._ahead.room(policy.waiting_again, policy.waiting_again_size)
         self._full = not most
@@ -132,19 +132,19 @@ class RetryFeeder:
         return LONGEST_PAUSE if wait is None else min(LONGEST_PAUSE, max(0.005, wait))
 
     async def _tell_of_stranded(self) -> None:
-        """Say once of each source that is gone that messages of it are kept."""
+        """Log once per missing source that messages of it are stored."""
         self._looked_around = True
         stream = self._dispatcher.stream.name
         for source, messages in (await store.count_stranded(self._database, stream, [*self._sources])).items():
             if source not in self._told:
                 self._told.add(source)
                 log.error(
-                    "messages are kept of a source that is gone: they wait until the stream has it again",
+                    "messages of a source that the stream no longer has wait until it is declared again",
                     stream=stream, source=source, messages=messages,
                 )  # fmt: skip
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """These will not be tried here; whoever looks next may."""
+        """Release messages that this dispatcher will not try; the next claim may take them."""
         await self.flush()
         rows = [each.retry_row for each in deliveries if each.retry_row is not None]
         if rows:

@@ -1,6 +1,6 @@
-"""What a dispatcher tells of itself, once a second: per source rate, lag and counts; per plan how many and how long.
+"""Reports the status of a dispatcher once a second: rate, lag and counts per source, counts and durations per plan.
 
-The status is a row that people and programs look at; the counts are added to the totals that `/metrics` shows.
+The status is a row that the CLI, the API and the console read; the counts are added to the totals of `/metrics`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OUTCOMES = tuple(field.removesuffix("s") for field in Counts.__struct_fields__)
 
 
 class Reporter:
-    """Writes the status of a dispatcher, and counts what it has done."""
+    """Writes the status of a dispatcher and adds up its counts."""
 
     def __init__(self, dispatcher: Dispatcher, database: Database, meter: Meter) -> None:
         self._dispatcher = dispatcher
@@ -63,7 +63,7 @@ class Reporter:
             await asyncio.sleep(EVERY)
 
     def status(self) -> dict[str, Any]:
-        """All of it, as plain data."""
+        """The whole status as plain data."""
         dispatcher = self._dispatcher
         policy, now = dispatcher.policy, time.monotonic()
         done = [counts.done for counts in policy.counts]
@@ -97,7 +97,7 @@ class Reporter:
         }
 
     def count(self) -> None:
-        """Add to the totals what has happened since the last time."""
+        """Add the counts since the last call to the totals."""
         for key, value in self._totals():
             new = value - self._counted.get(key, 0.0)
             if new:
@@ -105,7 +105,7 @@ class Reporter:
                 self._meter.count(key[0], *key[1], by=new)
 
     def _totals(self) -> Iterator[tuple[Key, float]]:
-        """Everything since the dispatcher began."""
+        """All counts since the dispatcher started."""
         dispatcher = self._dispatcher
         stream = dispatcher.stream.name
         for source, counts in zip(dispatcher.stream.sources, dispatcher.policy.counts, strict=True):
@@ -130,13 +130,13 @@ class Reporter:
             try:
                 async with asyncio.timeout(2.0):
                     self._lags[index] = await consumer.lag()
-            except Exception as error:  # noqa: BLE001 - a lag that cannot be had is no reason to stop
+            except Exception as error:  # noqa: BLE001 - an unknown lag is no reason to stop
                 self._lags[index] = None
                 log.debug("the lag is not known", error=str(error))
 
 
 def _plan(by_source: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """A plan over all sources, and by source."""
+    """The statistics of a plan over all sources, and by source."""
     total: dict[str, Any] = {}
     for figures in by_source.values():
         add(total, figures)
@@ -150,7 +150,7 @@ def _readable(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_bound(buckets: list[int]) -> dict[str, int]:
-    """Buckets that double, as the wider ones that are shown."""
+    """Counts of the doubling buckets, added up by the wider bounds that are shown."""
     found: dict[str, int] = {}
     for power, count in enumerate(buckets):
         at = next((bound for limit, bound in zip(PLAN_POWERS, PLAN_BOUNDS, strict=True) if power <= limit), BEYOND)
