@@ -288,7 +288,7 @@ async def test_where_a_message_could_not_be_sent_to_is_told_without_the_secret_i
         url = f"http://127.0.0.1:{port}/services/s3cret?key=s3cret"
         with pytest.raises(NotSentError, match=r"http://127.0.0.1 does not answer") as absent:
             await deliver(Webhook(url=url), message)
-    with pytest.raises(NotSentError, match=r"http://127.0.0.1 cannot be asked: InvalidURL") as broken:
+    with pytest.raises(NotSentError, match=r"http://127.0.0.1 cannot be reached: InvalidURL") as broken:
         await deliver(Webhook(url="http://127.0.0.1/s3 cret"), message)
     with pytest.raises(ConfigError, match="is not an HTTP address") as other:
         await deliver(Slack(url="ftp://u:s3cret@127.0.0.1/s3cret"), message)

@@ -237,7 +237,7 @@ def test_an_event_that_the_fold_cannot_take_is_left_out_and_told_of() -> None:
     world = World(hot(), fold=Picky)
     world.tick(100.0, (1, 90.0, 1), (2, 91.0, 666), (3, 92.0, 2))
     assert world.standing.state.seen == ["1", "3"]
-    assert "event 2 was left out: ValueError: no" in world.problems[0].error
+    assert "event 2 was skipped: ValueError: no" in world.problems[0].error
 
 
 class Picky:

@@ -1,4 +1,4 @@
-"""Who is told of alerts, and how: a webhook, mail, a Slack-compatible room, or a command.
+"""Channels for notices of alerts: a webhook, mail, a Slack-compatible webhook, or a command.
 
 Monitor(..., notify=[
     Webhook("https://host/alerts", secret="..."),
@@ -7,8 +7,8 @@ Monitor(..., notify=[
     Command(["notify-send", "{title}"], severities=("critical",)),
 ])
 
-What is to be told is stored with the alert and sent by a job, again and again until it was received. Every message has
-a name of its own, the same each time it is sent, by which a receiver can tell a repetition.
+Notices are stored with the alert and sent by a job, which retries until they are received. Every message has an id that
+is the same each time it is sent, so that a receiver can drop repetitions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Group = tuple[str, ...]
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):
-    """What all channels have.
+    """The options of every channel.
 
-    name          by which notices remember it; the kind of channel unless given
-    digest        gather for this long and send one message
-    group_by      of what comes together, one message for each of these: "trigger", "entity", "severity"
-    resolved      tell also when an alert is resolved
-    severities    only these; all, if none is named
-    triggers      only triggers whose name fits one of these patterns
+    name          its name in stored notices; by default the kind of channel
+    digest        collect notices for this long and send them as one message
+    group_by      send one message for each of these within a batch: "trigger", "entity", "severity"
+    resolved      send a notice also when an alert is resolved
+    severities    only alerts of these severities; all by default
+    triggers      only triggers whose names match one of these patterns
     """
 
     name: str = ""
@@ -52,13 +52,13 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
         parse_duration(self.digest, what="digest")
 
     def wants(self, trigger: str, severity: str) -> bool:
-        """Whether this channel is told of such alerts."""
+        """Whether this channel receives such alerts."""
         if self.severities and severity not in self.severities:
             return False
         return any(fnmatchcase(trigger, pattern) for pattern in self.triggers)
 
     def batch(self, alert: Mapping[str, str], at: float, tick: int) -> tuple[str, float | None]:
-        """Which notices belong together, and when they are sent; None for at once."""
+        """The batch of a notice, and when it is sent; None for now."""
         group = "/".join(alert[part] for part in self.group_by)
         gathering = parse_duration(self.digest, what="digest")
         if not gathering:
@@ -76,7 +76,7 @@ class Webhook(Channel, frozen=True, kw_only=True):
 
 
 class Slack(Channel, frozen=True, kw_only=True):
-    """Posts text to an incoming webhook as Slack and its kin have them."""
+    """Posts text to an incoming webhook of Slack or a compatible service."""
 
     url: str
     timeout: Duration = "10s"
@@ -132,7 +132,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What is sent, under a name that stays the same however often it is sent."""
+    """One message, with an id that stays the same however often it is sent."""
 
     id: str
     monitor: str
@@ -158,5 +158,5 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def named(channels: Iterable[Channel]) -> dict[str, Channel]:
-    """Channels by the names that notices remember them by."""
+    """Channels by their names in stored notices."""
     return {channel.name or type(channel).__name__.lower(): channel for channel in channels}

@@ -1,4 +1,4 @@
-"""The monitors of one application: their names, the task that sends their notices, and the role that follows them."""
+"""The monitors of one application, the task that sends their notices, and the role that runs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.store.database import Database
 
 
 class Monitors(dict[str, Monitor]):
-    """What an application knows of monitors, by name."""
+    """The monitors of an application, by name."""
 
     def __init__(self, tasks: TaskBook, reach: Callable[[], Awaitable[Database]]) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Monitors(dict[str, Monitor]):
         self._reach = reach
 
     def declare(self, watch: Monitor) -> Monitor:
-        """One more monitor. With the first that has channels comes the task that sends its notices."""
+        """Add a monitor. The first one with channels adds the task that sends notices."""
         if watch.name in self:
             raise ConfigError(f"two monitors are called {watch.name!r}: give one of them another name")
         self[watch.name] = watch

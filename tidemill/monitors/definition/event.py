@@ -1,4 +1,4 @@
-"""An observed event: its id at the source, when it happened, whom it is about, and what it says."""
+"""An event of an entity, and the tick at which entities are evaluated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Place = tuple[float, int, str]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What folds are given. `event["name"]` and `event.get("name")` read its data."""
+    """The argument of folds. `event["name"]` and `event.get("name")` read its data."""
 
     id: str
     at: float
@@ -26,17 +26,17 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Where it stands among the events of its entity."""
+        """Its position among the events of its entity."""
         return place_of(self.at, self.id)
 
 
 class Tick(NamedTuple):
-    """A moment at which entities are looked at: that up to which their source has been read."""
+    """The time at which entities are evaluated: the time up to which the source has been read."""
 
     number: int
     at: float
     clock: float | None = None
-    """When it was completed, where that is later: while a source is behind, or a part of it does not answer."""
+    """When it was completed, if that is later: while a source is behind, or a partition does not answer."""
 
     @property
     def complete_at(self) -> float:
@@ -44,5 +44,5 @@ class Tick(NamedTuple):
 
 
 def place_of(at: float, id: str) -> Place:
-    """The order of events: by time, and of equal times by id, so that 9 comes before 10."""
+    """The order of events: by time, then by id, with 9 before 10."""
     return (at, len(id), id)

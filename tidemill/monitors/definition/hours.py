@@ -1,6 +1,6 @@
 """Hours of the week in which something is expected to happen: `Hours("Mon-Fri 08:00-15:30", timezone="Europe/Paris")`.
 
-Several stretches are separated by commas; days without a time mean the whole day. Dates in `closed` have no hours.
+Intervals are separated by commas; days without a time mean the whole day. Dates in `closed` have no hours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Hours:
         return f"Hours({self.text!r}, timezone={self.timezone!r})"
 
     def around(self, moment: float) -> tuple[float, float] | None:
-        """The stretch that a moment lies in, as its first and last second, or None outside of hours."""
+        """The interval that contains a time, as its start and end, or None outside of the hours."""
         here = datetime.fromtimestamp(moment, self._zone)
         for back in (0, 1):
             day = here.date() - timedelta(days=back)

@@ -1,7 +1,7 @@
 """What users declare: a monitor, its fold and its triggers.
 
 class Machine:                                       # the fold: plain Python, no I/O, no clock
-    version = "1"                                    # another one is built in the background, then takes over
+    version = "1"                                    # a new version is built in the background, then replaces it
     window = 5000                                    # how many events a rebuild from the log reads
 
     def on_event(self, state, event): ...            # for each event, in the order in which they happened
@@ -28,7 +28,7 @@ DEFAULT_WINDOW = 5000
 
 
 class Fold:
-    """A user's fold, with what it may leave out filled in."""
+    """A user's fold, with defaults for its optional parts."""
 
     def __init__(self, given: Any) -> None:
         self._fold = given() if isinstance(given, type) else given
@@ -43,7 +43,7 @@ class Fold:
         self._explain = getattr(self._fold, "explain", None)
 
     def start(self) -> Any:
-        """The state of an entity of which nothing is known."""
+        """The state of an entity without events."""
         start = getattr(self._fold, "start", None)
         if start is not None:
             return start()
@@ -53,31 +53,31 @@ class Fold:
         return read_state(self._kind, data)
 
     def on_event(self, state: Any, event: Any) -> Any:
-        """The state after an event: the same object, unless the fold returns another."""
+        """The state after an event: the same object, unless the fold returns another one."""
         changed = self._fold.on_event(state, event)
         return state if changed is None else changed
 
     def on_tick(self, state: Any, now: float) -> float | None:
-        """Look at the state once per tick; the fold may say when it wants to be called again."""
+        """Call the fold once per tick; it may return when it wants to be called again."""
         return None if self._on_tick is None else self._on_tick(state, now)
 
     def explain(self, state: Any) -> Any:
-        """What the fold says about a state, kept with alerts."""
+        """The fold's explanation of a state, stored with alerts."""
         return None if self._explain is None else self._explain(state)
 
 
 class Monitor:
-    """Follows the events of a source per entity, and tells when a trigger says so.
+    """Follows the events of a source per entity, and raises alerts when its triggers say so.
 
-    entity          whom an event is about; None for nobody
-    roster          "open" follows everybody; "listed" only those whom `tidemill monitor roster add` names
-    backfill        how far back to read when an entity is added, for sources that can
-    backfill_rate   how many pages a second a backfill may ask for
-    idle, idle_max  the pause after a poll that brought something, and the longest after those that did not
-    failure_max     the longest pause after polls that failed; five in a row make it UNHEALTHY
+    entity          a function from an event to its entity; None for events about no entity
+    roster          "open" follows all entities; "listed" only those added with `tidemill monitor roster add`
+    backfill        how far back to read when an entity is added, if the source can
+    backfill_rate   how many pages per second a backfill may read
+    idle, idle_max  the pause after a poll with events, and the longest pause after polls without
+    failure_max     the longest pause after failed polls; five failures in a row make the monitor UNHEALTHY
     keep            how long events stay in the log
-    memory          how much of the states stays in memory
-    notify          channels that are told of alerts
+    memory          how much memory the cache of states may use
+    notify          channels that receive notices of alerts
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Monitor:
         return f"<Monitor {self.name}: {len(self.triggers)} triggers>"
 
     def entity_of(self, data: Any) -> str | None:
-        """Whom an event is about, as text."""
+        """The entity of an event, as text."""
         found = self.entity(data)
         return None if found is None or found == "" else str(found)
 

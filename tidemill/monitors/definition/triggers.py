@@ -1,11 +1,11 @@
-"""When somebody should be told: rules over the state of one entity.
+"""Triggers: rules over the state of one entity that open alerts.
 
 sustained("stuck", when=lambda s, now: s.mode == "stuck", since=lambda s: s.streak_start, realert="10m")
 momentary("big-change", of=lambda s: s.new_runs, key="id", when=lambda r: r.change > 0.5)
 absent("silent", after="5m", only_while=lambda s, now: s.logged_in, hours=Hours("Mon-Fri 08:00-16:00"))
 
-A sustained alert is open while its condition holds. A momentary one is raised once for each occurrence. An absent one
-is open while nothing has come from an entity for a time; its moment is a stored timer, not a look at everybody.
+A sustained alert is open while its condition holds. A momentary one is raised once per occurrence. An absent one is
+open while an entity has sent nothing for a time; a stored timer opens it, so that no poll over all entities is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEVERITIES = ("info", "warning", "critical")
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True):
-    """What all triggers have."""
+    """The options of every trigger."""
 
     name: str
     severity: Severity = "warning"
@@ -41,7 +41,7 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True):
         return type(self).__name__.lower()
 
     def rule(self) -> dict[str, Any]:
-        """The rule in words, as it is kept with an alert."""
+        """The rule as text, stored with its alerts."""
         parts: dict[str, Any] = {"trigger": self.name, "kind": self.kind, "says": self.describe}
         for name in self.__struct_fields__:
             value = getattr(self, name)
@@ -63,7 +63,7 @@ class Sustained(Trigger, frozen=True, kw_only=True):
 
 
 class Absent(Trigger, frozen=True, kw_only=True):
-    """Open while nothing has come for a time."""
+    """Open while an entity has sent nothing for a time."""
 
     after: float
     only_while: Callable[[Any, float], Any] | None = None
@@ -86,7 +86,7 @@ class Momentary(Trigger, frozen=True, kw_only=True):
         return str(self.key(occurrence) if callable(self.key) else pick(occurrence, self.key))
 
     def moment_of(self, occurrence: Any) -> float | None:
-        """When it happened, as far as it says."""
+        """When the occurrence happened, if it says so."""
         if callable(self.at):
             return self.at(occurrence)
         try:
@@ -112,12 +112,12 @@ def sustained(
 ) -> Sustained:
     """An alert that is open while `when(state, now)` holds.
 
-    since         when the condition began, out of the state; without it, the event or tick that made it true
-    realert       an acknowledged alert whose condition still holds this long after is closed, and a fresh one opened;
-                  with realert_from="start" the time counts from its beginning instead
-    hold, clear   the condition must hold, or be gone, for this long before the alert opens, or is resolved
-    recheck       look again this often although nothing happens: for conditions that depend on `now`
-    evidence      what to keep with the alert as the reason, out of the state
+    since         a function of the state: when the condition began; by default the event or tick that made it true
+    realert       if the condition still holds this long after an acknowledgement, the alert is closed and opened again;
+                  with realert_from="start" the time counts from the start of the alert instead
+    hold, clear   how long the condition must hold before the alert opens, and be gone before it is resolved
+    recheck       check again this often without events: for conditions that depend on `now`
+    evidence      a function of the state: what to store with the alert as its reason
     """
     return Sustained(
         name=_checked(name, severity),
@@ -149,8 +149,8 @@ def momentary(
 ) -> Momentary:
     """An alert that is raised exactly once for each occurrence in `of(state)` for which `when(occurrence)` is true.
 
-    `of` names a list in the state to which the fold appends; it is emptied once it has been looked at. `key` tells
-    occurrences apart, for ever: use the id of the event that brought it.
+    `of` returns a list in the state to which the fold appends; it is cleared after it has been checked. `key` is the
+    identity of an occurrence for ever: use the id of its event.
     """
     return Momentary(
         name=_checked(name, severity),
@@ -182,8 +182,8 @@ def absent(
 ) -> Absent:
     """An alert that is open while an entity has been silent for `after`.
 
-    only_while    only when this holds too: that it is there at all, say; an entity labelled present=false never counts
-    hours         only in these hours, and only for silences that began in the same stretch of them
+    only_while    one more condition, such as being logged in; entities labelled present=false never count
+    hours         only within these hours, and only for silences that began within the same interval
     """
     seconds = parse_duration(after, what="after")
     if seconds <= 0:
@@ -222,7 +222,7 @@ def _in_words(value: Any) -> Any:
 
 @cache
 def _source(function: Callable[..., Any]) -> str:
-    """A function as its author wrote it, as far as that can be had."""
+    """The source code of a function, or its name if the source is not available."""
     try:
         return " ".join(inspect.getsource(function).split()).rstrip(",")
     except (OSError, TypeError):

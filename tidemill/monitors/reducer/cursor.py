@@ -1,8 +1,8 @@
-"""Where a monitor stands in its source, and how far back it asks again: pure.
+"""The position of a monitor in its source, and how far back it reads again. Pure.
 
-The cursor is the time of the newest event and its id, or the source's own word for its position. Each poll asks from a
-little before it, so that events at the edge and those that come late are seen; what was seen before is dropped by its
-id. How far before follows from how late events have been.
+The cursor is the time and the id of the newest event, or the source's own token. Each poll begins a little before it,
+so that late events are found; events that were seen before are dropped by their ids. The overlap follows from how late
+events have been.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FADING = 0.98
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a source has been read. Nothing is set before the first event."""
+    """How far a source has been read; empty before the first event."""
 
     at: float | None = None
     id: str = ""
@@ -26,17 +26,17 @@ class Cursor(msgspec.Struct, frozen=True):
 
 
 def ask_from(cursor: Cursor, lateness: float, *, least: float, most: float) -> float | None:
-    """The time from which to ask: before the cursor by the overlap."""
+    """The time from which to read: the overlap before the cursor."""
     return None if cursor.at is None else cursor.at - overlap(lateness, least=least, most=most)
 
 
 def overlap(lateness: float, *, least: float, most: float) -> float:
-    """How far back to ask: what was declared, or more where events have been seen to come later."""
+    """How far back to read: the declared overlap, or more if events have been later."""
     return min(max(least, lateness * MARGIN), max(least, most))
 
 
 def moved(cursor: Cursor, events: Sequence[SourceEvent], now: float, token: str | None = None) -> Cursor:
-    """The cursor after these events: never beyond now, for one wrong clock must not hide all that follows."""
+    """The cursor after these events; never beyond now, because one wrong clock must not hide later events."""
     newest = max(events, key=lambda event: (event.at, len(event.id), event.id), default=None)
     at, id = cursor.at, cursor.id
     if newest is not None and (at is None or newest.at > at or (newest.at == at and newest.id != id)):
@@ -47,5 +47,5 @@ def moved(cursor: Cursor, events: Sequence[SourceEvent], now: float, token: str 
 
 
 def adapted(lateness: float, seen: float) -> float:
-    """The lateness to reckon with: grows at once, fades slowly."""
+    """The expected lateness: grows at once and decays slowly."""
     return max(seen, lateness * FADING)

@@ -1,4 +1,4 @@
-"""Where an entity stands: its state, how far in its events that state reaches, and its open alerts."""
+"""The state of an entity, the last event that it includes, and its open alerts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ RECENT = 10
 
 
 class Mark(msgspec.Struct, omit_defaults=True):
-    """What a trigger remembers of an entity between two looks at it."""
+    """What a trigger remembers of an entity between two checks."""
 
     since: float | None = None
     """Since when its condition holds."""
     began: float | None = None
-    """When that began, as was shown or will be shown."""
+    """When the condition began, as it is shown to people."""
     clear: float | None = None
-    """Since when its condition is gone, while its alert is still open."""
+    """Since when its condition no longer holds, while its alert is still open."""
 
 
 class Marks(msgspec.Struct, omit_defaults=True):
-    """What is remembered beside the state."""
+    """What is stored beside the state."""
 
     triggers: dict[str, Mark] = {}
     recent: list[tuple[str, float]] = []
@@ -57,18 +57,18 @@ class AlertRecord(msgspec.Struct):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What alerts are silenced and grouped by."""
+        """The fields by which alerts are silenced and grouped."""
         return {"trigger": self.trigger, "entity": self.entity, "severity": self.severity}
 
     def acknowledge(self, at: float) -> None:
-        """Somebody has seen it; sets when it comes back if nothing changes."""
+        """Acknowledge the alert; sets when it is opened again if nothing changes."""
         self.acked_at = at
         if self.realert is not None:
             self.realert_at = (self.started_at if self.realert_from == "start" else at) + self.realert
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A state as it was after an event."""
+    """A copy of the state after an event."""
 
     at: float
     id: str
@@ -81,12 +81,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct):
-    """An entity, as decisions see it."""
+    """One entity during evaluation."""
 
     entity: str
     state: Any = None
     raw: bytes | None = None
-    """The state as it was stored last, or will be; `since` are the events that came on top of it."""
+    """The state as last encoded; `since` are the events folded after that."""
     since: list[Event] = []
     folded: int = 0
     at: float | None = None
@@ -96,13 +96,13 @@ class Standing(msgspec.Struct):
     due: float | None = None
     labels: dict[str, Any] = {}
     turns: Steps | None = None
-    """The labels from tick to tick, where they change; `labels` are those of the last look."""
+    """The labels at each tick, where they change; `labels` are those of the last evaluation."""
     marks: Marks = msgspec.field(default_factory=Marks)
     alerts: dict[str, AlertRecord] = {}
     checkpoints: list[Checkpoint] = []
 
     def write(self) -> None:
-        """Take down the state as it is now."""
+        """Encode the state as it is now."""
         self.raw, self.since = write_state(self.state), []
 
     @property
@@ -111,7 +111,7 @@ class Standing(msgspec.Struct):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """User code that failed: where, for whom, and how."""
+    """A failure of user code: where, for which entity, and the error."""
 
     place: str
     entity: str

@@ -1,7 +1,7 @@
-"""Folding events into a state, in the order in which they happened: pure.
+"""Folds events into a state, in the order of their times. Pure.
 
-An event that the fold cannot take is left out and told of. The state before it is not trusted, for the fold may have
-changed half of it: it is made anew from the last good one.
+An event for which the fold raises is skipped and reported. The fold may have changed half of the state by then, so the
+state is rebuilt from the last good one.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ CHECKPOINTS = 2
 
 
 def describe(error: BaseException) -> str:
-    """An error of user code in a line."""
+    """An error of user code in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:500]
 
 
 def fold_all(fold: Fold, state: Any, events: Sequence[Event]) -> tuple[Any, list[Problem]]:
-    """The state after these events, which must be in order, and the events that it could not take."""
+    """The state after these events, which must be in order, and a problem if one of them failed."""
     try:
         for event in events:
             state = fold.on_event(state, event)
         return state, []
-    except Exception:  # noqa: BLE001 - which event it was is found out below
+    except Exception:  # noqa: BLE001 - `fold_carefully` finds the event
         return None, [Problem("fold", events[0].entity, "")]
 
 
 def fold_carefully(fold: Fold, before: bytes | None, events: Sequence[Event]) -> tuple[Any, list[Problem]]:
-    """The same, one event at a time from a stored state, leaving out those that fail."""
+    """Fold one event at a time from a stored state, skipping those that fail."""
     good: list[Event] = []
     problems: list[Problem] = []
     state = fold.start() if before is None else fold.read(before)
@@ -43,8 +43,8 @@ def fold_carefully(fold: Fold, before: bytes | None, events: Sequence[Event]) ->
         try:
             state = fold.on_event(state, event)
             good.append(event)
-        except Exception as error:  # noqa: BLE001 - the fold's own code
-            problems.append(Problem("fold", event.entity, f"event {event.id} was left out: {describe(error)}"))
+        except Exception as error:  # noqa: BLE001 - user code
+            problems.append(Problem("fold", event.entity, f"event {event.id} was skipped: {describe(error)}"))
             state = fold.start() if before is None else fold.read(before)
             for again in good:
                 state = fold.on_event(state, again)
@@ -54,9 +54,9 @@ def fold_carefully(fold: Fold, before: bytes | None, events: Sequence[Event]) ->
 def take_events(
     fold: Fold, standing: Standing, events: Sequence[Event], tick: Tick, *, past: Sequence[Event] = ()
 ) -> tuple[list[Problem], bool]:
-    """Bring a standing up to date with new events; says whether some of them came late.
+    """Fold new events into an entity; returns the problems, and whether some events were late.
 
-    `past` are the events that a late one makes necessary: all that happened after the newest checkpoint before it.
+    `past` are the events after the newest checkpoint before a late event: they are folded again.
     """
     ordered = sorted(events, key=lambda event: event.place)
     place = standing.place
@@ -68,7 +68,7 @@ def take_events(
     newest = ordered[-1]
     if place is None or newest.place > place:
         standing.at, standing.id = newest.at, newest.id
-    # A source whose clock is ahead must not make a silent entity look alive for longer.
+    # A source whose clock is ahead must not hide that an entity is silent.
     standing.last_at = max(standing.last_at or 0.0, min(newest.at, tick.complete_at))
     recent = [*standing.marks.recent, *((event.id, event.at) for event in ordered[-RECENT:])]
     if late:
@@ -110,12 +110,12 @@ def _fold_anew(fold: Fold, standing: Standing, ordered: Sequence[Event], past: S
 
 
 def base_before(checkpoints: Sequence[Checkpoint], place: Place) -> Checkpoint | None:
-    """The newest checkpoint that a late event does not make wrong."""
+    """The newest checkpoint before a late event."""
     return max((c for c in checkpoints if c.place < place), key=lambda c: c.place, default=None)
 
 
 def first_late(standing_place: Place | None, batches: Sequence[Sequence[Event]]) -> Place | None:
-    """The earliest place at which an event of these batches, taken in order, comes behind what was folded before."""
+    """The earliest place of an event in these batches that is behind what was folded before it."""
     late: Place | None = None
     place = standing_place
     for batch in batches:

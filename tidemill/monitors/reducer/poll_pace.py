@@ -1,7 +1,7 @@
-"""How long to wait before the next poll: pure.
+"""How long to wait before the next poll. Pure.
 
-Activity keeps the pause short, quiet lets it grow, failures make it grow further. Five failures in a row make the
-source UNHEALTHY; the first success makes it healthy again.
+Events keep the pause short, quiet polls lengthen it, failures back off further. Five failures in a row make the source
+UNHEALTHY; the first success makes it healthy again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GROWTH = 1.5
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """The bounds of the pauses, in seconds."""
+    """The limits of the pauses, in seconds."""
 
     idle: float = 0.5
     idle_max: float = 5.0
@@ -23,7 +23,7 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Where the polling stands: the pause to come, and how many polls have failed in a row."""
+    """The next pause, and how many polls have failed in a row."""
 
     pause: float
     failures: int = 0
@@ -39,14 +39,14 @@ def start(limits: Limits) -> Pace:
 
 
 def after_success(pace: Pace, limits: Limits, *, active: bool) -> Pace:
-    """After a poll that was answered, with or without events."""
+    """The pace after a successful poll, with or without events."""
     if active or pace.failures:
         return Pace(limits.idle)
     return Pace(min(pace.pause * GROWTH, limits.idle_max))
 
 
 def after_failure(pace: Pace, limits: Limits, error: str, *, seed: str = "") -> Pace:
-    """After a poll that failed: twice the pause each time, spread a little so that many do not come back at once."""
+    """The pace after a failed poll: the pause doubles, with jitter so that many monitors do not retry at once."""
     failures = pace.failures + 1
     pause = min(limits.failure_max, limits.idle * 2.0 ** min(failures, 16))
     return Pace(pause * (1 - 0.2 * jitter_fraction(seed, failures)), failures, error)

@@ -1,9 +1,8 @@
-"""What follows for one entity from the events and timers of a tick: pure, and the same live, in a replay and in a
-backtest.
+"""Decides what follows for one entity from the events and timers of a tick, live and in replays and backtests. Pure.
 
-`advance` walks one entity through ticks in order. At each it folds what arrived, lets the fold look at its state, and
-asks every trigger. A tick at which nothing arrived counts only if the entity's timer is due by then. All times come
-from the ticks, so that the same log gives the same alerts whenever it is read.
+`advance` takes one entity through ticks in order. At each tick it folds the new events, calls the fold's `on_tick`, and
+checks every trigger. A tick without new events counts only if the entity's timer is due. All times come from the ticks,
+so that the same log gives the same alerts whenever it is read.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ MOST_EXPLAINED = 20_000
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What entities of a monitor are judged by."""
+    """The fold and the triggers of a monitor."""
 
     monitor: str
     fold: Fold
@@ -37,11 +36,11 @@ class Rules(msgspec.Struct, frozen=True):
     acks: Mapping[tuple[str, str, int], float] = {}
     """For a replay: when the alert of an entity and trigger that a tick opened was acknowledged."""
     off: Steps = Steps(())
-    """Which triggers are switched off, from tick to tick."""
+    """Which triggers are switched off at each tick."""
 
 
 class Ticks:
-    """Ticks in order, to look up by number and by time."""
+    """Ticks in order, with lookup by number and by time."""
 
     def __init__(self, ticks: Iterable[Tick]) -> None:
         self._ticks = sorted(ticks)
@@ -56,7 +55,7 @@ class Ticks:
 
 
 class Outcome(msgspec.Struct):
-    """What has to be written down for one entity."""
+    """What must be stored for one entity."""
 
     opened: list[AlertRecord] = []
     resolved: list[AlertRecord] = []
@@ -65,7 +64,7 @@ class Outcome(msgspec.Struct):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a trigger says now, and when it wants to be asked again."""
+    """Whether the condition of a trigger holds now, since when, and when to check it again."""
 
     holds: bool
     since: float | None = None
@@ -80,10 +79,10 @@ def advance(
     *,
     past: Sequence[Event] = (),
 ) -> Outcome:
-    """Walk an entity through ticks, the last of which is where it stands afterwards.
+    """Take an entity through ticks, up to the last of them.
 
-    `arrivals` are its events by the number of the tick that brought them, `ticks` are all that count, in order. The
-    state is taken down at the end as it will be stored.
+    `arrivals` are its events by the number of their tick; `ticks` are all ticks that count, in order. At the end the
+    state is encoded as it will be stored.
     """
     outcome = Outcome()
     position, stop = bisect_right(ticks.numbers, standing.folded), 0
@@ -124,7 +123,7 @@ def look(
     *,
     past: Sequence[Event] = (),
 ) -> None:
-    """One tick of one entity: what came is folded, then its fold and every trigger look at it."""
+    """One tick of one entity: fold the new events, then check every trigger."""
     if came:
         problems, late = take_events(rules.fold, standing, came, tick, past=past)
         outcome.problems += problems
@@ -133,7 +132,7 @@ def look(
 
 
 def _switch_off(rules: Rules, standing: Standing, after: int, upto: int, outcome: Outcome) -> None:
-    """End the alerts of triggers that were switched off for these ticks, if that has not been done."""
+    """Resolve the open alerts of triggers that were switched off during these ticks."""
     for step in rules.off.between(after, upto):
         for name in step.value:
             if (alert := standing.alerts.get(name)) is not None:
@@ -141,7 +140,7 @@ def _switch_off(rules: Rules, standing: Standing, after: int, upto: int, outcome
 
 
 def rebuild(rules: Rules, standing: Standing, history: Sequence[Event]) -> list[Problem]:
-    """Make a state anew from events that have been judged before: nobody is told of them again."""
+    """Rebuild a state from events that were evaluated before; no alert follows from them."""
     if not history:
         return []
     standing.state, standing.raw, standing.count, standing.checkpoints = None, None, 0, []
@@ -157,7 +156,7 @@ def rebuild(rules: Rules, standing: Standing, history: Sequence[Event]) -> list[
 
 
 def settle(rules: Rules, standing: Standing, tick: Tick, outcome: Outcome, *, folded: bool) -> None:
-    """One look at an entity: its fold's, then every trigger's; sets its next timer."""
+    """Call the fold's `on_tick`, check every trigger, and set the next timer."""
     now = tick.at
     if standing.state is None:
         standing.state = rules.fold.start()
@@ -166,7 +165,7 @@ def settle(rules: Rules, standing: Standing, tick: Tick, outcome: Outcome, *, fo
     if folded:
         try:
             dues.append(rules.fold.on_tick(standing.state, now))
-        except Exception as error:  # noqa: BLE001 - the fold's own code
+        except Exception as error:  # noqa: BLE001 - user code
             outcome.problems.append(Problem("fold", standing.entity, f"on_tick: {describe(error)}"))
     for trigger in rules.triggers:
         if trigger.name in off:
@@ -176,7 +175,7 @@ def settle(rules: Rules, standing: Standing, tick: Tick, outcome: Outcome, *, fo
                 _raise_occurrences(rules, standing, trigger, tick, outcome)
             elif isinstance(trigger, Sustained | Absent):
                 dues.append(_follow(rules, standing, trigger, tick, outcome, folded=folded))
-        except Exception as error:  # noqa: BLE001 - a trigger's own code is only that trigger's trouble
+        except Exception as error:  # noqa: BLE001 - user code: the other triggers go on
             outcome.problems.append(Problem(f"trigger {trigger.name}", standing.entity, describe(error)))
     forget_occurrences(rules, standing)
     later = [due for due in dues if due is not None and due > now]
@@ -184,12 +183,12 @@ def settle(rules: Rules, standing: Standing, tick: Tick, outcome: Outcome, *, fo
 
 
 def forget_occurrences(rules: Rules, standing: Standing) -> None:
-    """Empty the lists of occurrences: all of them have been looked at."""
+    """Clear the lists of occurrences: all of them have been checked."""
     for trigger in rules.triggers:
         if isinstance(trigger, Momentary):
             try:
                 seen = trigger.of(standing.state)
-            except Exception:  # noqa: BLE001, S112 - it has been told of where it was judged
+            except Exception:  # noqa: BLE001, S112 - reported where the trigger was checked
                 continue
             if isinstance(seen, list):
                 seen.clear()
@@ -209,7 +208,7 @@ def _raise_occurrences(rules: Rules, standing: Standing, trigger: Momentary, tic
 def _follow(
     rules: Rules, standing: Standing, trigger: Sustained | Absent, tick: Tick, outcome: Outcome, *, folded: bool
 ) -> float | None:
-    """Open, keep or resolve the alert of a lasting condition; returns when to look again."""
+    """Open, keep or resolve the alert of a lasting condition; returns when to check again."""
     now = tick.at
     verdict = judge(trigger, standing, now, folded=folded)
     mark = standing.marks.triggers.setdefault(trigger.name, Mark())
@@ -246,7 +245,7 @@ def _follow(
 
 
 def judge(trigger: Sustained | Absent, standing: Standing, now: float, *, folded: bool) -> Verdict:
-    """Whether a lasting condition holds now, since when, and when that may change by itself."""
+    """Whether a lasting condition holds now, since when, and when this may change without an event."""
     if isinstance(trigger, Absent):
         return _judge_absence(trigger, standing, now)
     due = None if trigger.recheck is None else now + trigger.recheck
@@ -306,7 +305,7 @@ def _resolve(standing: Standing, alert: AlertRecord, now: float, why: str, outco
 
 
 def _explain(rules: Rules, standing: Standing, trigger: Trigger, tick: Tick, about: Any) -> bytes:
-    """Why an alert was opened, kept with it: the events, what the fold made of them, and the rule."""
+    """Why an alert was opened: the events, the state, and the rule. It is stored with the alert."""
     said: dict[str, Any] = {
         "rule": trigger.rule(),
         "tick": tick.number,
@@ -321,7 +320,7 @@ def _explain(rules: Rules, standing: Standing, trigger: Trigger, tick: Tick, abo
             try:
                 said[name] = ask(standing.state)
             except Exception as error:  # noqa: BLE001 - an explanation must not prevent an alert
-                said[name] = f"could not be told: {describe(error)}"
+                said[name] = f"not available: {describe(error)}"
     try:
         state = write_state(standing.state)
         said["state"] = msgspec.Raw(state) if len(state) <= MOST_EXPLAINED else f"too large: {len(state)} bytes"

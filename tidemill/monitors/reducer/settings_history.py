@@ -1,4 +1,4 @@
-"""What people have set, as it was at each tick: pure."""
+"""Settings of operators over time: their value at each tick. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemill.core.codec import decode
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What something is from a tick on, and when it was set."""
+    """The value of a setting from a tick on, and when it was set."""
 
     tick: int
     value: Any
@@ -20,23 +20,23 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Steps(msgspec.Struct, frozen=True):
-    """Something that changes from tick to tick."""
+    """A setting over time."""
 
     first: Any
     steps: tuple[Step, ...] = ()
 
     def at(self, tick: int) -> Any:
-        """What it is at a tick."""
+        """The value at a tick."""
         place = bisect_right(self.steps, tick, key=lambda step: step.tick)
         return self.first if not place else self.steps[place - 1].value
 
     def between(self, after: int, upto: int) -> Sequence[Step]:
-        """What was set for the ticks after one, up to another."""
+        """The changes after one tick, up to another."""
         return [step for step in self.steps if after < step.tick <= upto]
 
 
 def steps_of(wishes: Iterable[Any], now: Any) -> Steps:
-    """Steps from stored wishes about the same thing, in order; without any, it is as it is now."""
+    """The history of one setting from its stored changes, in order; without changes it has its present value."""
     found = list(wishes)
     if not found:
         return Steps(now)
@@ -45,7 +45,7 @@ def steps_of(wishes: Iterable[Any], now: Any) -> Steps:
 
 
 def switched_on(off: Steps, after: int, upto: int) -> list[int]:
-    """Ticks at which triggers were switched on again: everybody is looked at then."""
+    """The ticks at which triggers were switched on again: all entities are evaluated then."""
     found: list[int] = []
     for step in off.between(after, upto):
         if set(off.at(step.tick - 1)) - set(step.value):

@@ -1,4 +1,4 @@
-"""Which silence keeps an alert from being told: pure."""
+"""Finds the silence that suppresses the notices of an alert. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.store.monitors.alerts import Silence
 
 
 def find_silence(silences: Sequence[Silence], alert: Mapping[str, str], at: float) -> Silence | None:
-    """The silence that ends last among those that fit an alert's trigger, entity and severity at a moment, if any."""
+    """The last-ending silence that matches the trigger, entity and severity of an alert at a time, if any."""
     fitting = [
         silence
         for silence in silences

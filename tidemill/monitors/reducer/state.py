@@ -1,7 +1,7 @@
 """The state of an entity between ticks: plain data that is stored as JSON.
 
-A fold that declares a class `State` (a dataclass or msgspec Struct) gets it back typed. One that does not gets a
-`Bag`, whose values are attributes and items at once.
+A fold that declares a class `State` (a dataclass or msgspec Struct) gets it back typed. Other folds get a `Bag`, whose
+values are attributes and items.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tidemill.core.codec import decode, encode
 
 
 class Bag(dict[str, Any]):
-    """A dict whose items are attributes too; what is missing is None."""
+    """A dict whose items are also attributes; a missing attribute is None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""The order of a tick, and who takes part in which of its stages: pure."""
+"""The stages of a tick, and which of them a process takes part in. Pure."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Facts(msgspec.Struct, frozen=True):
 
     paused: bool = False
     leads: bool = False
-    """Whether it asks the source, for all."""
+    """Whether it reads the source for all processes."""
     parted: bool = False
-    """Whether the source is in parts, so that everybody asks for their own."""
+    """Whether the source has partitions, so that every process reads its own."""
     shares: int = 0
-    """How many shares of the entities it follows."""
+    """How many shares of the entities it owns."""
     current: bool = True
-    """Whether its fold is the version that counts."""
+    """Whether its fold has the current version."""
 
 
 def stages(facts: Facts) -> tuple[Stage, ...]:
-    """What to do in this tick, in this order."""
+    """The stages of this tick, in order."""
     if facts.paused or not facts.current:
         return ("reset", "sleep")
     asking: tuple[Stage, ...] = ("roster", "drain") if facts.leads else ()
@@ -39,7 +39,7 @@ def stages(facts: Facts) -> tuple[Stage, ...]:
 
 
 def wanted_shares(members: list[int], me: int, shares: int) -> list[int]:
-    """Which shares are this process's: they go round the members by turns, the oldest first."""
+    """The shares of this process: they are dealt to the members in turn, the oldest first."""
     if me not in members:
         return []
     turn = sorted(members).index(me)

@@ -1,7 +1,7 @@
-"""Stages four and five of a tick: fold what has arrived for each entity, ask the triggers, and write down what follows.
+"""Evaluates entities at a tick: folds their new events, checks the triggers, and stores the results.
 
-Entities are taken in batches. Everything that follows for a batch commits together: states and the positions they stand
-at, alerts, what has to be told to whom, and the jobs that tell it.
+Entities are evaluated in batches. The results of a batch commit together: states and their positions, alerts, notices,
+and the jobs that send them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EARLIEST = -1e12
 
 
 def shard_of(entity: str) -> int:
-    """The share that an entity belongs to, the same for everybody."""
+    """The share that an entity belongs to, the same in every process."""
     return zlib.crc32(entity.encode()) % SHARDS
 
 
@@ -61,7 +61,7 @@ def read_event(row: Any) -> Event:
 
 
 class Moved(msgspec.Struct):
-    """An entity after its ticks, and what follows."""
+    """An entity after its ticks, and what must be stored for it."""
 
     row: Any
     standing: Standing
@@ -72,14 +72,14 @@ class Moved(msgspec.Struct):
 
 
 class Recompute:
-    """Brings the entities of one monitor up to date, in one process."""
+    """Evaluates the entities of one monitor in one process."""
 
     def __init__(
         self, database: Database, watch: Monitor, task: Task[Any, Any] | None, reached: Callable[[str], None]
     ) -> None:
         self.cache = StateCache(watch.memory)
         self.writing = 0.0
-        """How many seconds the last run has spent on writing down what follows."""
+        """How many seconds the last run has spent on storing results."""
         self._database = database
         self._watch = watch
         self._task = task
@@ -87,12 +87,12 @@ class Recompute:
         self._reached = reached
 
     async def run(self, owner: int, shares: Sequence[int], off: Sequence[str], tick: Tick) -> int:
-        """Bring everything in these shares up to a tick; returns how many entities changed."""
+        """Evaluate all entities of these shares up to a tick; returns how many changed."""
         done, self.writing = 0, 0.0
         while rows := await self._database.fetch(
             FIND_WORK, self._watch.name, list(shares), tick.number, tick.at, BATCH
         ):
-            # In one order, whoever does it and whatever happened before: so are the numbers of alerts.
+            # Always in the same order, so that alerts get the same numbers.
             moved = await self._advance(sorted(rows, key=lambda row: row["entity"]), off, tick)
             self._reached("triggers")
             began = time.monotonic()
@@ -134,7 +134,7 @@ class Recompute:
             came = arrivals.get(standing.entity, {})
             moved.append(await self._move(rules, row, standing, came, ticks))
             if _wished_since(tick, standing, rules):
-                # It counts from the next tick on, at which the entity is looked at.
+                # It counts from the next tick on, at which the entity is evaluated.
                 standing.due = tick.at if standing.due is None else min(standing.due, tick.at)
             moved[-1].outcome.problems += rebuilt.get(standing.entity, [])
             if index % BREATH == BREATH - 1:
@@ -154,7 +154,7 @@ class Recompute:
         try:
             outcome = advance(rules, standing, came, ticks, past=past)
         except PayloadError as error:
-            # Its state cannot be stored: nothing more can follow for it until that is mended.
+            # Its state cannot be stored: it is not evaluated until that is fixed.
             standing.folded = ticks.numbers[-1]
             problem = f"its state cannot be stored: {describe(error)}"
             return Moved(row, standing, Outcome(problems=[Problem("fold", standing.entity, problem)]), problem=problem)
@@ -201,7 +201,7 @@ class Recompute:
             try:
                 state = self._watch.fold.read(raw)
             except PayloadError:
-                # Written by code with another idea of it: made anew from the log.
+                # Written by code with another state class: rebuilt from the log.
                 del states[row["entity"]]
                 raw = None
         due = [row["due_at"], *(alert.realert_at for alert in alerts.values())]
@@ -223,7 +223,7 @@ class Recompute:
     async def _rebuild(
         self, rules: Rules, rows: Sequence[Any], standings: Sequence[Standing], states: dict[str, bytes]
     ) -> dict[str, list[Problem]]:
-        """Make the states that are missing anew from the log."""
+        """Rebuild missing states from the log."""
         lost = [s for row, s in zip(rows, standings, strict=True) if s.entity not in states and row["count"]]
         if not lost:
             return {}
@@ -257,7 +257,7 @@ class Recompute:
         problems = [(p.place, p.entity, storable(p.error)) for each in moved for p in each.outcome.problems]
         late = sum(each.outcome.late for each in moved)
         async with self._database.transaction() as connection:
-            if late:  # First of all: whoever locks the monitor and entities of it does so in this order.
+            if late:  # First: the monitor is always locked before its entities.
                 await connection.execute(self._database.sql(COUNT_LATE), name, late)
             await commit_entities(self._database, connection, name, version, owner, moves)
             self._reached("commit")
@@ -280,7 +280,7 @@ class Recompute:
         resolved: Sequence[AlertRecord],
         silences: Sequence[Silence],
     ) -> None:
-        """Write down who is to be told what, and the jobs that do it."""
+        """Store the notices, and the jobs that send them."""
         if not self._channels or self._task is None or not (made or resolved):
             return
         by_key = {(a.entity, a.trigger, a.key, a.tick): a for a in opened}
@@ -307,7 +307,7 @@ class Recompute:
 
 
 def _wished_since(tick: Tick, standing: Standing, rules: Rules) -> bool:
-    """Whether something was set after a tick was complete that an entity has to be looked at for."""
+    """Whether a setting was changed after the tick was complete, so that the entity must be evaluated again."""
     later = 2**62
     labelled = standing.turns is not None and standing.turns.between(tick.number, later)
     return bool(labelled or switched_on(rules.off, tick.number, later))
@@ -336,7 +336,7 @@ def _entity_move(each: Moved) -> EntityMove:
 
 
 def _slots(fresh: Sequence[Checkpoint]) -> list[tuple[int, Checkpoint]]:
-    """Where each new checkpoint is kept: by turns, so that the one before stays."""
+    """The slot of each new checkpoint: in turn, so that the previous one stays."""
     return list({(c.count // CHECKPOINT_EVERY) % CHECKPOINTS: c for c in fresh}.items())
 
 

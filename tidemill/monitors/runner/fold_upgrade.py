@@ -1,7 +1,6 @@
-"""A new version of a fold: its states are built from the log in the background, and take over when all are there.
+"""Upgrades a monitor to a new version of its fold: builds the states from the log in the background, then switches.
 
-Until then the version before goes on, in whichever processes still have its code. Nobody is told again of what
-happened before.
+Until then the processes with the previous version continue. Past events raise no alerts again.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ BUILD_AT_ONCE = 100
 
 
 async def build_some(database: Database, watch: Monitor) -> bool:
-    """Build the states of some more entities for this version; True once it has taken over."""
+    """Build the states of some more entities for this version; returns True once the monitor has switched to it."""
     version = watch.fold.version
     rows = await not_rebuilt(database, watch.name, version, BUILD_AT_ONCE)
     if not rows:
         if await take_over(database, watch.name, version):
-            log.info("a new version of the fold has taken over", monitor=watch.name, version=version)
+            log.info("the monitor has switched to a new version of its fold", monitor=watch.name, version=version)
             return True
         return False
     entities, folded = [row["entity"] for row in rows], [row["folded"] for row in rows]

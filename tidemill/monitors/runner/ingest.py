@@ -1,7 +1,7 @@
-"""Stages two and three of a tick: read the past of those who are new, then everything new since the cursor.
+"""Ingests events: backfills the past of new entities, then reads everything new since the cursor.
 
-A page is stored in one statement together with what it moves: the cursor, or how far a backfill has come. Whoever dies
-in between asks again from where the last page left it, and what was stored already is dropped by its id.
+A page is stored in one statement together with the cursor or the position of the backfill. After a crash the next
+process reads again from the last stored position, and events that were stored already are dropped by their ids.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class Backfill(msgspec.Struct, omit_defaults=True):
 
 
 class Drained(msgspec.Struct, frozen=True):
-    """What a poll brought: how many events were new, and up to when the source has been read, unless that is now."""
+    """The result of a poll: the number of new events, and up to when the source has been read, if not up to now."""
 
     count: int
     heard: float | None = None
     parts: int = 0
-    """Of how many parts the source is, each of which is read up to a moment of its own."""
+    """The number of partitions of the source, each of which is read up to a time of its own."""
 
 
 class Drain:
-    """Reads a monitor's source into the log."""
+    """Reads the source of a monitor into its log."""
 
     def __init__(
         self, database: Database, watch: Monitor, reader: Reader | PartitionReader, reached: Callable[[str], None]
@@ -81,14 +81,14 @@ class Drain:
         self._next_backfill = 0.0
 
     async def drain(self, reader: Reader, cursor: Cursor, lateness: float, now: float) -> Drained:
-        """Store everything new. Raises `SourceError` if the source does not give it."""
+        """Store all new events. Raises `SourceError` if the source fails."""
         least, most = reader.overlap, reader.overlap_most
         since = ask_from(cursor, lateness, least=least, most=most)
         probing = cursor.at is not None and now >= self._probe_at and most > least
         if cursor.at is None:
             since = now - self._watch.backfill
         elif probing:
-            # Now and then further back, to notice what comes later than was ever seen, or by a clock set back.
+            # Sometimes further back, to find events that are later than any before, or of a clock that was set back.
             since = cursor.at - most
         began, seen, count, pages, heard = cursor, [], 0, 0, None
         async for page in _given(reader.pages(since, cursor.token, now)):
@@ -103,14 +103,14 @@ class Drain:
             count += stored.count
             self._reached("drain")
             if page.settled and pages >= PAGES_A_TICK:
-                heard = cursor.at  # There may be more: what nobody has read yet is not silence.
+                heard = cursor.at  # There may be more: entities whose events are not read yet are not silent.
                 break
         if probing:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
         return Drained(count, heard)
 
     async def drain_parts(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Drained:
-        """Store everything new in the partitions of these shares, each page together with its positions."""
+        """Store all new events of the partitions of these shares, each page together with its positions."""
         parts, name = await _asked(reader.partitions()), self._watch.name
         own = [part for part in range(parts) if share_of_part(part) in set(shares)]
         positions: dict[int, int | None] = {**dict.fromkeys(own), **await read_parts(self._database, name, own)}
@@ -155,7 +155,7 @@ class Drain:
         return stored
 
     async def _note_unreadable(self, connection: Executor, unreadable: Sequence[str]) -> None:
-        told = [("source", "", storable(f"an event was left out: {why}")) for why in unreadable]
+        told = [("source", "", storable(f"an event was skipped: {why}")) for why in unreadable]
         await note_problems(self._database, connection, self._watch.name, told)
 
     async def _columns(self, events: Sequence[SourceEvent]) -> NewEvents:
@@ -193,7 +193,7 @@ class Drain:
     # -- backfills --------------------------------------------------------------------------------
 
     async def fill(self, now: float) -> int:
-        """Read some of the past of those who are new, no faster than allowed; returns how many events were new."""
+        """Read some of the past of new entities, within the rate limit; returns how many events were new."""
         if now < self._next_backfill:
             return 0
         rows = await next_backfills(self._database, self._watch.name, BACKFILLS_AT_ONCE)
@@ -215,7 +215,7 @@ class Drain:
         return count
 
     async def _not_filled(self, entity: str, plan: Backfill, error: str) -> None:
-        """Try again, but not for ever: the past of one must not hold up the present of all."""
+        """Schedule a retry, up to a limit: the backfill of one entity must not delay the others."""
         plan.failures += 1
         tried = plan if plan.failures < BACKFILL_TRIES else None
         async with self._database.transaction() as connection:
@@ -224,7 +224,7 @@ class Drain:
             await note_problems(self._database, connection, self._watch.name, told)
 
     async def _fill_one(self, reader: HistoryReader, entity: str, plan: Backfill, now: float) -> int:
-        """One page of one entity's past, stored together with how far that is."""
+        """Read one page of the past of an entity, and store it together with the position of the backfill."""
         pages = _given(reader.history(entity, plan.since, plan.token))
         page = await anext(pages, None)
         follows = page is not None and await anext(pages, None) is not None
@@ -241,15 +241,15 @@ class Drain:
 
 
 def keep_buffers() -> None:
-    """Have the C library keep the buffers that pages are sent from: else each page's are mapped anew, byte by byte.
+    """Make the C library reuse the buffers of pages instead of mapping new memory for each page.
 
-    glibc learns from a large block that is freed to keep blocks of up to that size; elsewhere this changes nothing.
+    When a large block is freed, glibc raises the size up to which it reuses blocks. Other C libraries ignore this.
     """
     bytearray(KEPT_BUFFERS)
 
 
 async def _given(pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
-    """What a source gives; whatever it raises is its failure, and not the monitor's."""
+    """The pages of a source; every exception of it becomes a `SourceError`."""
     while True:
         try:
             page = await _asked(anext(pages))

@@ -1,8 +1,7 @@
-"""Sending messages: the task that a monitor's notices are sent by, and the ways to send them.
+"""Sends the notices of monitors: the task, and the code for each kind of channel.
 
-Which notices a message carries is written down before it is sent. If its sender dies in between, the same message is
-sent again under the same name: the `Idempotency-Key` of a webhook, the `Message-ID` of a mail, `TIDEMILL_MESSAGE_ID` of
-a command.
+The notices of a message are stored before it is sent. If the process dies in between, the same message is sent again
+with the same id: the `Idempotency-Key` of a webhook, the `Message-ID` of a mail, `TIDEMILL_MESSAGE_ID` of a command.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from tidemill.store.monitors.notices import NOTIFY_TASK, SILENCED, bind_notices,
 
 TASK = NOTIFY_TASK
 QUEUE = "notifications"
-KEY = "notify/{monitor}/{channel}/{batch}"  # two senders of one batch would send its messages twice
+KEY = "notify/{monitor}/{channel}/{batch}"  # two jobs for one batch would send its messages twice
 
 
 class NotSentError(TidemillError):
-    """A message that its receiver did not take; the job tries again."""
+    """A message that its receiver did not accept; the job retries."""
 
 
 def notify_task(reach: Callable[[], Awaitable[Database]], monitors: Mapping[str, Monitor]) -> Task[Any, Any]:
     """The task that sends the notices of this application's monitors."""
 
     async def send_notices(monitor: str, channel: str, batch: str) -> int:
-        """Send what waits in a batch; returns how many alerts were told of."""
+        """Send the waiting notices of a batch; returns how many alerts were sent."""
         watch = monitors.get(monitor)
         chosen = None if watch is None else named(watch.notify).get(channel)
         if chosen is None:
@@ -67,13 +66,13 @@ def notify_task(reach: Callable[[], Awaitable[Database]], monitors: Mapping[str,
 
 
 def notify_job(task: Task[Any, Any], monitor: str, channel: str, batch: str, at: float | None) -> NewJob:
-    """The job that sends a batch, at once or at a moment."""
+    """The job that sends a batch, at once or at a given time."""
     args = task.signature.bind((), {"monitor": monitor, "channel": channel, "batch": batch})
     return task.new_job(args, origin=Origin(by=f"monitor {monitor}"), at=at)
 
 
 async def keep_silent(database: Database, task: Task[Any, Any], monitor: str, channel: str, batch: str) -> None:
-    """Of what waited for the end of a silence, put off what another one fits that goes on."""
+    """Postpone notices whose silence has ended, but that another silence still matches."""
     now = time.time()
     async with database.transaction() as connection:
         silences = await hold_silences(database, connection, monitor, now)
@@ -91,7 +90,7 @@ async def keep_silent(database: Database, task: Task[Any, Any], monitor: str, ch
 
 
 async def send_batch(database: Database, monitor: str, channel: Channel, name: str, batch: str) -> int:
-    """Send what a batch has still to tell, message by message, and mark it."""
+    """Send the unsent notices of a batch, message by message, and mark them."""
     message = hashlib.blake2b(f"{monitor}/{name}/{batch}/{time.time_ns()}".encode(), digest_size=12).hexdigest()
     sent = 0
     for id, rows in groupby(
@@ -108,7 +107,7 @@ async def send_batch(database: Database, monitor: str, channel: Channel, name: s
 
 
 def _still_wanted(row: Any, batch: str) -> bool:
-    """What was silenced is told afterwards only if somebody should still act."""
+    """A notice that was silenced is sent afterwards only if its alert still needs attention."""
     if not batch.startswith(SILENCED):
         return True
     return row["resolved_at"] is None and row["acked_at"] is None
@@ -133,7 +132,7 @@ def _told(row: Any) -> Told:
 
 
 async def deliver(channel: Channel, message: Message) -> None:
-    """Send a message; raises `NotSentError` unless its receiver took it."""
+    """Send a message; raises `NotSentError` unless its receiver accepted it."""
     if isinstance(channel, Webhook):
         body = msgspec.json.encode(message.as_json())
         await asyncio.to_thread(_post, channel.url, body, signature(channel.secret, body), message.id, channel.timeout)
@@ -149,7 +148,7 @@ async def deliver(channel: Channel, message: Message) -> None:
 
 
 def signature(secret: str | None, body: bytes, *, now: float | None = None) -> dict[str, str]:
-    """The header that proves who sent a webhook."""
+    """The header that authenticates the sender of a webhook."""
     if secret is None:
         return {}
     moment = int(time.time() if now is None else now)
@@ -170,8 +169,8 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], id: str, timeout: A
         raise NotSentError(f"{site_of(url)} answered {error.code}: {answer}") from None
     except OSError as error:
         raise NotSentError(f"{site_of(url)} does not answer: {error}") from None
-    except (http.client.HTTPException, ValueError) as error:  # Its words may hold the whole address.
-        raise NotSentError(f"{site_of(url)} cannot be asked: {type(error).__name__}") from None
+    except (http.client.HTTPException, ValueError) as error:  # Its text may contain the whole address.
+        raise NotSentError(f"{site_of(url)} cannot be reached: {type(error).__name__}") from None
 
 
 def _mail(channel: Email, message: Message) -> None:
@@ -190,7 +189,7 @@ def _mail(channel: Email, message: Message) -> None:
                 smtp.login(channel.username, channel.password or "")
             smtp.send_message(mail)
     except (OSError, smtplib.SMTPException) as error:
-        raise NotSentError(f"{channel.server} did not take the mail: {error}") from error
+        raise NotSentError(f"{channel.server} did not accept the mail: {error}") from error
 
 
 async def _run(channel: Command, message: Message) -> None:

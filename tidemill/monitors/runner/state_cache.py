@@ -1,4 +1,4 @@
-"""States kept in memory, as they are stored, up to a number of bytes: what was used longest ago goes first."""
+"""A least-recently-used cache of encoded states, limited in bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _OVERHEAD = 200
 
 
 class StateCache:
-    """The newest states by entity, each with the tick up to which it is folded."""
+    """States by entity, each with the tick up to which it is folded."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -19,7 +19,7 @@ class StateCache:
         return len(self._states)
 
     def get(self, entity: str, folded: int) -> bytes | None:
-        """The state, if it is the one that the database has."""
+        """The state, if it is the version that the database has."""
         found = self._states.get(entity)
         if found is None or found[0] != folded:
             return None

@@ -1,8 +1,8 @@
-"""What triggers would have done in a stored span, on virtual time; and the same alerts again that live running gave.
+"""Runs triggers over stored events: a backtest on virtual time, and a replay of the ticks as they were.
 
-`backtest` lets every event count at its own time, as if it had been seen at once: for trying a rule before it is turned
-on. `replay` goes through the ticks as they were, with the acknowledgements that people gave: for the same fold and the
-same triggers it gives exactly the alerts that are stored.
+`backtest` evaluates every event at its own time, as if it had been seen at once: to try a rule before it is used.
+`replay` repeats the stored ticks, with the acknowledgements of people: with the same fold and triggers it gives exactly
+the stored alerts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST_SINCE = 256
 
 
 class Report(msgspec.Struct):
-    """What would have been opened, and what went wrong on the way."""
+    """The alerts that would have been opened, and the problems on the way."""
 
     monitor: str
     since: float
@@ -47,7 +47,7 @@ class Report(msgspec.Struct):
     events: int = 0
 
     def counts(self) -> dict[str, int]:
-        """How often each trigger would have opened an alert."""
+        """How many alerts each trigger would have opened."""
         found: dict[str, int] = {}
         for alert in self.alerts:
             found[alert.trigger] = found.get(alert.trigger, 0) + 1
@@ -55,7 +55,7 @@ class Report(msgspec.Struct):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Two versions beside each other: what only one of them opens, and what both do."""
+    """The difference of two reports: alerts of both, and of only one of them."""
 
     both: list[AlertRecord]
     only_first: list[AlertRecord]
@@ -72,20 +72,20 @@ async def backtest(
     entities: list[str] | None = None,
     step: float = STEP,
 ) -> Report:
-    """Run triggers over the events of a span; those of the monitor, unless others are given."""
+    """Run triggers over the events of a time span; by default those of the monitor."""
     report = Report(watch.name, since, until)
     rules = Rules(watch.name, watch.fold, watch.triggers if triggers is None else tuple(triggers))
     async for entity, events in _by_entity(database, watch.name, since, until, entities):
         report.entities += 1
         report.events += len(events)
-        # Beside the loop: a server that is asked for this goes on answering others.
+        # In a thread, so that a server can answer other requests meanwhile.
         _add(report, await asyncio.to_thread(walk_through, rules, entity, events, until, step=step))
     report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
     return report
 
 
 async def replay(database: Database, watch: Monitor, since: float, until: float) -> Report:
-    """Go through the ticks of a span as they were."""
+    """Repeat the ticks of a time span as they were."""
     report = Report(watch.name, since, until)
     acks = {(r["entity"], r["trigger"], r["tick"]): r["acked_at"] for r in await database.fetch(READ_ACKS, watch.name)}
     wishes = await read_wishes(database, watch.name, -1)
@@ -109,7 +109,7 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
 
 
 def walk_through(rules: Rules, entity: str, events: Sequence[Event], until: float, *, step: float = STEP) -> Outcome:
-    """One entity from its first event to the end of the span: each event in time, each timer when it is due. Pure."""
+    """Take one entity through a time span: each event at its time, each timer when it is due. Pure."""
     standing, outcome, numbers = Standing(entity), Outcome(), count(1)
     groups = [list(group) for _, group in groupby(events, key=lambda event: event.at // step)]
     for came in [*groups, []]:
@@ -121,12 +121,12 @@ def walk_through(rules: Rules, entity: str, events: Sequence[Event], until: floa
         if came:
             look(rules, standing, came, Tick(next(numbers), moment), outcome)
             if len(standing.since) > MOST_SINCE:
-                standing.write()  # So that an event which the fold cannot take costs no more than so many others.
+                standing.write()  # Limits the work when the fold fails at an event.
     return outcome
 
 
 def compare(first: Report, second: Report) -> Difference:
-    """What two reports have in common, occurrence by occurrence and beginning by beginning."""
+    """Compare the alerts of two reports, by key or start time."""
     ones, others = _by_identity(first.alerts), _by_identity(second.alerts)
     return Difference(
         both=[alert for key, alert in ones.items() if key in others],
@@ -136,7 +136,7 @@ def compare(first: Report, second: Report) -> Difference:
 
 
 def _by_identity(alerts: Iterable[AlertRecord]) -> dict[tuple[Any, ...], AlertRecord]:
-    """Alerts by what they are about; those with one beginning, of which there may be several, are counted."""
+    """Alerts by entity, trigger and key or start time; several with the same start are numbered."""
     found: dict[tuple[Any, ...], AlertRecord] = {}
     seen: Counter[tuple[Any, ...]] = Counter()
     for alert in alerts:
@@ -173,7 +173,7 @@ async def _by_entity(
 
 
 def as_identity(alerts: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
-    """Stored alerts in the form in which a replay's are compared with them."""
+    """Stored alerts in a form that can be compared with a replay."""
     return sorted(
         (
             alert["entity"],
@@ -188,5 +188,5 @@ def as_identity(alerts: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def identity(report: Report) -> list[tuple[Any, ...]]:
-    """A replay's alerts in the form in which stored ones are compared with them."""
+    """The alerts of a replay in a form that can be compared with stored ones."""
     return sorted((a.entity, a.trigger, a.key or "", a.tick, a.started_at, a.opened_at) for a in report.alerts)
