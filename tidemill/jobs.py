@@ -16,9 +16,10 @@ from tidemill.engine.jobs.task import Task, TaskBook
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec, require_model
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
+from tidemill.ops.jobs import JobSelection, cancel_jobs
+from tidemill.ops.local import Caller, Local
 from tidemill.store.database import Database
 from tidemill.store.jobs.on_connection import insert_async, insert_sync
-from tidemill.store.jobs.operate import cancel_jobs
 from tidemill.store.jobs.read import show_job
 
 _WAIT_FIRST, _WAIT_LONGEST = 0.02, 0.5
@@ -128,7 +129,10 @@ class Jobs:
     async def cancel(self, *jobs: JobRef | int, by: str | None = None) -> None:
         """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
         ids = [job if isinstance(job, int) else job.id for job in jobs]
-        await cancel_jobs((await self._connections.open()).database, ids, by=by or f"app {self.name}")
+        if ids:
+            database = (await self._connections.open()).database
+            caller = Caller(by or f"app {self.name}", "admin")
+            await Local(database, caller).do(cancel_jobs, JobSelection(ids=ids))
 
     # -- inner parts ------------------------------------------------------------------------------
 

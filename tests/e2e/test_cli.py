@@ -76,7 +76,8 @@ def test_many_jobs_can_be_enqueued_at_once_and_listed_in_pages(folder: Path, up:
     said = ok(folder, "enqueue", "app.py", "send_receipt", '{"order_id": 1}', "--count", "30", "--tag", "bulk")
     assert said.startswith("30 jobs: ")
     first = listing(folder, "jobs", "--tag", "bulk", "--limit", "20")
-    second = listing(folder, "jobs", "--tag", "bulk", "--limit", "20", "--before", str(first[-1]["id"]))
+    older = ok(folder, "jobs", "--tag", "bulk", "--limit", "20").split("--cursor ")[1].strip()
+    second = listing(folder, "jobs", "--tag", "bulk", "--limit", "20", "--cursor", older)
     assert len(first) == 20
     assert len(second) == 10
     assert {job["queue"] for job in first + second} == {"mail"}
@@ -140,7 +141,7 @@ def test_waiting_and_running_jobs_are_cancelled(folder: Path, up: Process, tmp_p
 
 def test_every_listing_is_one_json_document_and_a_table(folder: Path, up: Process) -> None:
     ok(folder, "enqueue", "app.py", "send_receipt", '{"order_id": 1}', "--wait")
-    assert {row["queue"] for row in listing(folder, "queues")} >= {"mail", "default", "fetch"}
+    assert {row["name"] for row in listing(folder, "queues")} >= {"mail", "default", "fetch"}
     assert any(row["queues"] for row in living(folder))
     assert [row["name"] for row in listing(folder, "schedules")] == ["refresh_prices"]
     assert {row["name"] for row in listing(folder, "config")} >= {"database_url", "lease_seconds"}
@@ -167,9 +168,9 @@ def test_a_schedule_is_paused_resumed_and_run_by_hand(folder: Path, up: Process)
 
 def test_a_queue_is_limited_and_set_free(folder: Path, up: Process) -> None:
     ok(folder, "queues", "limit", "fetch", "30/m")
-    assert next(row["rate"] for row in listing(folder, "queues") if row["queue"] == "fetch") == 0.5
+    assert next(row["rate"] for row in listing(folder, "queues") if row["name"] == "fetch") == 0.5
     ok(folder, "queues", "limit", "fetch", "none")
-    assert next(row["rate"] for row in listing(folder, "queues") if row["queue"] == "fetch") is None
+    assert next(row["rate"] for row in listing(folder, "queues") if row["name"] == "fetch") is None
 
 
 def test_the_database_has_a_shell(folder: Path, up: Process) -> None:

@@ -16,11 +16,12 @@ import pytest
 from tests.e2e.cli_support import PATIENCE, Process, make_folder, ok, run
 from tests.support.relay import make_certificate, relay
 from tests.support.web import WEB_APP
+from tidemill.ops.cursor import write_cursor
 
 READS = (
-    "jobs", "jobs --limit 1", "jobs --state failed --task send", "jobs --before 2", "job 1", "job 2", "queues",
-    "workers", "schedules", "runs", "runs --workflow order", "run r1", "run r2", "run r2 --at 1", "inputs", "audit",
-    "monitor alerts", "monitor status", "dag runs", "dag runs --state running --dag order", "stream status",
+    "jobs", "jobs --limit 1", "jobs --state failed --task send", f"jobs --cursor {write_cursor(2)}", "job 1", "job 2",
+    "queues", "workers", "schedules", "runs", "runs --workflow order", "run r1", "run r2", "run r2 --at 1", "inputs",
+    "audit", "monitor alerts", "monitor status", "dag runs", "dag runs --state running --dag order", "stream status",
     "stream dead-letters",
 )  # fmt: skip
 
@@ -140,8 +141,11 @@ def test_jobs_are_enqueued_cancelled_and_retried_under_the_name_of_a_token(mill:
     assert f"to repeat job {ids[1]}" in mill.told("job", again)["why"][0]
 
     trail = {entry["action"]: entry["who"] for entry in mill.told("audit", "--limit", "9")}
-    assert {"job.enqueue", "job.cancel", "job.cancel_matching", "job.retry"} <= set(trail)
-    assert trail["job.cancel_matching"] == trail["job.retry"] == "who may operate (token 2)"
+    assert {"job.enqueue", "job.cancel", "job.retry"} <= set(trail)
+    assert trail["job.cancel"] == trail["job.retry"] == "who may operate (token 2)"
+    assert {"tag": "late"}.items() <= next(
+        entry["after"]["filter"] for entry in mill.told("audit", "--limit", "9") if "filter" in (entry["after"] or {})
+    ).items()
 
 
 def test_workers_queues_and_schedules_are_told_what_to_do(mill: Mill) -> None:
@@ -150,7 +154,7 @@ def test_workers_queues_and_schedules_are_told_what_to_do(mill: Mill) -> None:
     assert "runs again (was pause)" in mill.there("workers", "resume", "*", "slow").stdout
     assert "nothing was held" in mill.there("workers", "resume", "*", "slow").stdout
     assert mill.there("queues", "limit", "slow", "30/m").stdout == "queue slow: at most 30/m\n"
-    assert next(row["rate"] for row in mill.told("queues") if row["queue"] == "slow") == 0.5
+    assert next(row["rate"] for row in mill.told("queues") if row["name"] == "slow") == 0.5
     assert mill.there("queues", "limit", "slow", "none").stdout == "queue slow: no limit\n"
     assert mill.there("schedules", "pause", "yearly").stdout == "schedule yearly is paused\n"
     assert mill.told("schedules")[0]["paused"]
@@ -224,10 +228,13 @@ def test_who_is_not_let_in_is_told_why_and_no_token_is_shown(mill: Mill, tmp_pat
     assert mill.there("jobs", **server, TIDEMILL_TOKEN_FILE=str(kept)).returncode == 0
     for said, changes in (
         ("asks for a token: put it into TIDEMILL_TOKEN", {}),
-        ("does not let this token in", {"TIDEMILL_TOKEN": "tm_wrongwrongwrong"}),
+        ("rejects this token", {"TIDEMILL_TOKEN": "tm_wrongwrongwrong"}),
         ("TIDEMILL_TOKEN does not hold a token", {"TIDEMILL_TOKEN": "tm_wrong wrong"}),
         ("cannot be read: No such file", {"TIDEMILL_TOKEN_FILE": str(tmp_path / "none")}),
-        ("use https, or say --plain-http", {"TIDEMILL_TOKEN": "tm_wrong", "TIDEMILL_SERVER": "http://192.0.2.1"}),
+        (
+            "use https, or allow it with --plain-http",
+            {"TIDEMILL_TOKEN": "tm_wrong", "TIDEMILL_SERVER": "http://192.0.2.1"},
+        ),
     ):
         refused = mill.there("jobs", **{**server, **changes})
         assert (refused.returncode, refused.stdout) == (1, "")
@@ -279,11 +286,12 @@ def test_a_certificate_must_be_trusted(mill: Mill, tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_through_a_server_says_so_in_one_sentence(mill: Mill) -> None:
-    for command in ("worker app.py", "up app.py", "top --once", "db status", "token list", "pipeline plan no.py"):
+    for command in ("worker app.py", "up app.py", "top --once", "db status", "pipeline plan no.py"):
         done = run(mill.folder, *command.split(), TIDEMILL_SERVER=mill.open)
         assert (done.returncode, done.stdout) == (1, ""), command
         assert done.stderr.startswith("error: this command works on the database itself"), (command, done.stderr)
         assert len(done.stderr.splitlines()) == 1
-    assert run(mill.folder, "token", "list", "--directory", ".tidemill", TIDEMILL_SERVER=mill.open).returncode == 0
+    assert run(mill.folder, "db", "status", "--directory", ".tidemill", TIDEMILL_SERVER=mill.open).returncode == 0
+    assert mill.told("token", "list") == json.loads(ok(mill.folder, "token", "list", "--json"))
     both = run(mill.folder, "jobs", "--directory", ".tidemill", "--server", mill.open)
     assert both.stderr == "error: say either --server, or which database: not both\n"

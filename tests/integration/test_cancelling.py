@@ -9,12 +9,11 @@ import msgspec
 import pytest
 
 from tests.support import eventually, find_live, finished, running, running_maintenance, running_worker, value
+from tests.support.operate import cancel_jobs, list_audit, retry_jobs
 from tidemill import App, Snooze, current_job
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
-from tidemill.store.jobs.operate import cancel_jobs, retry_jobs
-from tidemill.store.jobs.pages import JobsWanted, list_job_page, match_jobs
+from tidemill.store.jobs.pages import JobFilter, list_job_page, match_jobs
 from tidemill.store.jobs.read import count_queues
 
 
@@ -252,11 +251,11 @@ async def test_retrying_a_job_that_does_not_exist_is_an_error(app: App, database
 async def test_jobs_are_cancelled_by_filter(app: App, database: Database) -> None:
     mail = [await app.enqueue("quick", queue="mail", tags=["eu"]) for _ in range(3)]
     other = await app.enqueue("quick", queue="other")
-    wanted = JobsWanted(queue="mail", tag="eu", task="quick", states=("ready",))
+    wanted = JobFilter(queue="mail", tag="eu", task="quick", state=("ready",))
     matched = await match_jobs(database, wanted, live=wanted.live, ended=(), limit=10)
     assert matched == [ref.id for ref in mail]
     await cancel_jobs(database, matched, by="ann")
-    assert await match_jobs(database, JobsWanted(), live=JobsWanted().live, ended=(), limit=10) == [other.id]
+    assert await match_jobs(database, JobFilter(), live=JobFilter().live, ended=(), limit=10) == [other.id]
 
 
 async def test_unsuccessful_jobs_are_retried_by_filter(app: App, database: Database) -> None:
@@ -266,7 +265,7 @@ async def test_unsuccessful_jobs_are_retried_by_filter(app: App, database: Datab
     await cancel_jobs(database, [ref.id for ref in (*gone, elsewhere)], by="ann")
     async with running_worker(app, ["mail"]):
         await finished(database, kept.id)
-        wanted = JobsWanted(("succeeded", "cancelled", "running"), queue="mail")
+        wanted = JobFilter(state=("succeeded", "cancelled", "running"), queue="mail")
         live, ended = wanted.retried
         matched = await match_jobs(database, wanted, live=live, ended=ended, limit=10)
         assert matched == [ref.id for ref in gone]
@@ -277,14 +276,14 @@ async def test_unsuccessful_jobs_are_retried_by_filter(app: App, database: Datab
 
 async def test_a_state_that_does_not_exist_is_refused_with_those_that_do(database: Database) -> None:
     with pytest.raises(ConfigError, match="there is no job state 'done'; the states are ready, gated"):
-        await list_job_page(database, JobsWanted(states=("done",)))
+        await list_job_page(database, JobFilter(state=("done",)))
 
 
 async def test_listings_page_from_the_newest_through_live_and_finished_jobs(app: App, database: Database) -> None:
     refs = [await app.enqueue("quick", n) for n in range(6)]
     await cancel_jobs(database, [ref.id for ref in refs[::2]], by="ann")
-    first = await list_job_page(database, JobsWanted(), limit=4)
-    rest = await list_job_page(database, JobsWanted(), before=first[-1]["id"], limit=4)
+    first = await list_job_page(database, JobFilter(), limit=4)
+    rest = await list_job_page(database, JobFilter(), before=first[-1]["id"], limit=4)
     assert [row["id"] for row in (*first, *rest)] == [ref.id for ref in reversed(refs)]
     assert [row["state"] for row in first] == ["ready", "cancelled", "ready", "cancelled"]
 

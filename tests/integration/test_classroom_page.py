@@ -23,13 +23,13 @@ from apps.classroom.monitor import classroom, production
 from apps.classroom.room import Room
 from apps.classroom.simulator import Lesson, Moods, Production, serve
 from tests.support import eventually
+from tests.support.operate import create_token
 from tests.support.server import TestServer
 from tests.support.watched import watching
 from tests.support.web import ROOT, WebServer
 from tidemill.core.clock import VirtualClock
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.monitors.roster import show_entity
-from tidemill.store.tokens import create_token
 
 STUDENTS, LASTED, STEP = 16, 2400.0, 60.0
 TRIGGERS = {"wheel-spin", "inactive", "big-rewrite"}

@@ -24,12 +24,11 @@ from tests.support import (
     running_worker,
     value,
 )
+from tests.support.operate import cancel_jobs, set_control
 from tests.support.wire import Wire
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.jobs.operate import cancel_jobs
-from tidemill.store.jobs.workers import set_control
 
 CUT_ALL = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity

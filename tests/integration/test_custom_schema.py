@@ -8,15 +8,15 @@ import asyncpg
 import pytest
 
 from tests.support import eventually, running_maintenance, running_scheduler, running_worker
+from tests.support.operate import cancel_jobs, retry_jobs, run_now, set_control, set_paused
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.jobs.history_partitions import list_partitions
-from tidemill.store.jobs.operate import cancel_jobs, retry_jobs
-from tidemill.store.jobs.pages import JobsWanted, list_job_page
+from tidemill.store.jobs.pages import JobFilter, list_job_page
 from tidemill.store.jobs.read import count_queues, show_job
-from tidemill.store.jobs.schedules import list_schedules, run_now, set_paused
-from tidemill.store.jobs.workers import list_workers, set_control
+from tidemill.store.jobs.schedules import list_schedules
+from tidemill.store.jobs.workers import list_workers
 from tidemill.store.migrate import OWN_CHAIN, applied_version
 
 
@@ -73,7 +73,7 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
         await cancel_jobs(database, [held.id], by="ann")
         assert (await app.wait(held, timeout=60)).state == "cancelled"
         assert await show_job(database, held.id) is not None
-        assert await list_job_page(database, JobsWanted(task="double"))
+        assert await list_job_page(database, JobFilter(task="double"))
         assert await count_queues(database)
         assert [row["id"] for row in await list_workers(database)] == [worker.worker_id]
         assert len(await list_partitions(database)) >= 4

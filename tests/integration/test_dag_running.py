@@ -16,6 +16,7 @@ import pytest
 from tests.support import eventually, value
 from tests.support.dag_runs import nothing_left, one_success_each, reaches, running_dags, statuses
 from tests.support.durable import ticks_of
+from tests.support.operate import retry_jobs
 from tests.support.server import private_server
 from tests.support.waiting import PATIENT
 from tidemill import App
@@ -23,7 +24,6 @@ from tidemill.core.errors import ConfigError
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
 from tidemill.dags.errors import DagRunError
 from tidemill.store.database import Database
-from tidemill.store.jobs.operate import retry_jobs
 
 calls: list[Any] = []
 bad: set[Any] = set()

@@ -16,7 +16,7 @@ from tests.support import find_history, find_live, finished, running_worker, val
 from tidemill import App, current_job
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError, StoreError
 from tidemill.store.database import Database
-from tidemill.store.jobs.pages import JobsWanted, list_job_page
+from tidemill.store.jobs.pages import JobFilter, list_job_page
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ async def test_tags_of_the_task_and_of_the_call_are_kept_and_found(app: App, dat
     row = await find_live(database, ref.id)
     assert row is not None
     assert row["tags"] == ["maths", "urgent", "eu"]
-    assert [job["id"] for job in await list_job_page(database, JobsWanted(tag="urgent"))] == [ref.id]
-    assert len(await list_job_page(database, JobsWanted(tag="maths"))) == 2
+    assert [job["id"] for job in await list_job_page(database, JobFilter(tag="urgent"))] == [ref.id]
+    assert len(await list_job_page(database, JobFilter(tag="maths"))) == 2
     async with running_worker(app):
         assert (await finished(database, ref.id))["tags"] == ["maths", "urgent", "eu"]
 

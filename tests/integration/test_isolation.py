@@ -12,9 +12,9 @@ import pytest
 
 from tests.integration import rough_app
 from tests.support import eventually, find_live, finished, running_worker
+from tests.support.operate import cancel_jobs
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.jobs.operate import cancel_jobs
 
 
 @pytest.fixture

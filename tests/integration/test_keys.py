@@ -8,10 +8,10 @@ import asyncpg
 import pytest
 
 from tests.support import eventually, find_live, finished, running, running_maintenance, running_worker, value
+from tests.support.operate import cancel_jobs, retry_jobs
 from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.jobs.history_partitions import forget_leftovers
-from tidemill.store.jobs.operate import cancel_jobs, retry_jobs
 from tidemill.store.jobs.sweeps import admit_due
 
 

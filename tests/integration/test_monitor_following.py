@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import eventually, value
+from tests.support.operate import list_audit
 from tests.support.watched import Heat, Pages, event, heat_monitor, open_triggers, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.core.codec import decode
@@ -16,7 +17,6 @@ from tidemill.monitors import sustained
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import PAGES_A_TICK, Backfill
 from tidemill.sources import SourceError
-from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history
 from tidemill.store.monitors.monitors import list_monitors, list_problems, read_monitor

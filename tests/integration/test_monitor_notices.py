@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import eventually, running_maintenance, running_worker, value
+from tests.support.operate import list_audit
 from tests.support.ports import closed_port
 from tests.support.receiver import Request, receiver
 from tests.support.watched import Pages, event, heat_monitor, watching
@@ -23,7 +24,6 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.monitors import Command, Email, Slack, Webhook
 from tidemill.monitors.definition.channels import Channel, Message, Told
 from tidemill.monitors.runner.notices import TASK, NotSentError, deliver
-from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import ack_alerts, add_silence, end_silence, list_alerts
 

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from tests.support import eventually, find_live, finished, running, running_worker, value
+from tests.support.operate import list_audit, set_control
 from tidemill import App
 from tidemill.engine.role import Role
 from tidemill.engine.worker.worker import Worker
-from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
-from tidemill.store.jobs.workers import list_workers, set_control
+from tidemill.store.jobs.workers import list_workers
 
 
 class Held:

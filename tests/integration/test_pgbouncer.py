@@ -10,12 +10,11 @@ import pytest
 
 from tests.integration.external import External, pgbouncer
 from tests.support import eventually, running, running_maintenance, running_scheduler, running_worker
+from tests.support.operate import cancel_jobs, set_control
 from tests.support.waiting import PATIENT
 from tidemill import App, current_job
-from tidemill.store.jobs.operate import cancel_jobs
 from tidemill.store.jobs.read import show_job
 from tidemill.store.jobs.schedules import list_schedules
-from tidemill.store.jobs.workers import set_control
 
 
 @pytest.fixture(scope="module")

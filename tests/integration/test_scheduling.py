@@ -14,15 +14,15 @@ import msgspec
 import pytest
 
 from tests.support import eventually, finished, running_scheduler, running_worker, value
+from tests.support.operate import list_audit, run_now, set_paused
 from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import Catchup, Cron, Every, Schedule, jittered
 from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
-from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules import Declared, declare_schedules, list_schedules, run_now, set_paused
+from tidemill.store.jobs.schedules import Declared, declare_schedules, list_schedules
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from tests.support.grpcclient import Rpc, rpc_client
+from tests.support.operate import create_token
 from tests.support.ports import free_port
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENT, eventually
@@ -31,7 +32,6 @@ from tidemill.server.rpc.methods import VERBS
 from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.tokens import create_token
 
 ROLES = (None, "read", "operate", "admin")
 
@@ -95,9 +95,9 @@ async def test_jobs_are_enqueued_looked_at_listed_cancelled_and_retried(rpc: Rpc
         retried = await rpc("Jobs", "Retry", ids=[other.id])
         assert retried.asked == 1
         await eventually(lambda: _job_in(rpc, retried.ids[0], "succeeded"))
-    page = await rpc("Jobs", "List", states=["succeeded"], limit=1)
-    rest = await rpc("Jobs", "List", states=["succeeded"], cursor=page.next)
-    assert [job.id for job in (*page.jobs, *rest.jobs)] == [retried.ids[0], made.id]
+    page = await rpc("Jobs", "List", state=["succeeded"], limit=1)
+    rest = await rpc("Jobs", "List", state=["succeeded"], cursor=page.next)
+    assert [job.id for job in (*page.items, *rest.items)] == [retried.ids[0], made.id]
     assert not rest.HasField("next")
 
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.support.grpcclient import rpc_client
+from tests.support.operate import create_token
 from tests.support.ports import free_port
 from tests.support.server import TestServer
 from tests.support.waiting import eventually
@@ -25,7 +26,6 @@ from tidemill.server.routes import runs
 from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings, check_proxies
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.tokens import create_token
 
 APP = """
 from tests.support.web_app import make_app

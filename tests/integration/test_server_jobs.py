@@ -147,7 +147,8 @@ async def test_a_bulk_retry_reaches_what_failed_and_nothing_that_succeeded(api: 
     again = await get(api, f"/jobs/{done['ids'][0]}")
     assert again["origin"]["retry_of"] in [ref.id for ref in refs]
     trail = await get(api, "/audit", action="job")
-    assert {entry["action"] for entry in trail["items"]} >= {"job.retry", "job.retry_matching"}
+    assert {entry["action"] for entry in trail["items"]} == {"job.retry"}
+    assert [entry["after"]["filter"] for entry in trail["items"]] == [{"task": "send"}]
     assert all(entry["who"] == "local" for entry in trail["items"])
 
 

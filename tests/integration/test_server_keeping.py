@@ -11,18 +11,19 @@ import pytest
 from litestar.exceptions import LitestarException
 
 from tests.support import value
+from tests.support.operate import set_retention
 from tests.support.web_app import make_app
 from tidemill.core.errors import ConfigError
 from tidemill.engine.maintenance import Maintenance
+from tidemill.ops.queues import waited
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.middleware.middleware import Gate
-from tidemill.server.routes.queues import waited
 from tidemill.server.server_state import Desk
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.jobs import history_partitions
-from tidemill.store.retention_settings import Retention, measure_kept, read_retention, set_retention
+from tidemill.store.retention_settings import Retention, measure_kept, read_retention
 from tidemill.store.telemetry.throughput import note_pace, read_pace, read_waits
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.operate import create_token
 from tests.support.server import TestServer
 from tests.support.web import API, WebServer
 from tidemill.dags.definition.kinds import ABOUT, KINDS
 from tidemill.pipelines.workflows import kinds, load, node_graph, nodes
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.tokens import create_token
 
 APP = """
 from tests.support.web_app import make_app

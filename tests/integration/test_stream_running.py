@@ -17,11 +17,11 @@ from uuid import uuid4
 import pytest
 
 from tests.support import eventually, locked_out, value
+from tests.support.operate import list_audit
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.sources import HttpSource, JsonlSource, LogSource
 from tidemill.sources.base import SourceContext
-from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 from tidemill.streams import Filtered, Plan, Stream, task

@@ -15,10 +15,13 @@ import pytest
 from rich.console import Console
 
 from tests.support import eventually, find_live, find_worker, finished, running_worker, value
+from tests.support.operate import retry_jobs
 from tests.support.waiting import PATIENT
 from tidemill import App, ModelSpec, current_job
 from tidemill.cli.jobs.workers import workers_table
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.ops.local import Caller, Local
+from tidemill.ops.workers import ListWorkers, list_workers
 from tidemill.store.database import Database
 from tidemill.store.jobs.model_claims import (
     CLAIM_OF_MODEL,
@@ -27,8 +30,6 @@ from tidemill.store.jobs.model_claims import (
     NEXT_DUE_AFTER,
     WINDOW,
 )
-from tidemill.store.jobs.operate import retry_jobs
-from tidemill.store.jobs.workers import list_workers
 
 MODELS = ("a", "b", "c")
 
@@ -326,8 +327,8 @@ async def test_a_worker_shows_its_loaded_models(make_app: Callable[..., App], da
 
         await eventually(shown)
         console = Console(width=200, record=True, file=io.StringIO())
-        rows = [dict(row) for row in await list_workers(database)]
-        console.print(workers_table(rows, datetime.now(UTC)))
+        found = await Local(database, Caller("ann", "read")).do(list_workers, ListWorkers())
+        console.print(workers_table(found.items, datetime.now(UTC)))
         assert "models: a" in console.export_text()
 
 

@@ -19,6 +19,7 @@ from tests.support import (
     finished,
     lapse,
     open_gate,
+    operate,
     puppet,
     running_maintenance,
     running_worker,
@@ -28,7 +29,6 @@ from tests.support import (
 from tests.support.apps import declare
 from tidemill import App, RetryAfter, Snooze, current_job
 from tidemill.store.database import Database
-from tidemill.store.jobs import operate
 from tidemill.store.jobs.insert import ADMIT_GATED
 
 LEASE = 1.0

@@ -22,12 +22,12 @@ from tests.support.dag_runs import (
     statuses,
 )
 from tests.support.durable import running_run_worker, ticks_of
+from tests.support.operate import list_audit
 from tidemill import App
 from tidemill.core.errors import NotFoundError, TidemillError
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.errors import DagRunError, InputRefusedError
 from tidemill.dags.runner.runner import DagRun
-from tidemill.store.audit import list_audit
 from tidemill.store.database import Database
 
 ANSWER = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}

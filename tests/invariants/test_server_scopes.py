@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.operate import create_token
 from tests.support.server import TestServer
 from tests.support.web import API, WebServer
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.tokens import create_token
 
 ROLES = (None, "read", "operate", "admin")
 
@@ -26,7 +26,8 @@ NEEDS: dict[tuple[str, str], str] = {
     ("GET", "/pages"): "read",
     ("GET", "/jobs"): "read",
     ("POST", "/jobs"): "operate",
-    ("GET", "/jobs/{job_id}"): "read",
+    ("POST", "/jobs/copies"): "operate",
+    ("GET", "/jobs/{id}"): "read",
     ("POST", "/jobs/cancel/preview"): "read",
     ("POST", "/jobs/cancel"): "operate",
     ("POST", "/jobs/retry/preview"): "read",
@@ -72,7 +73,7 @@ NEEDS: dict[tuple[str, str], str] = {
     ("GET", "/audit"): "read",
     ("GET", "/tokens"): "admin",
     ("POST", "/tokens"): "admin",
-    ("DELETE", "/tokens/{token_id}"): "admin",
+    ("DELETE", "/tokens/{id}"): "admin",
     ("GET", "/changes"): "read",
     ("GET", "/streams"): "read",
     ("POST", "/streams/{name}/control"): "operate",
@@ -92,7 +93,7 @@ NEEDS: dict[tuple[str, str], str] = {
     ("GET", "/alerts/{alert_id}"): "read",
     ("POST", "/alerts/ack/preview"): "read",
     ("POST", "/alerts/ack"): "operate",
-    ("GET", "/jobs/{job_id}/log"): "read",
+    ("GET", "/jobs/{id}/log"): "read",
     ("GET", "/runs/{run_id}/log"): "read",
     ("GET", "/pace"): "read",
     ("GET", "/retention"): "read",
@@ -171,7 +172,7 @@ def read_only(server: TestServer) -> Iterator[Site]:
 
 def filled(path: str) -> str:
     """An address with something at every place; what it names does not exist."""
-    for name in ("job_id", "run_id", "token_id", "alert_id", "backfill_id", "silence_id", "letter_id"):
+    for name in ("id", "run_id", "alert_id", "backfill_id", "silence_id", "letter_id"):
         path = path.replace(f"{{{name}}}", "987654")
     path = path.replace("{path}", "nothing.json")
     for name in ("name", "node", "trigger", "wanted"):

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.support.operate import create_token, revoke_token
 from tests.support.server import TestServer, private_server
 from tests.support.waiting import eventually
 from tests.support.web import WebServer, web_server
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
-from tidemill.store.tokens import create_token, revoke_token
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.support import Puppet, ending, eventually, find_history, find_live, puppet
+from tests.support import Puppet, ending, eventually, find_history, find_live, operate, puppet
 from tidemill import App
 from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
 from tidemill.core.job import FINAL_STATES, ClaimedJob, FinalState, Finish, Requeue
 from tidemill.store.database import Database
-from tidemill.store.jobs import operate, sweeps
+from tidemill.store.jobs import sweeps
 from tidemill.store.jobs.claims import finish_jobs, report_progress, requeue_jobs
 
 

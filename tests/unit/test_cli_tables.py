@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 
 from tidemill.cli.jobs.queues import queues_table
 from tidemill.cli.runs.list import runs_table
+from tidemill.ops.queues import Queue
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -35,8 +36,9 @@ def test_ids_and_states_of_runs_are_whole_however_long_a_note_is() -> None:
 
 
 def test_heads_and_figures_of_queues_are_whole() -> None:
-    figures = {"ready": 12, "delayed": 3, "held": 0, "running": 10, "succeeded": 52708, "unsuccessful": 781}
-    row = {"queue": "pipelines", **figures, "oldest": 42.0, "workers": 4, "rate": 5.0}
+    counts = {"waiting": 12, "delayed": 3, "held": 0, "running": 10, "succeeded": 52708, "unsuccessful": 781}
+    limit = {"rate": 5.0, "burst": None, "limited_by": None}
+    row = Queue(name="pipelines", **counts, oldest=42.0, workers=4, control=[], **limit)
     head, _, told = lines(queues_table([row]))
     assert head.split() == ["queue", "wait", "later", "held", "run", "done/h", "fail/h", "oldest", "workers", "limit"]
     assert told.split() == ["pipelines", "12", "3", "0", "10", "52,708", "781", "42s", "4", "5/s"]

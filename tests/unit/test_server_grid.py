@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from tidemill.core.errors import ConfigError
+from tidemill.ops.cursor import read_row_cursor, write_row_cursor
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.reducer.facts import FileFact
 from tidemill.pipelines.reducer.staleness import Record
 from tidemill.pipelines.runner.running_builds import BuildJob
 from tidemill.pipelines.view.pipeline_view import Lookout
-from tidemill.server.resources.cursor import read_row_cursor, write_row_cursor
 from tidemill.server.resources.pipeline_cache import Look
 from tidemill.server.resources.state_grid import Rows, all_rows, group, matching, order_of, page_of
 

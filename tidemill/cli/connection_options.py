@@ -1,4 +1,4 @@
-"""Where a command works: the options that say it, and the way to the database or the running server they name."""
+"""Where a command works: the options that name a database or a running server, and the connection to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from tidemill.store.database import Database
 from tidemill.store.migrate import wait_for_schema
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
+    from tidemill.ops.http_client import HttpClient
+    from tidemill.ops.operation import A, Operation, Operator, R
 
 PATIENCE = 6.0
 SCHEMA_PATIENCE = 2.0
@@ -56,7 +58,7 @@ class Place:
         return {name: value for name, value in given.items() if value is not None}
 
     def arguments(self) -> dict[str, str]:
-        """The same for who works on the database itself: an error if a server was named."""
+        """The same for a command that works on the database itself: an error if a server was named."""
         if self.server_url is not None:
             how = "leave out --server" if self.server else f"unset {SERVER}, or name the database with an option"
             raise ConfigError(f"this command works on the database itself, and not through a server: {how}")
@@ -84,22 +86,65 @@ class Reach(Place):
         Parameter(group=_SERVER, help=f"A file with the token for it; or set {TOKEN}, or {TOKEN_FILE}."),
     ] = None
     plain_http: Annotated[
-        bool, Parameter(group=_SERVER, help="Send the token without TLS: whoever is on the way can read it.")
+        bool, Parameter(group=_SERVER, help="Send the token without TLS, where others on the network can read it.")
     ] = False
 
-    def ask(self, stored: Callable[[Database], Awaitable[T]], served: Callable[[Remote], T]) -> T:
+    def ask(self, stored: Callable[[Database], Awaitable[T]], served: Callable[[RowClient], T]) -> T:
         """What the database has or does, or the server if one is named."""
         if self.server_url is None:
             return with_database(self, stored)
         with self.remote() as server:
             return served(server)
 
-    def remote(self) -> Remote:
-        """The server that is named."""
-        from tidemill.cli.client import Remote, read_token  # Here, for most commands have a database.
+    def remote(self) -> RowClient:
+        """The server that is named, for commands whose operations are not in `ops` yet."""
+        from tidemill.cli.client import RowClient
+
+        return RowClient(self._client())
+
+    @asynccontextmanager
+    async def operator(self, app: str | None = None) -> AsyncIterator[Operator]:
+        """Where operations are done: on the database, or by the server that is named.
+
+        `app` is the application, for operations that need its code and have no server.
+        """
+        if self.server_url is not None:
+            from tidemill.ops.remote import Remote
+
+            client = self._client()
+            try:
+                yield Remote(client)
+            finally:
+                client.close()
+            return
+        from tidemill.ops.local import Caller, Local
+
+        declared = None
+        if app is not None:
+            from tidemill.cli.run.roles import application
+
+            declared = application(app, self)
+        async with opened(self.settings() if declared is None else declared.settings) as database:
+            yield Local(database, Caller(operator(), "admin"), declared)
+
+    def do(self, operation: Operation[A, R], args: A, *, app: str | None = None) -> R:
+        """Do one operation."""
+        return self.run(lambda at: at.do(operation, args), app=app)
+
+    def run(self, work: Callable[[Operator], Awaitable[T]], *, app: str | None = None) -> T:
+        """Do several operations, on one connection."""
+
+        async def go() -> T:
+            async with self.operator(app) as at:
+                return await work(at)
+
+        return asyncio.run(go())
+
+    def _client(self) -> HttpClient:
+        from tidemill.ops.http_client import HttpClient, read_token
 
         token = read_token(self.token_file, os.environ.get(TOKEN), os.environ.get(TOKEN_FILE))
-        return Remote(self.server_url or "", token, plain_http=self.plain_http)
+        return HttpClient(self.server_url or "", token, plain_http=self.plain_http)
 
 
 HERE = Place()
@@ -118,7 +163,7 @@ def with_database(place: Place, work: Callable[[Database], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def opened(settings: Settings, *, create: bool = False, schema: bool = True) -> AsyncIterator[Database]:
-    """A database that answers and, unless told otherwise, has its schema; made only if `create`."""
+    """An open database with its schema (unless `schema` is false); created only if `create`."""
     if not create:
         require_database(settings)
     database = Database(settings.database(), application="tidemill cli")
@@ -142,7 +187,7 @@ async def open_soon(database: Database) -> None:
 
 
 def require_database(settings: Settings) -> None:
-    """An embedded database is made by those who run it, never by those who only look."""
+    """Raise if there is no embedded database: commands that run work create it, commands that only look do not."""
     directory = Path(settings.directory)
     if settings.database_url is None and not (directory / "data").exists() and not _is_in_the_way(directory):
         raise StoreError(
@@ -152,7 +197,7 @@ def require_database(settings: Settings) -> None:
 
 
 def operator() -> str:
-    """Who gives this command: `user@host`, as the audit trail names them."""
+    """The person who gives this command: `user@host`, as the audit trail names them."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -161,5 +206,5 @@ def operator() -> str:
 
 
 def _is_in_the_way(directory: Path) -> bool:
-    """Whether something stands there that cannot be a database; the attempt to open it says what."""
+    """Whether something else is at this path; the attempt to open it says what."""
     return directory.exists() and not directory.is_dir()

@@ -58,7 +58,7 @@ COMMANDS = {
         "jobs.queues:commands queues",
         "jobs.schedules:commands schedules",
         "admin.audit:audit",
-        "run.server:token",
+        "admin.tokens:token",
         "admin.db:commands db",
         "admin.config:config",
     ),

@@ -23,6 +23,23 @@ class ConfigError(TidemillError):
     """A setting, declaration or argument that cannot mean anything sensible."""
 
 
+class ArgumentError(ConfigError):
+    """An argument of an operation that does not fit its type; `field` says which."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}" if field else problem)
+        self.field = field
+        self.problem = problem
+
+
+class ForbiddenError(TidemillError):
+    """An operation that the caller's scope does not allow."""
+
+
+class ConflictError(TidemillError):
+    """An operation that the present state of its object does not allow."""
+
+
 class PayloadError(TidemillError):
     """Arguments or a result that do not fit their declared types, or that cannot become JSON."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.errors import ConfigError, ConflictError, TidemillError
 from tidemill.core.paths import Path, format_path
 
 
@@ -37,5 +37,5 @@ class DagRunError(TidemillError):
         self.nodes = tuple(nodes)
 
 
-class InputRefusedError(TidemillError):
+class InputRefusedError(ConflictError):
     """An answer to an input node does not count."""

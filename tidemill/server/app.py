@@ -1,4 +1,4 @@
-"""The site: all routes under `/api/v1`, their document, and the gate around them."""
+"""The ASGI application: all routes under `/api/v1`, their document, and the middleware around them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tidemill.server.console import get_console
 from tidemill.server.middleware.authentication import Scoped
 from tidemill.server.middleware.idempotency import Repeats
 from tidemill.server.middleware.middleware import Gate
+from tidemill.server.openapi import describe_operations
 from tidemill.server.problems import answer
 from tidemill.server.routes import ALL
+from tidemill.server.routes.operations import operation_routes
 from tidemill.server.server_state import Desk, TheDesk
 from tidemill.version import VERSION
 
@@ -30,7 +32,7 @@ def build(desk: Desk) -> Gate:
     """The whole site as an ASGI application."""
     inner = Litestar(
         route_handlers=[
-            Router(path=API, route_handlers=[*ALL, get_document]),
+            Router(path=API, route_handlers=[*ALL, *operation_routes(desk), get_document]),
             *pages.routers(desk.app.pages.values()),
             get_console,
         ],
@@ -48,7 +50,7 @@ async def get_document(desk: TheDesk) -> Response[bytes]:
 
 @lru_cache(maxsize=1)
 def write_document(desk: Desk) -> bytes:
-    """All routes as an OpenAPI document; written when somebody asks for it."""
+    """All routes as an OpenAPI document; written at the first request for it."""
     bearer = SecurityScheme(type="http", scheme="bearer", description="An API token, `tm_...`")
     schemes: dict[str, SecurityScheme | Reference] = {"token": bearer}
     config = OpenAPIConfig(
@@ -61,7 +63,11 @@ def write_document(desk: Desk) -> bytes:
     )
     described = Litestar([Router(path=API, route_handlers=ALL)], openapi_config=config, **_common(desk))
     document: dict[str, Any] = described.openapi_schema.to_schema()
+    derived = describe_operations(API)
     document["paths"] = {path: each for path, each in document["paths"].items() if path.startswith(API)}
+    for path, methods in derived["paths"].items():
+        document["paths"].setdefault(path, {}).update(methods)
+    document["components"].setdefault("schemas", {}).update(derived["components"]["schemas"])
     return encode_json(document)
 
 

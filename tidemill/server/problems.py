@@ -13,36 +13,16 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from pydantic import ValidationError
 
-from tidemill.core.errors import (
-    ConfigError,
-    NotFoundError,
-    PayloadError,
-    StoreError,
-    TidemillError,
-    UnknownTaskError,
-)
-from tidemill.dags.errors import InputRefusedError
+from tidemill.core.errors import ArgumentError
+from tidemill.ops.errors import PREFIX, kind_of
 from tidemill.store.database import is_away, is_full
 
 log = structlog.get_logger("tidemill.server")
 
 MEDIA_TYPE = "application/problem+json"
 
-_STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (NotFoundError, 404),
-    (InputRefusedError, 409),
-    (StoreError, 503),
-    (ConfigError, 422),
-    (PayloadError, 422),
-    (UnknownTaskError, 422),
-    (TidemillError, 422),
-    (ValidationError, 422),
-    (asyncpg.DataError, 422),
-    (UnicodeEncodeError, 422),
-    (OverflowError, 422),
-    (RecursionError, 422),
-    (TimeoutError, 504),
-)
+#: Errors that are not ours and mean that a value cannot be read or stored.
+_UNREADABLE = (ValidationError, asyncpg.DataError, UnicodeEncodeError, OverflowError, RecursionError)
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,25 +45,28 @@ class Refused(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-def problem(status: int, detail: str, errors: list[dict[str, str]] | None = None) -> Problem:
+def problem(status: int, detail: str, errors: list[dict[str, str]] | None = None, type: str = "about:blank") -> Problem:
     """A problem with the usual title of its status."""
-    return Problem(HTTPStatus(status).phrase, status, detail, errors=errors or [])
+    return Problem(HTTPStatus(status).phrase, status, detail, type, errors or [])
 
 
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
-    """What to tell of an error, and with which headers. An error that nobody meant is logged; its number is told."""
+    """The problem to answer with for an error, and its headers. An unexpected error is logged under a number."""
     if isinstance(error, Refused):
         return problem(error.status, error.detail), error.headers
     if isinstance(error, HTTPException):
         status = 422 if error.status_code == 400 else error.status_code
         return problem(status, _told(error), _fields(error.extra)), dict(error.headers or {})
     if is_away(error) or is_full(error):
-        return problem(503, "the database does not answer or cannot store anything now: try again soon"), {
-            "Retry-After": "2"
-        }
-    for kind, status in _STATUSES:
-        if isinstance(error, kind):
-            return problem(status, " ".join(str(error).split()) or kind.__name__), {}
+        away = "the database does not answer or cannot store anything now: try again soon"
+        return problem(503, away, type=f"{PREFIX}unavailable"), {"Retry-After": "2"}
+    said = " ".join(str(error).split()) or type(error).__name__
+    kind = kind_of(error)
+    if kind is not None:
+        fields = [{"field": error.field, "message": error.problem}] if isinstance(error, ArgumentError) else []
+        return problem(kind.status, said, fields, PREFIX + kind.type), {}
+    if isinstance(error, _UNREADABLE):
+        return problem(422, said), {}
     number = secrets.token_hex(4)
     log.error("a request failed", incident=number, exc_info=error)
     return problem(500, f"this should not have happened: the server's log has more under incident {number}"), {}

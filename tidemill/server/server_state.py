@@ -1,4 +1,4 @@
-"""What every route works with: the application, its database, the live changes, and whoever asks."""
+"""What every route works with: the application, its database, the live changes, and the caller."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from litestar.params import SkipValidation
 from tidemill.app import App
 from tidemill.core.job import Origin
 from tidemill.engine.telemetry.exposition import Exposition
+from tidemill.ops.local import Caller, Local
 from tidemill.server.live.hub import Hub
-from tidemill.server.middleware.authentication import Caller, Doorman
+from tidemill.server.middleware.authentication import Doorman
 from tidemill.server.resources.pipeline_cache import Overlook
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
-from tidemill.store.jobs.day_index import Days
 from tidemill.store.states.states import STATES_CHANNEL
 
 if TYPE_CHECKING:
@@ -39,8 +39,11 @@ class Desk:
         self.hub = Hub(database)
         self.overlook = Overlook(database, app.pipelines)
         self.hub.ears[STATES_CHANNEL] = self.overlook.hear
-        self.days = Days(database)
         self.metrics = Exposition(database)
+
+    def local(self, caller: Caller, *, idempotency_key: str | None = None) -> Local:
+        """Does operations in the name of a caller."""
+        return Local(self.database, caller, self.app, idempotency_key=idempotency_key)
 
     def origin(self, caller: Caller) -> Origin:
         """Why something that a caller starts exists."""

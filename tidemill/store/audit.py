@@ -35,15 +35,6 @@ def targets(ids: Sequence[int]) -> str:
     return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"
 
 
-#: The newest entries.
-LIST_AUDIT = "SELECT id, at, who, action, target, before, after FROM tidemill.audit ORDER BY id DESC LIMIT $1"
-
-
-async def list_audit(database: Database, *, limit: int = 50) -> list[asyncpg.Record]:
-    """The newest entries of the audit trail."""
-    return await database.fetch(LIST_AUDIT, limit)
-
-
 #: A page of entries; `$2` is an action, or what comes before its dot.
 PAGE_AUDIT = """
 SELECT id, at, who, action, target, before, after FROM tidemill.audit

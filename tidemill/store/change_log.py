@@ -3,15 +3,19 @@
 A row is coarse: which queues, or which runs, a statement has touched, or only that something of a kind has changed.
 A reader says what it has seen as a snapshot of PostgreSQL, and is given the rows of all transactions that were not
 visible in it: none is missed and none comes twice, in whatever order transactions commit. Nothing is noted unless
-somebody follows: a server says so every minute.
+a process follows the log: a server asks for that every minute, a waiting client while it waits.
 """
 
 from __future__ import annotations
+
+import asyncio
+import contextlib
 
 import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
+from tidemill.store.notify import Listener
 
 #: News for servers: something has changed.
 CHANGES_CHANNEL = "changes"
@@ -19,6 +23,8 @@ CHANGES_CHANNEL = "changes"
 #: How long changes are kept, and noted after the last server has gone.
 KEPT = 600.0
 NOTED = 900.0
+NOTED_FOR_A_WAIT = 150.0  # More than the minute after which a server asks again.
+NOTIFIED_EVERY = 0.07
 
 #: Have changes noted from now on.
 FOLLOW = "SELECT log_epoch, log_gone FROM tidemill.follow_changes($1)"
@@ -43,7 +49,7 @@ UPDATE tidemill.change_log SET gone = greatest(gone, last.xid) FROM last
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Which transactions somebody has seen: all below `low`, none from `high` on, in between all but those open."""
+    """Which transactions a reader has seen: all below `low`, none from `high` on, in between all but those open."""
 
     low: int
     high: int
@@ -88,9 +94,9 @@ class Look(msgspec.Struct, frozen=True):
     changes: tuple[Change, ...]
 
 
-async def follow_changes(database: Database) -> tuple[str, int]:
-    """Have changes noted for the next minutes; returns the log's name and the last transaction that it may lack."""
-    rows = await database.fetch(FOLLOW, NOTED)
+async def follow_changes(database: Database, *, seconds: float = NOTED) -> tuple[str, int]:
+    """Have changes noted for so long; returns the log's name and the last transaction that it may lack."""
+    rows = await database.fetch(FOLLOW, seconds)
     return rows[0]["log_epoch"], rows[0]["log_gone"]
 
 
@@ -104,5 +110,43 @@ async def look_at_changes(database: Database, seen: Snapshot | None) -> Look:
 
 
 async def forget_changes(database: Database, *, kept: float = KEPT) -> None:
-    """Remove what nobody can still want."""
+    """Remove changes that are too old to be asked for."""
     await database.fetch(FORGET, kept)
+
+
+class ChangeListener:
+    """Ends waits when something in the database changes: one LISTEN connection while the block lasts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._heard = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> ChangeListener:
+        listener = Listener(self._database)
+        listener.on(CHANGES_CHANNEL, self._hear)
+        await follow_changes(self._database, seconds=NOTED_FOR_A_WAIT)
+        self._tasks = [asyncio.create_task(listener.run()), asyncio.create_task(self._follow())]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def wait(self, seconds: float) -> None:
+        """Return at a change, or after so many seconds: a safety poll, since a notification may be lost."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._heard.wait()
+        self._heard.clear()
+
+    def _hear(self, _: str) -> None:
+        self._heard.set()
+        # Changes within the next 50 ms are not notified again (`note_change`): wake up once more for them.
+        asyncio.get_running_loop().call_later(NOTIFIED_EVERY, self._heard.set)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(NOTED_FOR_A_WAIT / 2)
+            await follow_changes(self._database, seconds=NOTED_FOR_A_WAIT)

@@ -1,14 +1,15 @@
-"""Answers kept for requests with an idempotency key: the same request again gets the same answer, and acts once."""
+"""Answers stored for requests with an idempotency key: a repeated request gets the same answer and acts once."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from tidemill.store.database import Database
+from tidemill.store.transaction import Transaction
 
 KEPT_HOURS = 24
 
-#: Be the one who answers; nothing if somebody was before.
+#: Claim a key; no row if another request holds it.
 CLAIM_ANSWER = """
 INSERT INTO tidemill.answer (who, key, request) VALUES ($1, $2, $3) ON CONFLICT (who, key) DO NOTHING RETURNING key
 """
@@ -32,7 +33,7 @@ class Answer(NamedTuple):
 
 
 async def claim_answer(database: Database, who: str, key: str, request: bytes) -> Answer | None:
-    """None for whoever comes first and has to act; the answer so far for all others."""
+    """None for the first request with a key, which has to act; the answer so far for all others."""
     while True:
         if await database.fetch(CLAIM_ANSWER, who, key, request, patience=5.0):
             return None
@@ -42,8 +43,13 @@ async def claim_answer(database: Database, who: str, key: str, request: bytes) -
 
 
 async def keep_answer(database: Database, who: str, key: str, status: int, body: bytes) -> None:
-    """Remember what was answered."""
+    """Store what was answered."""
     await database.fetch(KEEP_ANSWER, who, key, status, body)
+
+
+async def keep_answer_within(tx: Transaction, key: str, status: int, body: bytes) -> None:
+    """Store what will be answered, in the transaction that does what the request asks for."""
+    await tx.execute(KEEP_ANSWER, tx.by, key, status, body)
 
 
 async def drop_answer(database: Database, who: str, key: str) -> None:

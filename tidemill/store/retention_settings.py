@@ -1,14 +1,17 @@
-"""How long things are kept, as operators have set it; what nobody has set is as the processes were configured."""
+"""How long things are kept, as operators have set it; what is not set is as the processes are configured."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import asyncpg
 import msgspec
+from msgspec import Meta
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
-from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
+from tidemill.store.transaction import Transaction
 
 MOST_DAYS = 3650
 
@@ -33,9 +36,9 @@ GROUP BY part.family
 class Retention(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """For how many days finished jobs and their logs, ended runs, and the event log are kept; None: as configured."""
 
-    jobs: int | None = None
-    runs: int | None = None
-    events: int | None = None
+    jobs: Annotated[int | None, Meta(description="Days for finished jobs and what they logged.")] = None
+    runs: Annotated[int | None, Meta(description="Days for ended runs.")] = None
+    events: Annotated[int | None, Meta(description="Days for the event log.")] = None
 
     def validate(self) -> Retention:
         for name in self.__struct_fields__:
@@ -51,16 +54,13 @@ async def read_retention(database: Database) -> tuple[Retention, asyncpg.Record 
     return (Retention(), None) if row is None else (decode(row["value"], Retention), row)
 
 
-async def set_retention(database: Database, wanted: Retention, *, by: str) -> None:
-    """Keep things for so long from the next round of housekeeping on."""
+async def set_retention(tx: Transaction, wanted: Retention) -> None:
+    """Keep things for so long, from the next round of maintenance on."""
     wanted.validate()
-    async with database.transaction(patience=30.0) as connection:
-        row = await connection.fetchrow(database.sql(READ_SETTING))
-        await connection.execute(database.sql(SET_SETTING), encode(wanted), by)
-        before = None if row is None else decode(row["value"])
-        await write_audit(
-            database, connection, who=by, action="retention.set", target="retention", before=before, after=wanted
-        )
+    row = await tx.fetchrow(READ_SETTING)
+    await tx.execute(SET_SETTING, encode(wanted), tx.by)
+    before = None if row is None else decode(row["value"])
+    await tx.audit("retention.set", "retention", before=before, after=wanted)
 
 
 async def measure_kept(database: Database) -> dict[str, asyncpg.Record]:

@@ -14,12 +14,12 @@ import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
+from tidemill.store.transaction import Transaction
 
 Scope = Literal["read", "operate", "admin"]
 
-#: From little to much: who may do more may do everything that is less.
+#: From little to much: each scope includes those before it.
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 PREFIX = "tm_"
@@ -35,7 +35,7 @@ SELECT id, name, scope, hint, created_at, created_by, expires_at, used_at, revok
 FROM tidemill.token ORDER BY id DESC LIMIT $1
 """
 
-#: Take a token back, with the browsers that have logged in with it.
+#: Revoke a token, and end the sessions of browsers that have logged in with it.
 REVOKE = """
 WITH gone AS (DELETE FROM tidemill.session WHERE token_id = $1)
 UPDATE tidemill.token SET revoked_at = now(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING id, name
@@ -43,7 +43,7 @@ UPDATE tidemill.token SET revoked_at = now(), revoked_by = $2 WHERE id = $1 AND 
 
 _GOOD = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 
-#: Whom a token stands for. Its use is noted once a minute at most.
+#: The holder of a token. Its use is noted at most once a minute.
 FIND = f"""
 WITH used AS (
     UPDATE tidemill.token SET used_at = now()
@@ -70,7 +70,7 @@ COUNT = f"SELECT count(*) AS n FROM tidemill.token WHERE {_GOOD}"
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Whom a token stands for, and what they may do."""
+    """The holder of a token, and their scope."""
 
     token_id: int
     name: str
@@ -78,14 +78,14 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def hash_secret(secret: str) -> bytes:
-    """What is kept of a token or of a browser's cookie."""
+    """What is stored of a token or of a browser's cookie."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 async def create_token(
-    database: Database, name: str, scope: str, *, by: str, expires_in: float | None = None
+    tx: Transaction, name: str, scope: str, *, expires_in: float | None = None
 ) -> tuple[str, asyncpg.Record]:
-    """A new token, and its row. The token itself is told here and never again."""
+    """A new token, and its row. The token itself is returned here and never again."""
     if scope not in SCOPES:
         raise ConfigError(f"there is no scope {scope!r}; the scopes are {', '.join(SCOPES)}")
     if not name.strip() or len(name) > 100 or not name.isprintable():
@@ -93,20 +93,9 @@ async def create_token(
     if expires_in is not None and not 0 < expires_in <= 3_153_600_000:
         raise ConfigError("a token expires after more than nothing and less than a hundred years")
     secret = PREFIX + secrets.token_urlsafe(32)
-    async with database.transaction(patience=30.0) as connection:
-        row = await connection.fetchrow(
-            database.sql(CREATE), name.strip(), scope, hash_secret(secret), secret[-4:], by, expires_in
-        )
-        if row is None:
-            raise ConfigError("the token was not stored")
-        await write_audit(
-            database,
-            connection,
-            who=by,
-            action="token.create",
-            target=f"{row['id']} {row['name']}",
-            after={"scope": scope, "expires_at": row["expires_at"]},
-        )
+    (row,) = await tx.fetch(CREATE, name.strip(), scope, hash_secret(secret), secret[-4:], tx.by, expires_in)
+    after = {"scope": scope, "expires_at": row["expires_at"]}
+    await tx.audit("token.create", f"{row['id']} {row['name']}", after=after)
     return secret, row
 
 
@@ -115,48 +104,39 @@ async def list_tokens(database: Database, *, limit: int = 1000) -> list[asyncpg.
     return await database.fetch(LIST_TOKENS, limit)
 
 
-async def revoke_token(database: Database, token_id: int, *, by: str) -> str:
-    """Take a token back for good; returns its name."""
-    async with database.transaction(patience=30.0) as connection:
-        row = await connection.fetchrow(database.sql(REVOKE), token_id, by)
-        if row is None:
-            raise NotFoundError(f"there is no token {token_id} that could be revoked: `tidemill token list` lists them")
-        await write_audit(
-            database,
-            connection,
-            who=by,
-            action="token.revoke",
-            target=f"{token_id} {row['name']}",
-            before={"revoked": False},
-            after={"revoked": True},
-        )
+async def revoke_token(tx: Transaction, token_id: int) -> str:
+    """Revoke a token for good; returns its name."""
+    row = await tx.fetchrow(REVOKE, token_id, tx.by)
+    if row is None:
+        raise NotFoundError(f"there is no token {token_id} that could be revoked: `tidemill token list` lists them")
+    await tx.audit("token.revoke", f"{token_id} {row['name']}", before={"revoked": False}, after={"revoked": True})
     return row["name"]
 
 
 async def find_token(database: Database, secret: str, *, note_use: bool = True) -> Holder | None:
-    """Whom a token stands for; None if it is not one, not any more, or was revoked."""
+    """The holder of a token; None if there is no such token, or it has expired or was revoked."""
     row = await database.fetchrow(FIND, hash_secret(secret), note_use)
     return None if row is None else Holder(row["id"], row["name"], row["scope"])
 
 
 async def has_tokens(database: Database) -> bool:
-    """Whether anybody could log in."""
+    """Whether there is a token to log in with."""
     return (await database.fetch(COUNT))[0]["n"] > 0
 
 
 async def open_session(database: Database, token_id: int, *, lasts: float) -> tuple[str, datetime]:
-    """A browser has logged in: the word for its cookie, and until when it is good."""
+    """Start the session of a browser that has logged in: the value of its cookie, and when it expires."""
     secret = secrets.token_urlsafe(32)
     rows = await database.fetch(OPEN_SESSION, hash_secret(secret), token_id, lasts)
     return secret, rows[0]["expires_at"]
 
 
 async def find_session(database: Database, secret: str) -> Holder | None:
-    """Whose browser this is."""
+    """The holder of the token that a browser has logged in with."""
     row = await database.fetchrow(FIND_SESSION, hash_secret(secret))
     return None if row is None else Holder(row["id"], row["name"], row["scope"])
 
 
 async def close_session(database: Database, secret: str) -> None:
-    """A browser has logged out."""
+    """End the session of a browser."""
     await database.fetch(CLOSE_SESSION, hash_secret(secret))

@@ -1,20 +1,19 @@
-"""`tidemill audit`: who did what to which object."""
+"""`tidemill audit`: which caller did what to which object."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
+from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import ANYWHERE, Reach
-from tidemill.cli.render import ago, out, print_json, read_json, table
+from tidemill.cli.paging import read_pages
+from tidemill.cli.render import ago, out, print_json, table
 from tidemill.core.codec import encode
-from tidemill.core.errors import ConfigError
-from tidemill.store.audit import list_audit
-from tidemill.store.database import Database
+from tidemill.ops.audit import AuditEntry, ListAudit, list_audit
 
 
-def audit(*, limit: int = 50, json: bool = False, place: Reach = ANYWHERE) -> None:
+@options_of(ListAudit)
+def audit(args: ListAudit, *, limit: int = 50, json: bool = False, place: Reach = ANYWHERE) -> None:
     """List what operators did, the newest first.
 
     Parameters
@@ -24,31 +23,22 @@ def audit(*, limit: int = 50, json: bool = False, place: Reach = ANYWHERE) -> No
     json
         Print one JSON document.
     """
-    if limit < 1:
-        raise ConfigError(f"--limit {limit} would show nothing")
-
-    async def stored(database: Database) -> list[dict[str, Any]]:
-        return [
-            {**row, "before": read_json(row["before"]), "after": read_json(row["after"])}
-            for row in await list_audit(database, limit=limit)
-        ]
-
-    rows = place.ask(stored, lambda server: server.pages("audit", limit=limit))
+    rows, _ = place.run(lambda at: read_pages(at, list_audit, args, limit))
     if json:
         return print_json(rows)
     if not rows:
-        return out().print("nothing yet: pause, retry, cancel and their like are written down here", style="dim")
+        return out().print("nothing yet: pause, retry, cancel and the like are recorded here", style="dim")
     made = table("when", "who", "action", "target", "change", wide="change")
     now = datetime.now(UTC)
     for row in rows:
-        made.add_row(ago(row["at"], now), row["who"], row["action"], row["target"], change(row))
+        made.add_row(ago(row.at, now), row.who, row.action, row.target, change(row))
     return out().print(made)
 
 
-def change(row: Mapping[str, Any]) -> str:
+def change(entry: AuditEntry) -> str:
     """How something was before and is after."""
     before, after = (
         value if isinstance(value, str) else "" if value is None else encode(value).decode()
-        for value in (row["before"], row["after"])
+        for value in (entry.before, entry.after)
     )
     return f"{before} → {after}" if before else after

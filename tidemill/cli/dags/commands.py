@@ -29,7 +29,7 @@ from tidemill.store.runs.runs import show_run
 from tidemill.store.runs.workers import count_run_workers
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 commands = Commands(name="dag", help="Check, draw, start and repeat dags; answer what their runs ask.")
 for command in (files.check, files.draw, inputs, submit):
@@ -127,7 +127,7 @@ def runs(
         wanted = RunsWanted(() if state is None else (state,), dag, "dag")
         return [dict(row) for row in await list_run_page(database, wanted, before=older, limit=limit)]
 
-    def served(server: Remote) -> list[dict[str, Any]]:
+    def served(server: RowClient) -> list[dict[str, Any]]:
         found = server.pages("runs", limit=limit, before=older, state=state, workflow=dag, shape="dag")
         return [served_run(row) for row in found]
 
@@ -232,7 +232,7 @@ async def _begun(database: Database, handle: DagHandle, kind: DagKind, *, follow
     return 0
 
 
-def _begun_there(server: Remote, started: dict[str, Any], *, followed: bool, json: bool) -> int:
+def _begun_there(server: RowClient, started: dict[str, Any], *, followed: bool, json: bool) -> int:
     """The same by a server, which tells of a run that nobody drives when it is looked at."""
     _say_begun(started["id"], started["created"], followed=followed, json=json)
     return asyncio.run(follow_run(ServedWatch(server, started["id"]), json=json)) if followed else 0
@@ -249,7 +249,7 @@ def _say_begun(number: int, created: bool, *, followed: bool, json: bool) -> Non
         print(f"r{number}", flush=True)
 
 
-def _declared_there(server: Remote, what: str, app: str | None) -> str:
+def _declared_there(server: RowClient, what: str, app: str | None) -> str:
     """The name of a dag that a server can start."""
     if app is not None:
         raise ConfigError(f"the server has the application: leave out --app {app}")

@@ -14,7 +14,7 @@ from rich.live import Live
 
 from tidemill.cli.connection_options import Reach, opened
 from tidemill.cli.dags.page import Sheet, live, page, page_json, sheet_from, sheet_of
-from tidemill.cli.jobs.page import json_text, readable
+from tidemill.cli.jobs.page import json_text
 from tidemill.cli.render import out, print_json, short
 from tidemill.cli.run.roles import application
 from tidemill.cli.runs.reported_run import served_run
@@ -27,13 +27,14 @@ from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState
 from tidemill.dags.runner.runner import DAG_KIND, DagKind
 from tidemill.dags.view.view import Line, View
+from tidemill.ops.json_rows import readable
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.runs import load_run, read_ticks, show_run
 from tidemill.store.runs.workers import count_run_workers
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 EVERY = 0.25
 COST_RATIO = 10  # looking may take a tenth of the time, however much there is to read
@@ -91,7 +92,7 @@ class Watch:
 class ServedWatch:
     """A run that a server tells of."""
 
-    def __init__(self, server: Remote, number: int) -> None:
+    def __init__(self, server: RowClient, number: int) -> None:
         self._server = server
         self._number = number
 
@@ -165,7 +166,7 @@ def show_run_of_dag(number: int, *, at: int | None, followed: bool, app: str | N
             show(await look_back(database, number, kind, at), json=json)
             return 0
 
-    async def served(server: Remote) -> int:
+    async def served(server: RowClient) -> int:
         watch = ServedWatch(server, number)
         if at is None:
             return await told(watch)

@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from cyclopts import CycloptsError
 
-from tidemill.app import App
-from tidemill.cli.connection_options import ANYWHERE, Reach, opened, operator
-from tidemill.cli.jobs.page import told_job
+from tidemill.cli.arguments import options_of
+from tidemill.cli.connection_options import ANYWHERE, Reach
 from tidemill.cli.render import print_json
-from tidemill.cli.run.roles import application
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.job import FINAL_STATES, JobRef
-from tidemill.engine.jobs.view import JobView
-from tidemill.store.database import Database
-from tidemill.store.jobs.read import show_job
+from tidemill.ops.jobs import (
+    MOST_COPIES,
+    EnqueueCopies,
+    Enqueued,
+    EnqueueJob,
+    Job,
+    enqueue_copies,
+    enqueue_job,
+)
+from tidemill.ops.operation import Operator
+from tidemill.ops.waiting import wait_for_job
 
-if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
-
-TOGETHER = 5000
-SAY_WHY_AFTER = 2.0
-ASK_FIRST, ASK_LONGEST = 0.05, 1.0
+EXPLAIN_AFTER = 2.0
 
 
+@options_of(EnqueueJob, without=("args", "tags"))
 def enqueue(
+    new: EnqueueJob,
     app: str,
     task: str | None = None,
     arguments: str | None = None,
     /,
     *,
-    delay: str | None = None,
     at: str | None = None,
-    priority: int | None = None,
-    queue: str | None = None,
-    unique_key: str | None = None,
-    unique_for: str | None = None,
-    deadline: str | None = None,
     tag: list[str] | None = None,
     count: int = 1,
     wait: bool = False,
@@ -61,22 +56,10 @@ def enqueue(
         The name of the task.
     arguments
         Its arguments as a JSON object.
-    delay
-        Not before this long from now: 30s, 5m, 1h30m.
     at
-        Not before this moment: 2030-01-31T12:00:00+01:00.
-    priority
-        0 to 9; 9 goes first.
-    queue
-        Another queue than the task's own.
-    unique_key
-        No second unfinished job of this task with this key.
-    unique_for
-        Hold the unique key for this long.
-    deadline
-        Drop the job if it has not started within this time.
+        Not before this date and time: 2030-01-31T12:00:00+01:00.
     tag
-        A tag to find it by; say it again for more.
+        A tag to find it by; may be repeated.
     count
         Enqueue it this many times.
     wait
@@ -88,29 +71,29 @@ def enqueue(
         raise ConfigError(f"--count {count} would enqueue nothing")
     if wait and count > 1:
         raise ConfigError("--wait waits for one job: leave out --count")
-    wish = {
-        "delay": delay,
-        "at": read_moment(at),
-        "priority": priority,
-        "queue": queue,
-        "unique_key": unique_key,
-        "unique_for": unique_for,
-        "deadline": deadline,
-        "tags": tag,
-    }
+    source: str | None = app
     if place.server_url is not None:
         if arguments is not None or (task is not None and not task.lstrip().startswith("{")):
             raise ConfigError(f"the server has the application: leave out {app!r}, and write TASK '{{...}}'")
-        new = {"task": app, "args": read_arguments(task or "{}"), **wish}
-        with place.remote() as server:
-            return _hand_over(server, new, count, wait=wait, json=json)
+        source, task, arguments = None, app, task
     if task is None:
         raise CycloptsError(msg="say which TASK of the application", command_chain=("enqueue",))
-    known = application(app, place)
-    known.acting_as = operator()
-    known.tasks.require(task)
-    given = read_arguments(arguments or "{}")
-    return asyncio.run(_enqueue(known, task, {"args": given, **wish}, count, wait=wait, json=json))
+    job = msgspec.structs.replace(new, task=task, args=read_arguments(arguments or "{}"), at=read_time(at), tags=tag)
+
+    async def work(operator: Operator) -> int:
+        found = await _enqueue(operator, job, count)
+        if not json:
+            _print_ids(found)
+        ended = (
+            await wait_for_job(operator, found[0].id, each=Explanations().tell, every=EXPLAIN_AFTER) if wait else None
+        )
+        if json:
+            print_json(_told(found, ended))
+        elif ended is not None:
+            _print_result(ended)
+        return 0 if ended is None or ended.state == "succeeded" else 1
+
+    return place.run(work, app=source)
 
 
 def read_arguments(text: str) -> dict[str, Any]:
@@ -124,8 +107,8 @@ def read_arguments(text: str) -> dict[str, Any]:
     return found
 
 
-def read_moment(text: str | None) -> datetime | None:
-    """A moment from the command line; without a time zone, the one of this machine is meant."""
+def read_time(text: str | None) -> datetime | None:
+    """A date and time from the command line; without a time zone, in the one of this machine."""
     if text is None:
         return None
     try:
@@ -134,92 +117,50 @@ def read_moment(text: str | None) -> datetime | None:
         raise ConfigError(f"--at {text!r} is not a moment; write 2030-01-31T12:00:00+01:00") from error
 
 
-async def _enqueue(known: App, task: str, wish: dict[str, Any], count: int, *, wait: bool, json: bool) -> int:
-    async with opened(known.settings) as database:
-        try:
-            refs: list[JobRef] = []
-            for start in range(0, count, TOGETHER):
-                some = min(TOGETHER, count - start)
-                refs += await asyncio.gather(*(known.enqueue(task, **wish) for _ in range(some)))
-            if not json:
-                _print_refs(refs)
-            result = await _wait(known, database, refs[0]) if wait else None
-        finally:
-            await known.close()
-    return _tell(refs, result, json=json)
-
-
-def _hand_over(server: Remote, new: dict[str, Any], count: int, *, wait: bool, json: bool) -> int:
-    """The same by a server."""
-    refs = [msgspec.convert(server.post("jobs", body=new), JobRef) for _ in range(count)]
-    if not json:
-        _print_refs(refs)
-    return _tell(refs, _wait_there(server, refs[0]) if wait else None, json=json)
-
-
-def _tell(refs: list[JobRef], result: JobView | None, *, json: bool) -> int:
-    """Print what is known now; returns the exit status."""
-    if json and result is not None:
-        print_json({**msgspec.to_builtins(refs[0]), **msgspec.structs.asdict(result)})
-    elif json:
-        print_json(refs[0] if len(refs) == 1 else refs)
-    elif result is not None:
-        _print_result(result)
-    return 0 if result is None or result.state == "succeeded" else 1
-
-
-async def _wait(known: App, database: Database, ref: JobRef) -> JobView:
-    """The job's end; whoever has to wait for long is told what for."""
-    reasons = Reasons()
-    while True:
-        try:
-            return await known.wait(ref, timeout=SAY_WHY_AFTER)
-        except TimeoutError:
-            row = await show_job(database, ref.id)
-        if row is not None:
-            reasons.tell(told_job({**row, "due_in": max(0.0, row["due_in"])} if "due_in" in row else dict(row)))
-
-
-def _wait_there(server: Remote, ref: JobRef) -> JobView:
-    """The same, asking a server again and again: seldom, if it takes long."""
-    reasons, began, pause = Reasons(), time.monotonic(), ASK_FIRST
-    while True:
-        row = server.row("jobs", ref.id)
-        if row["state"] in FINAL_STATES:
-            return msgspec.convert({**row, "errors": row["errors"] or []}, JobView)
-        if time.monotonic() - began > SAY_WHY_AFTER:
-            reasons.tell(row)
-        time.sleep(pause)
-        pause = min(pause * 1.5, ASK_LONGEST)
-
-
-class Reasons:
-    """Why a job does not start, told once; and again when it is due and something else is in the way."""
+class Explanations:
+    """Says on stderr why a job does not start: once, and again when it is due and the reason is another."""
 
     def __init__(self) -> None:
+        self._began = time.monotonic()
         self._told: list[str] = []
 
-    def tell(self, job: dict[str, Any]) -> None:
-        why = job["why"][1:]
-        if job["state"] in (*FINAL_STATES, "running") or why == self._told:
+    def tell(self, job: Job) -> None:
+        why = job.why[1:]
+        if time.monotonic() - self._began < EXPLAIN_AFTER or job.state == "running" or why == self._told:
             return
-        if not self._told or job["due_at"] <= datetime.now(UTC):
+        if not self._told or job.due_at <= datetime.now(UTC):
             sys.stderr.write(f"waiting: {' '.join(why)}\n")
             self._told = why
 
 
-def _print_refs(refs: list[JobRef]) -> None:
-    if len(refs) == 1:
-        print(refs[0].id, flush=True)
-        if not refs[0].created:
-            sys.stderr.write(f"nothing new: job {refs[0].id} holds this unique key\n")
+async def _enqueue(at: Operator, job: EnqueueJob, count: int) -> list[Enqueued]:
+    if count == 1:
+        return [await at.do(enqueue_job, job)]
+    found: list[Enqueued] = []
+    while len(found) < count:
+        some = min(MOST_COPIES, count - len(found))
+        found += (await at.do(enqueue_copies, EnqueueCopies(**msgspec.structs.asdict(job), count=some))).items
+    return found
+
+
+def _told(found: list[Enqueued], ended: Job | None) -> Any:
+    if ended is not None:
+        return {"created": found[0].created, **msgspec.structs.asdict(ended)}
+    return found[0] if len(found) == 1 else found
+
+
+def _print_ids(found: list[Enqueued]) -> None:
+    if len(found) == 1:
+        print(found[0].id, flush=True)
+        if not found[0].created:
+            sys.stderr.write(f"nothing new: job {found[0].id} holds this unique key\n")
     else:
-        ids = [ref.id for ref in refs]
+        ids = [each.id for each in found]
         print(f"{len(set(ids)):,} jobs: {min(ids)} to {max(ids)}", flush=True)
 
 
-def _print_result(result: JobView) -> None:
-    if result.state == "succeeded":
-        print(msgspec.json.encode(result.result).decode())
+def _print_result(job: Job) -> None:
+    if job.state == "succeeded":
+        print(msgspec.json.encode(job.result).decode())
     else:
-        sys.stderr.write(f"error: job {result.id} {result.state}: {result.note or 'no reason was given'}\n")
+        sys.stderr.write(f"error: job {job.id} {job.state}: {job.note or 'no reason was given'}\n")

@@ -1,21 +1,18 @@
-"""`tidemill queues`: what goes on in each queue, and how fast its jobs may start."""
+"""`tidemill queues`: what is in each queue, and how fast its jobs may start."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.connection_options import ANYWHERE, Reach, operator
+from tidemill.cli.connection_options import ANYWHERE, Reach
 from tidemill.cli.render import out, print_json, rate, short, table
-from tidemill.store.database import Database
-from tidemill.store.jobs.queues import list_queues
-from tidemill.store.jobs.workers import QueueLimit, set_limit
+from tidemill.ops.queues import LimitQueue, ListQueues, Queue, limit_queue, list_queues
 
-LATELY = 3600.0
+RECENT = 3600.0
 
 commands = App(name="queues", help="Count what is in each queue; limit how fast its jobs start.")
 
@@ -29,15 +26,11 @@ def queues(*, json: bool = False, place: Reach = ANYWHERE) -> None:
     json
         Print one JSON document.
     """
-
-    async def stored(database: Database) -> list[dict[str, Any]]:
-        return [_told(dict(row)) for row in await list_queues(database, ended_within=LATELY)]
-
-    rows = place.ask(stored, lambda server: [_told(row) for row in server.items("queues", ended_within=LATELY)])
+    rows = place.do(list_queues, ListQueues(ended_within=RECENT)).items
     if json:
         return print_json(rows)
     if not rows:
-        return out().print("no queue is in use: a queue is made by enqueueing to it", style="dim")
+        return out().print("no queue is in use: enqueueing a job to a queue makes it", style="dim")
     return out().print(queues_table(rows))
 
 
@@ -53,29 +46,21 @@ def limit(name: str, rate: str, /, *, place: Reach = ANYWHERE) -> None:
         100/s, 30/m, 5/h, 1000/d, or none for no limit.
     """
     wanted = None if rate == "none" else rate
-    checked = QueueLimit.of(name, wanted)
-    place.ask(
-        lambda database: set_limit(database, checked, by=operator()),
-        lambda server: server.put("queues", name, "limit", body={"rate": wanted}),
-    )
+    place.do(limit_queue, LimitQueue(name=name, rate=wanted))
     out().print(f"queue {name}: {'no limit' if wanted is None else f'at most {rate}'}")
 
 
-def queues_table(rows: list[dict[str, Any]]) -> Table:
+def queues_table(rows: Sequence[Queue]) -> Table:
     counts = ("wait", "later", "held", "run", "done/h", "fail/h", "oldest", "workers", "limit")
     made = table("queue", *counts, numbers=counts)
     for row in rows:
+        failed = row.unsuccessful or 0
         made.add_row(
-            row["queue"],
-            *(f"{row[name]:,}" for name in ("ready", "delayed", "held", "running", "succeeded")),
-            Text(f"{row['unsuccessful']:,}", style="bold red" if row["unsuccessful"] else ""),
-            "" if row["oldest"] is None else short(row["oldest"]),
-            Text(str(row["workers"]) if row["workers"] else "none", style="" if row["workers"] else "yellow"),
-            rate(row["rate"]),
+            row.name,
+            *(f"{number or 0:,}" for number in (row.waiting, row.delayed, row.held, row.running, row.succeeded)),
+            Text(f"{failed:,}", style="bold red" if failed else ""),
+            "" if row.oldest is None else short(row.oldest),
+            Text(str(row.workers) if row.workers else "none", style="" if row.workers else "yellow"),
+            rate(row.rate),
         )
     return made
-
-
-def _told(row: Mapping[str, Any]) -> dict[str, Any]:
-    told = ("delayed", "held", "running", "oldest", "succeeded", "unsuccessful", "workers", "rate")
-    return {"queue": row["name"], "ready": row["waiting"], **{name: row[name] for name in told}}

@@ -20,7 +20,7 @@ from tidemill.store.database import Database
 from tidemill.store.monitors import alerts as alert_store
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 MOST_COUNTED = 100_000
 
@@ -59,7 +59,7 @@ def alerts(
         )
         return [told_alert(dict(row)) for row in rows]
 
-    def served(server: Remote) -> list[dict[str, Any]]:
+    def served(server: RowClient) -> list[dict[str, Any]]:
         return server.pages("alerts", limit=limit, monitor=monitor, entity=entity, trigger=trigger, current=not all)
 
     rows = place.ask(stored, served)
@@ -84,7 +84,7 @@ def explain(id: int, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
         history = [dict(each) for each in await alert_store.show_history(database, id)]
         return {**told_alert(row), "explain": read_json(row["explain"]), "history": history}
 
-    def served(server: Remote) -> dict[str, Any]:
+    def served(server: RowClient) -> dict[str, Any]:
         story = server.get("alerts", id)
         history = [timely(each) for each in story["history"]]
         return {**timely(story["alert"]), "explain": story["explain"], "history": history}
@@ -193,7 +193,7 @@ def silence(
             database, name, wanted, starts_at=now, ends_at=ends, by=operator(), comment=comment
         )
 
-    def served(server: Remote, name: str) -> int:
+    def served(server: RowClient, name: str) -> int:
         body = {"matchers": wanted, "lasts": until, "comment": comment}
         return server.post("monitors", name, "silences", body=body)["id"]
 
@@ -219,7 +219,7 @@ def _ack_matching(wanted: alert_store.Unseen, note: str | None, place: Reach, *,
         meant = msgspec.structs.replace(wanted, up_to=ids[-1]) if ids else wanted
         return len(await alert_store.ack_unseen(database, meant, by=operator(), at=time.time(), note=note))
 
-    def served(server: Remote) -> int | None:
+    def served(server: RowClient) -> int | None:
         found = server.preview("alerts", "ack", "preview", body=wanted)
         if not _goes_on(found["count"], yes=yes):
             return None

@@ -28,7 +28,7 @@ from tidemill.store.monitors.events import read_tail
 from tidemill.store.monitors.monitors import list_monitors, list_problems
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 commands = App(name="monitor", help="Follow entities, and act on what monitors tell.")
 commands.command(roster)
@@ -79,7 +79,7 @@ def status(name: str | None = None, /, *, json: bool = False, place: Reach = ANY
             found.append({**row, "status": read_json(row["status"]), "problems": problems})
         return found
 
-    def served(server: Remote) -> list[dict[str, Any]]:
+    def served(server: RowClient) -> list[dict[str, Any]]:
         return [
             {each: value for each, value in row.items() if each != "triggers"}
             | {"problems": [timely(each) for each in row["problems"]]}
@@ -115,7 +115,7 @@ def backfill(*entities: str, monitor: str | None = None, past: str = "24h", plac
     async def stored(database: Database, name: str) -> int:
         return len(await roster_store.start_backfill(database, name, entities or None, plan, by=operator()))
 
-    def served(server: Remote, name: str) -> int:
+    def served(server: RowClient, name: str) -> int:
         body = {"entities": entities or None, "past": past}
         return server.post("monitors", name, "backfill", body=body)["count"]
 
@@ -137,7 +137,7 @@ def reset(*entities: str, monitor: str | None = None, place: Reach = ANYWHERE) -
     async def stored(database: Database, name: str) -> int:
         return len(await roster_store.reset_monitor(database, name, entities or None, by=operator()))
 
-    def served(server: Remote, name: str) -> int:
+    def served(server: RowClient, name: str) -> int:
         return server.post("monitors", name, "reset", body={"entities": entities or None})["count"]
 
     out().print(f"the states of {with_monitor(place, monitor, stored, served)} entities will be made anew")
@@ -186,7 +186,7 @@ def trigger(name: str, to: str, /, *, monitor: str | None = None, place: Reach =
     async def stored(database: Database, monitor_name: str) -> None:
         await roster_store.switch_trigger(database, monitor_name, name, to == "on", by=operator())
 
-    def served(server: Remote, monitor_name: str) -> None:
+    def served(server: RowClient, monitor_name: str) -> None:
         server.post("monitors", monitor_name, "triggers", name, to)
 
     with_monitor(place, monitor, stored, served)
@@ -251,7 +251,7 @@ def _set_paused(place: Reach, monitor: str | None, paused: bool) -> str:
         await roster_store.set_paused(database, name, paused, by=operator())
         return name
 
-    def served(server: Remote, name: str) -> str:
+    def served(server: RowClient, name: str) -> str:
         return server.post("monitors", name, "pause" if paused else "resume")["name"]
 
     return with_monitor(place, monitor, stored, served)

@@ -11,7 +11,7 @@ from tidemill.store.database import Database
 from tidemill.store.monitors.monitors import list_monitors
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 T = TypeVar("T")
 
@@ -20,11 +20,11 @@ def with_monitor(
     place: Reach,
     name: str | None,
     stored: Callable[[Database, str], Awaitable[T]],
-    served: Callable[[Remote, str], T],
+    served: Callable[[RowClient, str], T],
 ) -> T:
     """Do something for a monitor in the database or by a server: the named one, or the only one there is."""
 
-    def there(server: Remote) -> T:
+    def there(server: RowClient) -> T:
         return served(server, name or _only([each["name"] for each in server.items("monitors")]))
 
     return place.ask(lambda database: for_monitor(database, name, stored), there)

@@ -18,7 +18,7 @@ from tidemill.store.database import Database
 from tidemill.store.monitors import roster as roster_store
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 roster = App(name="roster", help="Whom a monitor follows.")
 
@@ -47,7 +47,7 @@ def roster_add(
         shards = [shard_of(entity) for entity in entities]
         return await roster_store.add_to_roster(database, name, entities, shards, backfill=plan, by=operator())
 
-    def served(server: Remote, name: str) -> list[str]:
+    def served(server: RowClient, name: str) -> list[str]:
         body = {"add": entities, "past": None if no_backfill else past}
         return server.post("monitors", name, "roster", body=body)["added"]
 
@@ -72,7 +72,7 @@ def roster_remove(*entities: str, monitor: str | None = None, place: Reach = ANY
     async def stored(database: Database, name: str) -> list[str]:
         return await roster_store.remove_from_roster(database, name, entities, by=operator())
 
-    def served(server: Remote, name: str) -> list[str]:
+    def served(server: RowClient, name: str) -> list[str]:
         return server.post("monitors", name, "roster", body={"remove": entities})["removed"]
 
     gone = with_monitor(place, monitor, stored, served)
@@ -102,7 +102,7 @@ def roster_list(
         rows = await roster_store.list_roster(database, name, everybody=all, limit=limit)
         return [{**row, "labels": read_json(row["labels"]), "backfill": read_json(row["backfill"])} for row in rows]
 
-    def served(server: Remote, name: str) -> list[dict[str, Any]]:
+    def served(server: RowClient, name: str) -> list[dict[str, Any]]:
         return server.pages("monitors", name, "roster", limit=limit, everybody=all)
 
     rows = with_monitor(place, monitor, stored, served)
@@ -130,7 +130,7 @@ def roster_label(entity: str, /, *labels: str, monitor: str | None = None, place
     async def stored(database: Database, name: str) -> None:
         await roster_store.label_entity(database, name, entity, read, by=operator())
 
-    def served(server: Remote, name: str) -> None:
+    def served(server: RowClient, name: str) -> None:
         server.post("monitors", name, "labels", body={"entity": entity, "labels": read})
 
     with_monitor(place, monitor, stored, served)

@@ -14,7 +14,7 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines.runner.operate import Story
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote, Row
+    from tidemill.cli.client import Row, RowClient
 
 LOOK_EVERY = 0.5
 MANY = 10  # states that are built again without asking
@@ -43,7 +43,7 @@ def only_word(app: str | None, more: str | None) -> str | None:
     return app
 
 
-def find(server: Remote, text: str) -> Meant:
+def find(server: RowClient, text: str) -> Meant:
     """What is meant by PIPELINE, STAGE, STAGE/ENTITY or ENTITY; also with PIPELINE/ before it."""
     views = server.items("pipelines")
     named = [view for view in views if text == view["name"] or text.startswith(f"{view['name']}/")]
@@ -59,7 +59,7 @@ def find(server: Remote, text: str) -> Meant:
     return Meant(owner["name"], None, rest or None)
 
 
-def find_stage(server: Remote, text: str) -> Meant:
+def find_stage(server: RowClient, text: str) -> Meant:
     """The stage that is meant by STAGE or PIPELINE/STAGE."""
     meant = find(server, text)
     if meant.stage is None or meant.entity is not None:
@@ -67,7 +67,7 @@ def find_stage(server: Remote, text: str) -> Meant:
     return meant
 
 
-def status(server: Remote, name: str | None) -> list[dict[str, Any]]:
+def status(server: RowClient, name: str | None) -> list[dict[str, Any]]:
     """How pipelines are, as `status` tells it."""
     return [
         {
@@ -90,7 +90,7 @@ def status(server: Remote, name: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def history(server: Remote, text: str | None, limit: int) -> list[Row]:
+def history(server: RowClient, text: str | None, limit: int) -> list[Row]:
     """Builds of a state, a stage, a pipeline or of all, the newest first."""
     meant = [Meant(view["name"]) for view in server.items("pipelines")] if text is None else [find(server, text)]
     found = [
@@ -101,7 +101,7 @@ def history(server: Remote, text: str | None, limit: int) -> list[Row]:
     return sorted(found, key=lambda row: row["at"], reverse=True)[:limit]
 
 
-def story(server: Remote, text: str) -> Story:
+def story(server: RowClient, text: str) -> Story:
     """Everything that is known of one state."""
     meant = find(server, text)
     if meant.stage is None:
@@ -131,7 +131,7 @@ def story(server: Remote, text: str) -> Story:
     )
 
 
-def invalidate(server: Remote, text: str, *, downstream: bool, yes: bool) -> None:
+def invalidate(server: RowClient, text: str, *, downstream: bool, yes: bool) -> None:
     """Have states built again."""
     meant = find(server, text)
     wanted = {**meant.states, "downstream": downstream}
@@ -142,7 +142,7 @@ def invalidate(server: Remote, text: str, *, downstream: bool, yes: bool) -> Non
     out().print(f"{done} states are built again by whoever keeps pipeline {meant.pipeline} up to date")
 
 
-def retry(server: Remote, text: str | None) -> None:
+def retry(server: RowClient, text: str | None) -> None:
     """Try failed states again."""
     meant = [Meant(view["name"]) for view in server.items("pipelines")] if text is None else [find(server, text)]
     for each in meant:
@@ -150,7 +150,7 @@ def retry(server: Remote, text: str | None) -> None:
         out().print(f"{each.pipeline}: {done} failed states are tried again")
 
 
-def accept(server: Remote, text: str, *, yes: bool) -> None:
+def accept(server: RowClient, text: str, *, yes: bool) -> None:
     """Take a stage's states as built by its code of now."""
     meant = find_stage(server, text)
     if not yes and not agreed(f"take all states of {meant.stage} as built by its code of now"):
@@ -159,14 +159,14 @@ def accept(server: Remote, text: str, *, yes: bool) -> None:
     out().print(f"{done} states of {meant.stage} count as built by the code of now")
 
 
-def approve(server: Remote, text: str) -> None:
+def approve(server: RowClient, text: str) -> None:
     """Agree that many states of a stage are built again."""
     meant = find_stage(server, text)
     server.post("pipelines", meant.pipeline, "approve", body={"stage": meant.stage})
     out().print(f"approved for a day: states of {meant.stage} are built again by its code of now")
 
 
-def set_paused(server: Remote, text: str, *, paused: bool) -> None:
+def set_paused(server: RowClient, text: str, *, paused: bool) -> None:
     """Pause a pipeline or a stage, or let it go on."""
     meant = find(server, text)
     if meant.entity is not None:
@@ -175,7 +175,7 @@ def set_paused(server: Remote, text: str, *, paused: bool) -> None:
     out().print(f"{text} {'is paused' if paused else 'goes on'}")
 
 
-def backfill(server: Remote, text: str, wanted: dict[str, Any], *, wait: bool) -> int:
+def backfill(server: RowClient, text: str, wanted: dict[str, Any], *, wait: bool) -> int:
     """Have a range of a stage's states built again; returns the exit status."""
     meant = find_stage(server, text)
     begun = server.post("pipelines", meant.pipeline, "backfill", body={"stage": meant.stage, **wanted})
@@ -186,7 +186,7 @@ def backfill(server: Remote, text: str, wanted: dict[str, Any], *, wait: bool) -
     return 1 if failed else 0
 
 
-def _follow(server: Remote, meant: Meant, begun: dict[str, Any]) -> int:
+def _follow(server: RowClient, meant: Meant, begun: dict[str, Any]) -> int:
     """Show how far a backfill is until nothing is left of it but what has failed; returns how many that are."""
     with Progress(console=out()) as progress:
         bar = progress.add_task(f"{meant.pipeline}/{meant.stage}", total=begun["total"])
@@ -206,7 +206,7 @@ def _follow(server: Remote, meant: Meant, begun: dict[str, Any]) -> int:
             time.sleep(LOOK_EVERY)
 
 
-def _chosen(server: Remote, name: str | None) -> list[Row]:
+def _chosen(server: RowClient, name: str | None) -> list[Row]:
     views = server.items("pipelines")
     found = [view for view in views if name is None or view["name"] == name]
     if name is not None and not found:

@@ -21,7 +21,7 @@ from tidemill.store.database import Database
 from tidemill.store.runs.runs import list_inputs, show_run
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 
 def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: Reach = ANYWHERE) -> None:
@@ -45,7 +45,7 @@ def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, plac
             await show_run(database, wanted)
         return [_told(dict(row)) for row in await list_inputs(database, run_id=wanted, limit=limit)]
 
-    def served(server: Remote) -> list[dict[str, Any]]:
+    def served(server: RowClient) -> list[dict[str, Any]]:
         if wanted is not None:
             server.get("runs", wanted)
         return server.pages("inputs", limit=limit, run=wanted)

@@ -24,7 +24,7 @@ from tidemill.store.runs.log import read_step_logs
 from tidemill.store.runs.runs import read_ticks, show_run
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 TICKS_AT_ONCE = 1000
 
@@ -61,7 +61,7 @@ def runs(
     async def stored(database: Database) -> list[dict[str, Any]]:
         return [dict(row) for row in await list_run_page(database, wanted, before=older, limit=limit)]
 
-    def served(server: Remote) -> list[dict[str, Any]]:
+    def served(server: RowClient) -> list[dict[str, Any]]:
         return [
             served_run(row) for row in server.pages("runs", limit=limit, before=older, state=state, workflow=workflow)
         ]
@@ -123,7 +123,7 @@ def run(
         told["log"] = stored_log(await read_step_logs(database, wanted))
         return told, [{"seq": tick["seq"], **decode(tick["data"])} for tick in await read_ticks(database, wanted)]
 
-    def served(server: Remote) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def served(server: RowClient) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         row = served_run(server.row("runs", wanted))
         if row["shape"] == "dag" or at is not None:
             return row, []
@@ -195,7 +195,7 @@ def _bare(event: dict[str, Any]) -> str:
     return event["type"].rpartition(".")[2]
 
 
-def _served_ticks(server: Remote, number: int) -> list[dict[str, Any]]:
+def _served_ticks(server: RowClient, number: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     while True:
         after = found[-1]["seq"] if found else 0

@@ -21,7 +21,7 @@ from tidemill.store.database import Database
 from tidemill.store.runs.runs import cancel_run, new_token, send_to_run, show_run
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 
 def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, place: Reach = ANYWHERE) -> None:
@@ -56,7 +56,7 @@ def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, 
         await _note(database, "run.send", number, {"type": event, "step": None})
         await send_to_run(database, number, encode(record), token=token)
 
-    def served(server: Remote) -> None:
+    def served(server: RowClient) -> None:
         server.post("runs", number, "events", body={"type": event, "fields": values})
 
     place.ask(stored, served)
@@ -100,7 +100,7 @@ def cancel_runs(ids: list[str], place: Reach) -> None:
             await _note(database, "run.cancel", number, {"asked": True, "reason": None}, before={"state": row["state"]})
             out().print(f"run r{number} was asked to end")
 
-    def served(server: Remote) -> None:
+    def served(server: RowClient) -> None:
         for number in numbers:
             server.post("runs", number, "cancel")
             out().print(f"run r{number} was asked to end")

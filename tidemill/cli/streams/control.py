@@ -17,7 +17,7 @@ from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 DRAIN_PATIENCE = 600.0
 
@@ -52,7 +52,7 @@ def drain(
                 break
             await asyncio.sleep(EVERY / 2)
 
-    def served(server: Remote) -> None:
+    def served(server: RowClient) -> None:
         server.post("streams", stream, "control", body={"mode": "drain"})
         while wait and not is_over(look_there(server, stream)):
             time.sleep(EVERY / 2)

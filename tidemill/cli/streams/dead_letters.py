@@ -18,7 +18,7 @@ from tidemill.store.database import Database
 from tidemill.store.streams.streams import DeadFilter, list_dead, replay_dead
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 
 def dead_letters(
@@ -63,7 +63,7 @@ def dead_letters(
     async def stored(database: Database) -> list[dict[str, Any]]:
         return [_letter(dict(row)) for row in await list_dead(database, which, limit=limit)]
 
-    def served(server: Remote) -> list[dict[str, Any]]:
+    def served(server: RowClient) -> list[dict[str, Any]]:
         asked = msgspec.structs.asdict(which)
         rows = server.pages("dead-letters", limit=limit, id=asked.pop("ids"), **asked)
         return [_whole(server, row) for row in rows]
@@ -148,7 +148,7 @@ def _letter(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _whole(server: Remote, row: dict[str, Any]) -> dict[str, Any]:
+def _whole(server: RowClient, row: dict[str, Any]) -> dict[str, Any]:
     """A letter of a server's list, with all of its payload."""
     told = server.row("dead-letters", row["id"]) if row["truncated"] else row
     return {name: value for name, value in told.items() if name != "truncated"}

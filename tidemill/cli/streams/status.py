@@ -9,7 +9,7 @@ from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 
 if TYPE_CHECKING:
-    from tidemill.cli.client import Remote
+    from tidemill.cli.client import RowClient
 
 EVERY = 1.0
 
@@ -23,7 +23,7 @@ async def look(database: Database, stream: str | None = None) -> dict[str, Any]:
     return {"dispatchers": dispatchers, "kept": kept}
 
 
-def look_there(server: Remote, stream: str | None = None) -> dict[str, Any]:
+def look_there(server: RowClient, stream: str | None = None) -> dict[str, Any]:
     """The same from a server, which tells of streams that nobody runs as well."""
     found = [
         each for each in server.items("streams") if each["dispatchers"] and (stream is None or each["name"] == stream)

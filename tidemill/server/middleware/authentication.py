@@ -8,12 +8,12 @@ import time
 from collections import OrderedDict
 from typing import Any
 
-import msgspec
-
+from tidemill.core.errors import ForbiddenError
+from tidemill.ops.local import Caller
 from tidemill.server.problems import Refused
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database
-from tidemill.store.tokens import SCOPES, Holder, Scope, find_session, find_token
+from tidemill.store.tokens import Holder, find_session, find_token
 
 #: For routes that anybody may ask: whether the server lives, and logging in.
 OPEN = "open"
@@ -21,19 +21,6 @@ OPEN = "open"
 CALLER = "tidemill.caller"
 _KNOWN_FOR = 5.0
 _MOST_KNOWN = 10_000
-
-
-class Caller(msgspec.Struct, frozen=True):
-    """Who asks."""
-
-    name: str
-    scope: Scope
-    token_id: int | None = None
-    session: str | None = None
-    """The word of the browser's cookie, if it is a browser."""
-
-    def may(self, scope: str) -> bool:
-        return SCOPES.index(self.scope) >= SCOPES.index(scope)  # pyright: ignore[reportArgumentType]
 
 
 class Doorman:
@@ -132,9 +119,9 @@ def require_scope(caller: Caller | None, needed: str, *, read_only: bool) -> Cal
             WWW_Authenticate="Bearer",
         )
     if not caller.may(needed):
-        raise Refused(403, f"this needs a token with scope {needed}, and yours has {caller.scope}")
+        raise ForbiddenError(f"this needs a token with scope {needed}, and yours has {caller.scope}")
     if needed != "read" and read_only:
-        raise Refused(403, "this server is read-only: it was started with --read-only")
+        raise ForbiddenError("this server is read-only: it was started with --read-only")
     return caller
 
 

@@ -1,9 +1,8 @@
 """Requests with an `Idempotency-Key`: the same one again acts once, and gets the answer that the first one got.
 
-The key is taken before anything is done, in a transaction of its own, and the answer is kept after: a request that was
-cut off in between is never done twice, for the next one with its key is told so (409). What is done most often, the
-enqueueing of a job, keeps its answer in the very transaction that stores the job (`keep_within`), so that even then
-the next one gets the answer. The other way round, nothing is ever kept of what was not done.
+The key is claimed before anything is done, in a transaction of its own. An operation that runs in one transaction keeps
+its answer in it (`ops/local.py`); the answers of all other requests are kept after. A request that was cut off in
+between is never done twice: the next one with its key is told so (409).
 """
 
 from __future__ import annotations
@@ -11,17 +10,16 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from tidemill.server.middleware.authentication import Caller
+from tidemill.ops.local import Caller
 from tidemill.server.problems import Refused
-from tidemill.store.database import Database, Executor
-from tidemill.store.idempotency import KEEP_ANSWER, claim_answer, drop_answer, keep_answer
+from tidemill.store.database import Database
+from tidemill.store.idempotency import claim_answer, drop_answer, keep_answer
 
 if TYPE_CHECKING:
     from tidemill.server.middleware.middleware import Reply
 
 KEY = "tidemill.idempotency"
+KEPT = "tidemill.kept"
 REPLAYED = (b"idempotency-replayed", b"true")
 MOST_KEY = 200
 
@@ -30,13 +28,13 @@ NEVER_KEPT = ("api/v1/tokens", "api/v1/session")
 
 
 class Repeats:
-    """Knows what was asked and answered before."""
+    """Repeats the answers of requests that were sent before."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def once(self, inner: Any, scope: Any, body: bytes, reply: Reply, caller: Caller, key: str) -> None:
-        """Let a request act if it is the first with its key, or repeat the answer."""
+        """Run a request if it is the first with its key, or repeat the answer."""
         if not key or len(key) > MOST_KEY or not key.isprintable() or not key.isascii():
             raise Refused(422, f"an Idempotency-Key has 1 to {MOST_KEY} printable characters")
         if "/".join(part for part in scope["path"].split("/") if part) in NEVER_KEPT:
@@ -46,9 +44,10 @@ class Repeats:
         ).digest()
         before = await claim_answer(self._database, caller.name, key, what)
         if before is None:
-            scope[KEY] = (caller.name, key)
+            scope[KEY] = key
             await inner(scope, _given(body), reply)
-            await self._keep(caller.name, key, reply)
+            if KEPT not in scope:
+                await self._keep(caller.name, key, reply)
         elif before.request != what:
             raise Refused(422, f"the key {key!r} came with another request before: use a new one")
         elif before.status is None or before.body is None:
@@ -63,16 +62,6 @@ class Repeats:
             await keep_answer(self._database, who, key, reply.status, reply.body)
         elif reply.status is not None and reply.status < 500:
             await drop_answer(self._database, who, key)
-
-
-async def keep_within(
-    database: Database, connection: Executor, scope: Any, status: int, answer: msgspec.Struct
-) -> None:
-    """Keep what will be answered to a request, if it has a key, in the transaction that does what it asks."""
-    if KEY in scope:
-        who, key = scope[KEY]
-        body = msgspec.json.encode(answer)
-        await connection.execute(database.sql(KEEP_ANSWER), who, key, status, body)
 
 
 def _given(body: bytes) -> Any:

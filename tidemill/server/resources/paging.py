@@ -13,3 +13,5 @@ BEGINS = "Where the page begins: `next` of the page before."
 Cursor = Annotated[str | None, QueryParameter(max_length=64, description=BEGINS)]
 NameCursor = Annotated[str | None, QueryParameter(max_length=6000, description=BEGINS)]
 Number = FromQuery[Annotated[int, QueryParameter(ge=1, le=2**63 - 1)] | None]
+States = Annotated[list[str] | None, QueryParameter(name="state", description="Only in this state; may be repeated.")]
+Word = Annotated[str | None, QueryParameter(max_length=400)]

@@ -21,11 +21,11 @@ from tidemill.flows.encoding.values import plain_result
 from tidemill.flows.runner.durable import FlowKind
 from tidemill.flows.runner.fork import fork
 from tidemill.flows.runner.sending import event_tick, named_event
+from tidemill.ops.cursor import page_json, read_cursor
+from tidemill.ops.json_rows import RUN_JSON, readable
 from tidemill.runs import cancel_tick
 from tidemill.server.middleware.authentication import Caller
 from tidemill.server.problems import Refused
-from tidemill.server.resources.cursor import page_json, read_cursor
-from tidemill.server.resources.json_rows import RUN_JSON, readable
 from tidemill.server.server_state import Desk
 from tidemill.store.jobs.pages import RunsWanted, write_run_page
 from tidemill.store.jobs.read import show_jobs_of_run
@@ -41,32 +41,6 @@ from tidemill.store.runs.workers import count_run_workers
 
 ENDED = ("succeeded", "failed", "cancelled", "timed_out")
 JOBS_SHOWN = 200
-
-
-class RunLine(msgspec.Struct, frozen=True):
-    """A run in a list. `asks` is how many answers of people it waits for."""
-
-    id: int
-    workflow: str
-    shape: str
-    state: str
-    key: str | None
-    ticks: int
-    owned: bool
-    awake: bool
-    note: str | None
-    created_at: datetime
-    ended_at: datetime | None
-    forked_from: int | None
-    parent: int | None
-    asks: int
-
-
-class RunPage(msgspec.Struct, frozen=True):
-    """Runs, newest first; `next` is the cursor of the page after, or null on the last one."""
-
-    items: list[RunLine]
-    next: str | None
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,46 +1,32 @@
-"""One module per resource, each with its `routes`. A new shape adds a module here and a line below."""
+"""Routes that are not operations: sessions, streams, files, pages; and those of nouns that are not in `ops` yet."""
 
 from __future__ import annotations
 
 from tidemill.server import pages
 from tidemill.server.routes import (
     alerts,
-    audit,
     changes,
     dags,
     dead_letters,
-    hosts,
     inputs,
-    jobs,
+    metrics,
     monitors,
-    overview,
     pipeline_actions,
     pipelines,
-    queues,
-    retention,
     roster,
     runs,
-    schedules,
-    search,
     session,
     streams,
-    tokens,
     triggers,
-    workers,
     workflows,
 )
 
 RESOURCES = (
     session,
-    overview,
-    jobs,
     runs,
     dags,
     inputs,
-    queues,
-    workers,
-    schedules,
-    hosts,
+    metrics,
     streams,
     dead_letters,
     monitors,
@@ -50,10 +36,6 @@ RESOURCES = (
     pipeline_actions,
     triggers,
     workflows,
-    search,
-    audit,
-    tokens,
-    retention,
     pages,
     changes,
 )

@@ -12,10 +12,10 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.server.resources.cursor import following, read_cursor
-from tidemill.server.resources.json_rows import readable
-from tidemill.server.resources.paging import Cursor
-from tidemill.server.routes.jobs import MOST_MATCHES, Preview, Word, preview_of
+from tidemill.ops.bulk import MOST_MATCHES, Preview, preview_of
+from tidemill.ops.cursor import following, read_cursor
+from tidemill.ops.json_rows import readable
+from tidemill.server.resources.paging import Cursor, Word
 from tidemill.server.server_state import TheDesk, caller_of
 from tidemill.store.monitors import alerts as store
 

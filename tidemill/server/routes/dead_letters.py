@@ -10,10 +10,9 @@ from litestar import Request, get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from tidemill.core.errors import NotFoundError
-from tidemill.server.resources.cursor import following, read_cursor
-from tidemill.server.resources.json_rows import value_of, zoned
-from tidemill.server.resources.paging import Cursor, Limit
-from tidemill.server.routes.jobs import Word
+from tidemill.ops.cursor import following, read_cursor
+from tidemill.ops.json_rows import value_of, zoned
+from tidemill.server.resources.paging import Cursor, Limit, Word
 from tidemill.server.server_state import TheDesk, caller_of
 from tidemill.store.streams.streams import COUNT_DEAD, DeadFilter, list_dead, replay_dead
 

@@ -10,8 +10,8 @@ from litestar import Request, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tidemill.dags.runner.runner import DAG_KIND
-from tidemill.server.resources.cursor import read_moment_cursor, write_moment_cursor
-from tidemill.server.resources.json_rows import readable
+from tidemill.ops.cursor import read_moment_cursor, write_moment_cursor
+from tidemill.ops.json_rows import readable
 from tidemill.server.resources.paging import NameCursor, Number
 from tidemill.server.resources.runs import submit_answer
 from tidemill.server.server_state import TheDesk, caller_of

@@ -12,8 +12,8 @@ from litestar.params import FromPath, JSONBody
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import NotFoundError
+from tidemill.ops.json_rows import readable, zoned
 from tidemill.server.resources.backtests import try_triggers
-from tidemill.server.resources.json_rows import readable, zoned
 from tidemill.server.server_state import TheDesk, caller_of
 from tidemill.store.monitors.monitors import list_monitors, list_problems
 from tidemill.store.monitors.roster import set_paused, switch_trigger

@@ -10,6 +10,12 @@ import msgspec
 from litestar import get
 from litestar.params import FromPath, FromQuery, QueryParameter
 
+from tidemill.ops.cursor import (
+    read_moment_cursor,
+    read_row_cursor,
+    write_moment_cursor,
+    write_row_cursor,
+)
 from tidemill.pipelines.definition.pipeline import Stage, makers
 from tidemill.pipelines.reducer.plan import Step
 from tidemill.pipelines.reducer.reasons import NeedsApproval, kind_of_reason
@@ -19,13 +25,7 @@ from tidemill.pipelines.stores.base import StoreTrouble
 from tidemill.pipelines.view.drawing import draw_pipeline, draw_pipeline_svg
 from tidemill.server.problems import Refused
 from tidemill.server.resources.content_preview import Content, preview
-from tidemill.server.resources.cursor import (
-    read_moment_cursor,
-    read_row_cursor,
-    write_moment_cursor,
-    write_row_cursor,
-)
-from tidemill.server.resources.paging import Limit, NameCursor
+from tidemill.server.resources.paging import Limit, NameCursor, Word
 from tidemill.server.resources.pipeline_cache import Look, standing_of
 from tidemill.server.resources.state_grid import (
     Rows,
@@ -38,7 +38,6 @@ from tidemill.server.resources.state_grid import (
     page_of,
 )
 from tidemill.server.resources.state_history import Build, StateStory, build_of, tell
-from tidemill.server.routes.jobs import Word
 from tidemill.server.server_state import Desk, TheDesk
 from tidemill.store.states.backfills import list_backfills
 from tidemill.store.states.history import page_builds

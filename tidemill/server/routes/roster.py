@@ -14,8 +14,8 @@ from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import Backfill
-from tidemill.server.resources.cursor import read_row_cursor, write_row_cursor
-from tidemill.server.resources.json_rows import readable
+from tidemill.ops.cursor import read_row_cursor, write_row_cursor
+from tidemill.ops.json_rows import readable
 from tidemill.server.resources.paging import Limit, NameCursor
 from tidemill.server.server_state import TheDesk, caller_of
 from tidemill.store.monitors import roster as store

@@ -19,17 +19,18 @@ from tidemill.dags.runner.runner import DAG_KIND
 from tidemill.flows.encoding.journal import decode_tick
 from tidemill.flows.encoding.snapshot import encode_state as encode_flow_state
 from tidemill.flows.runner.fork import relive
+from tidemill.ops.bulk import Preview
+from tidemill.ops.runs import RunPage
 from tidemill.server.live.hub import LONGEST
 from tidemill.server.middleware.authentication import Caller
 from tidemill.server.resources.json_rows import as_it_is
 from tidemill.server.resources.logs import RunLog, find_run_log
-from tidemill.server.resources.paging import Cursor, Limit, Number
+from tidemill.server.resources.paging import Cursor, Limit, Number, States, Word
 from tidemill.server.resources.runs import (
     ENDED,
     NewEvent,
     NewRun,
     Run,
-    RunPage,
     Sent,
     Started,
     ask_to_end,
@@ -43,7 +44,6 @@ from tidemill.server.resources.runs import (
     tell_run,
     write_page,
 )
-from tidemill.server.routes.jobs import Preview, States, Word
 from tidemill.server.server_state import Desk, TheDesk, caller_of
 from tidemill.store.jobs.pages import RunsWanted, match_runs
 from tidemill.store.runs.runs import read_published, read_ticks

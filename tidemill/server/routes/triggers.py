@@ -10,7 +10,7 @@ from litestar.params import FromPath, JSONBody
 
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import describe
-from tidemill.server.routes.jobs import Enqueued
+from tidemill.ops.jobs import Enqueued
 from tidemill.server.server_state import TheDesk, caller_of
 from tidemill.store.audit import write_audit
 from tidemill.store.jobs.insert import insert_jobs

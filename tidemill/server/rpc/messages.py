@@ -33,9 +33,9 @@ MESSAGES = {
     "Job": """id:int64 state:string queue:string task:string priority:int32 attempt:int32 failures:int32 losses:int32
         created_at:Time due_at:Time started_at:Time finished_at:Time progress?:double note?:string tags*:string
         run_id?:int64 unique_key?:string args?:string result?:string errors?:string why*:string""",
-    "ListJobsRequest": """states*:string queue?:string task?:string tag?:string key?:string run_id?:int64 limit?:int32
+    "ListJobsRequest": """state*:string queue?:string task?:string tag?:string key?:string run?:int64 limit?:int32
         cursor?:string""",
-    "ListJobsResponse": "jobs*:Job next?:string",
+    "ListJobsResponse": "items*:Job next?:string",
     "JobIds": "ids*:int64",
     "JobsReached": "done:int64 asked:int64 unchanged:int64 ids*:int64",
     "StartRunRequest": "workflow:string args:string key?:string",

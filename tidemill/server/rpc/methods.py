@@ -1,31 +1,32 @@
-"""Each method of `tidemill.proto`: which scope it needs, and what it does. Messages in, messages out."""
+"""Each method of `tidemill.proto`: the operation that it does, and how messages become arguments and results."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 import msgspec
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.dags.definition.model import UNSET
+from tidemill.ops.jobs import cancel_jobs, enqueue_job, get_job, list_jobs, retry_jobs
+from tidemill.ops.local import Caller
+from tidemill.ops.operation import Operation, bare_type
+from tidemill.ops.runs import RunPage
+from tidemill.ops.validation import read_arguments
 from tidemill.server.live.hub import Topics
 from tidemill.server.live.live_requests import ask_stream
-from tidemill.server.middleware.authentication import Caller
-from tidemill.server.resources import jobs, runs
+from tidemill.server.resources import runs
 from tidemill.server.resources.paging import MOST
 from tidemill.server.rpc.messages import Timestamp, message_class
 from tidemill.server.server_state import Desk
-from tidemill.store.jobs.operate import Outcome, cancel_jobs, retry_jobs
-from tidemill.store.jobs.pages import JobsWanted, RunsWanted
+from tidemill.store.jobs.pages import RunsWanted
 from tidemill.store.runs.runs import list_inputs
 
 Act = Callable[[Desk, Caller, Any], Awaitable[Any]]
 Follow = Callable[[Desk, Caller, Any], AsyncGenerator[Any]]
-
-WISHES = ("queue", "priority", "delay", "deadline", "unique_key", "unique_for", "concurrency_key")
 
 _AS_TEXT = frozenset({"args", "result", "errors", "input", "error", "schema"})
 
@@ -46,46 +47,22 @@ Change = message_class("Change")
 
 
 class Verb(NamedTuple):
-    """What a method needs and does."""
+    """The scope that a method needs, and its function."""
 
     scope: str
     act: Act | None = None
     follow: Follow | None = None
-    """For a method that gives many messages."""
+    """For a method that returns many messages."""
 
 
-# -- jobs -----------------------------------------------------------------------------------------
+def verb_of(operation: Operation[Any, Any], response: Any) -> Verb:
+    """A method that does an operation: fields of the same name go in and out."""
 
+    async def act(desk: Desk, caller: Caller, request: Any) -> Any:
+        args = read_arguments(operation.args, fields_of(request, operation.args))
+        return filled(response, await desk.local(caller).do(operation, args))
 
-async def enqueue(desk: Desk, caller: Caller, request: Any) -> Any:
-    wishes = dict(zip(WISHES, all_given(request, *WISHES), strict=True))
-    at = request.at.ToDatetime(UTC) if request.HasField("at") else None
-    new = jobs.NewJob(request.task, read_object(request.args, "args"), at=at, tags=list(request.tags) or None, **wishes)
-    done = await jobs.put_job(desk, caller, new)
-    return EnqueueResponse(id=done.id, created=done.created)
-
-
-async def get_job(desk: Desk, caller: Caller, request: Any) -> Any:
-    return filled(Job, await jobs.find_job(desk, request.id))
-
-
-async def list_jobs(desk: Desk, caller: Caller, request: Any) -> Any:
-    wanted = JobsWanted(tuple(request.states), *all_given(request, "queue", "task", "tag", "run_id", "key"))
-    page = decode(
-        await jobs.write_page(desk, wanted, limit=read_limit(request), cursor=given(request, "cursor")), jobs.JobPage
-    )
-    return ListJobsResponse(jobs=[filled(Job, line) for line in page.items], next=page.next)
-
-
-def on_jobs(act: Callable[..., Awaitable[Outcome]]) -> Act:
-    """What does something to jobs that are named by their ids."""
-
-    async def reach(desk: Desk, caller: Caller, request: Any) -> Any:
-        ids = jobs.checked_ids(list(request.ids))
-        done = jobs.told([await act(desk.database, ids, by=caller.name)])
-        return JobsReached(done=done.done, asked=done.asked, unchanged=done.unchanged, ids=done.ids)
-
-    return reach
+    return Verb(operation.scope, act)
 
 
 # -- runs -----------------------------------------------------------------------------------------
@@ -103,7 +80,7 @@ async def get_run(desk: Desk, caller: Caller, request: Any) -> Any:
 async def list_runs(desk: Desk, caller: Caller, request: Any) -> Any:
     wanted = RunsWanted(tuple(request.states), *all_given(request, "workflow", "shape", "key", "parent"))
     page = decode(
-        await runs.write_page(desk, wanted, limit=read_limit(request), cursor=given(request, "cursor")), runs.RunPage
+        await runs.write_page(desk, wanted, limit=read_limit(request), cursor=given(request, "cursor")), RunPage
     )
     return ListRunsResponse(runs=[filled(Run, line) for line in page.items], next=page.next)
 
@@ -174,11 +151,11 @@ async def watch(desk: Desk, caller: Caller, request: Any) -> AsyncGenerator[Any]
 
 
 VERBS: dict[tuple[str, str], Verb] = {
-    ("Jobs", "Enqueue"): Verb("operate", enqueue),
-    ("Jobs", "Get"): Verb("read", get_job),
-    ("Jobs", "List"): Verb("read", list_jobs),
-    ("Jobs", "Cancel"): Verb("operate", on_jobs(cancel_jobs)),
-    ("Jobs", "Retry"): Verb("operate", on_jobs(retry_jobs)),
+    ("Jobs", "Enqueue"): verb_of(enqueue_job, EnqueueResponse),
+    ("Jobs", "Get"): verb_of(get_job, Job),
+    ("Jobs", "List"): verb_of(list_jobs, ListJobsResponse),
+    ("Jobs", "Cancel"): verb_of(cancel_jobs, JobsReached),
+    ("Jobs", "Retry"): verb_of(retry_jobs, JobsReached),
     ("Runs", "Start"): Verb("operate", start_run),
     ("Runs", "Get"): Verb("read", get_run),
     ("Runs", "List"): Verb("read", list_runs),
@@ -194,6 +171,29 @@ VERBS: dict[tuple[str, str], Verb] = {
 
 
 # -- between messages and our own data ------------------------------------------------------------
+
+
+def fields_of(request: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The fields of a message that are set, as arguments of this kind; JSON texts are read where they hold a value."""
+    found: dict[str, Any] = {}
+    types = {each.name: bare_type(each.type) for each in msgspec.structs.fields(kind)}
+    for field in request.DESCRIPTOR.fields:
+        value = getattr(request, field.name)
+        if field.message_type is not None and field.message_type.name == "Timestamp":
+            if request.HasField(field.name):
+                found[field.name] = value.ToDatetime(UTC)
+        elif field.is_repeated:
+            if value:
+                found[field.name] = list(value)
+        elif not field.has_presence or request.HasField(field.name):
+            is_json = types.get(field.name) is Any or get_origin(types.get(field.name)) is dict
+            found[field.name] = read_value(value, field.name, types[field.name]) if is_json else value
+    return found
+
+
+def read_value(text: str, what: str, kind: Any) -> Any:
+    """A JSON text; an object may be left empty."""
+    return read_object(text, what) if get_origin(kind) is dict else read_json(text, what)
 
 
 def given(request: Any, name: str) -> Any:
@@ -246,7 +246,8 @@ def filled(kind: Any, data: Any) -> Any:
         elif field.name in _AS_TEXT:
             setattr(message, field.name, msgspec.json.encode(value).decode())
         elif isinstance(value, list):
-            getattr(message, field.name).extend(value)
+            part = None if field.message_type is None else message_class(field.message_type.name)
+            getattr(message, field.name).extend(value if part is None else [filled(part, each) for each in value])
         else:
             setattr(message, field.name, value)
     return message

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tidemill.core.errors import ConfigError
+from tidemill.ops.errors import kind_of
 from tidemill.server.middleware.authentication import Caller, require_scope
 from tidemill.server.problems import Refused, problem_of
 from tidemill.server.rpc.messages import SERVICES, message_class, service_name
@@ -166,6 +167,9 @@ async def _find(desk: Desk, context: Any) -> Caller | None:
 
 
 def _told(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """What went wrong, in gRPC's words."""
+    """The code and the message for an error."""
     told, _ = problem_of(error)
+    kind = kind_of(error)
+    if kind is not None:
+        return grpc.StatusCode[kind.code], told.detail
     return CODES.get(told.status, grpc.StatusCode.INTERNAL), told.detail

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, date, datetime, timedelta
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -30,28 +31,27 @@ class Day(msgspec.Struct, frozen=True):
 class Days:
     """The partitions of one database, looked up again every half a minute."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self) -> None:
         self.open: tuple[str, ...] = ()
         self.over: tuple[Day, ...] = ()
         """The highest ids first."""
-        self._database = database
         self._good_until = 0.0
 
     def forget(self) -> None:
-        """Something was not as it is known here."""
+        """Look everything up again: a partition that was known here is gone."""
         self._good_until = 0.0
         self.over = ()
 
-    async def refresh(self) -> None:
+    async def refresh(self, database: Database) -> None:
         """Look again, if it is time to."""
         if time.monotonic() < self._good_until:
             return
-        names = await list_partitions(self._database)
+        names = await list_partitions(database)
         first = datetime.now(UTC).date() - timedelta(days=1)
         last = first + timedelta(days=2)
         known = {day.name: day for day in self.over}
         over = [name for name in names if (day := _day(name)) is not None and day < first]
-        known |= {day.name: day for day in await self._look_up([name for name in over if name not in known])}
+        known |= {day.name: day for day in await _look_up(database, [name for name in over if name not in known])}
         self.over = tuple(sorted((known[name] for name in over if name in known), key=lambda day: -day.high))
         self.open = tuple(name for name in names if (day := _day(name)) is None or first <= day <= last)
         self._good_until = time.monotonic() + _FRESH
@@ -60,12 +60,21 @@ class Days:
         """Days that may hold ids below this one, the highest first."""
         return self.over if before is None else tuple(day for day in self.over if day.low < before)
 
-    async def _look_up(self, names: list[str]) -> list[Day]:
-        if not names:
-            return []
-        parts = [f"SELECT '{name}' AS name, min(id) AS low, max(id) AS high FROM tidemill.{name}" for name in names]
-        rows = await self._database.fetch(" UNION ALL ".join(parts))
-        return [Day(row["name"], row["low"], row["high"]) for row in rows if row["low"] is not None]
+
+_known: WeakKeyDictionary[Database, Days] = WeakKeyDictionary()
+
+
+def days_of(database: Database) -> Days:
+    """The days of a database, shared by everything in this process that reads its history."""
+    return _known.setdefault(database, Days())
+
+
+async def _look_up(database: Database, names: list[str]) -> list[Day]:
+    if not names:
+        return []
+    parts = [f"SELECT '{name}' AS name, min(id) AS low, max(id) AS high FROM tidemill.{name}" for name in names]
+    rows = await database.fetch(" UNION ALL ".join(parts))
+    return [Day(row["name"], row["low"], row["high"]) for row in rows if row["low"] is not None]
 
 
 def _day(name: str) -> date | None:

@@ -1,12 +1,12 @@
-"""What operators do to jobs: cancel, retry. Each writes its audit entry with the change."""
+"""Cancel and retry jobs. Each writes its audit entry in the same transaction."""
 
 from __future__ import annotations
 
 from tidemill.core.errors import NotFoundError
-from tidemill.store.audit import targets, write_audit
-from tidemill.store.database import Database, Executor
+from tidemill.store.audit import targets
 from tidemill.store.jobs.archive import TOLD, archive_sql
 from tidemill.store.jobs.insert import ADMIT_GATED, notify_queues
+from tidemill.store.transaction import Transaction
 
 #: Cancel waiting jobs at once: they move to the history unrun.
 CANCEL_WAITING = f"""
@@ -27,7 +27,7 @@ WITH asked AS (
 SELECT id, pg_notify('tidemill_control', '') FROM asked
 """
 
-#: Waiting jobs get their turn now.
+#: Waiting jobs become due now.
 RETRY_WAITING = """
 UPDATE tidemill.job SET due_at = now(), note = $2,
     state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
@@ -48,7 +48,7 @@ ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
 """
 
-#: Nobody claims, ends or puts back these jobs until the transaction ends.
+#: Lock jobs: no worker claims, ends or gives back one of them until the transaction ends.
 HOLD_JOBS = "SELECT FROM tidemill.job WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE"
 
 FIND_JOBS = """
@@ -58,7 +58,7 @@ UNION SELECT id, state FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 
 
 class Outcome:
-    """Which jobs an operator's action reached: `done` at once, `asked` (or enqueued anew), or left `unchanged`."""
+    """Which jobs an operation reached: `done` at once, `asked` to stop (or enqueued again), or left `unchanged`."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
@@ -66,67 +66,66 @@ class Outcome:
         self.unchanged: list[int] = []
 
 
-async def cancel_jobs(database: Database, ids: list[int], *, by: str) -> Outcome:
-    """Cancel waiting jobs at once and ask for running ones; finished ones stay as they are."""
+async def cancel_jobs(tx: Transaction, ids: list[int], *, why: object = None) -> Outcome:
+    """Cancel waiting jobs at once and ask for running ones; finished ones stay as they are.
+
+    `why` is the filter that the jobs were found by, for the audit trail.
+    """
     outcome = Outcome()
-    reason = f"cancelled by {by}"
-    async with database.transaction(patience=30.0) as connection:
-        before = await _require(database, connection, ids)
-        waiting = await connection.fetch(database.sql(CANCEL_WAITING), ids, reason)
-        running = await connection.fetch(database.sql(CANCEL_RUNNING), ids, reason)
-        outcome.done = [row["id"] for row in waiting]
-        outcome.asked = [row["id"] for row in running]
-        outcome.unchanged = sorted(set(ids) - set(outcome.done) - set(outcome.asked))
-        await _admit(database, connection, [row["concurrency_key"] for row in waiting])
-        if outcome.done or outcome.asked:
-            await write_audit(
-                database,
-                connection,
-                who=by,
-                action="job.cancel",
-                target=targets(outcome.done + outcome.asked),
-                before={id: before[id] for id in outcome.done + outcome.asked},
-                after={"cancelled": outcome.done, "asked": outcome.asked},
-            )
+    reason = f"cancelled by {tx.by}"
+    before = await _require(tx, ids)
+    waiting = await tx.fetch(CANCEL_WAITING, ids, reason)
+    running = await tx.fetch(CANCEL_RUNNING, ids, reason)
+    outcome.done = [row["id"] for row in waiting]
+    outcome.asked = [row["id"] for row in running]
+    outcome.unchanged = sorted(set(ids) - set(outcome.done) - set(outcome.asked))
+    await _admit(tx, [row["concurrency_key"] for row in waiting])
+    if reached := outcome.done + outcome.asked:
+        await tx.audit(
+            "job.cancel",
+            targets(reached),
+            before={id: before[id] for id in reached},
+            after={"cancelled": outcome.done, "asked": outcome.asked, **_found_by(why)},
+        )
     return outcome
 
 
-async def retry_jobs(database: Database, ids: list[int], *, by: str) -> Outcome:
-    """Give waiting jobs their turn now, and enqueue finished ones again as new jobs."""
+async def retry_jobs(tx: Transaction, ids: list[int], *, why: object = None) -> Outcome:
+    """Make waiting jobs due now, and enqueue finished ones again as new jobs."""
     outcome = Outcome()
-    async with database.transaction(patience=30.0) as connection:
-        before = await _require(database, connection, ids)
-        waiting = await connection.fetch(database.sql(RETRY_WAITING), ids, f"retried by {by}")
-        finished = await connection.fetch(database.sql(RETRY_FINISHED), ids, by)
-        outcome.done = [row["id"] for row in waiting]
-        outcome.asked = [row["id"] for row in finished]
-        left = set(ids) - set(outcome.done) - {row["retry_of"] for row in finished}
-        outcome.unchanged = sorted(left)
-        rows = [*waiting, *finished]
-        await _admit(database, connection, [row["concurrency_key"] for row in rows])
-        if rows:
-            await notify_queues(database, connection, {row["queue"] for row in rows})
-            await write_audit(
-                database,
-                connection,
-                who=by,
-                action="job.retry",
-                target=targets(ids),
-                before={id: before[id] for id in ids if id not in left},
-                after={"due_now": outcome.done, "enqueued": outcome.asked},
-            )
+    before = await _require(tx, ids)
+    waiting = await tx.fetch(RETRY_WAITING, ids, f"retried by {tx.by}")
+    finished = await tx.fetch(RETRY_FINISHED, ids, tx.by)
+    outcome.done = [row["id"] for row in waiting]
+    outcome.asked = [row["id"] for row in finished]
+    left = set(ids) - set(outcome.done) - {row["retry_of"] for row in finished}
+    outcome.unchanged = sorted(left)
+    rows = [*waiting, *finished]
+    await _admit(tx, [row["concurrency_key"] for row in rows])
+    if rows:
+        await notify_queues(tx.database, tx.connection, {row["queue"] for row in rows})
+        await tx.audit(
+            "job.retry",
+            targets(ids),
+            before={id: before[id] for id in ids if id not in left},
+            after={"due_now": outcome.done, "enqueued": outcome.asked, **_found_by(why)},
+        )
     return outcome
 
 
-async def _require(database: Database, connection: Executor, ids: list[int]) -> dict[int, str]:
-    """The states of jobs, all of which must be there; unfinished ones keep theirs until the transaction ends."""
-    await connection.execute(database.sql(HOLD_JOBS), ids)
-    found = {row["id"]: row["state"] for row in await connection.fetch(database.sql(FIND_JOBS), ids)}
+def _found_by(why: object) -> dict[str, object]:
+    return {} if why is None else {"filter": why}
+
+
+async def _require(tx: Transaction, ids: list[int]) -> dict[int, str]:
+    """The states of jobs, all of which must exist; unfinished ones are locked until the transaction ends."""
+    await tx.execute(HOLD_JOBS, ids)
+    found = {row["id"]: row["state"] for row in await tx.fetch(FIND_JOBS, ids)}
     if missing := sorted(set(ids) - set(found)):
         raise NotFoundError(f"there is no job {', '.join(map(str, missing[:10]))}: `tidemill jobs` lists them")
     return found
 
 
-async def _admit(database: Database, connection: Executor, keys: list[str | None]) -> None:
+async def _admit(tx: Transaction, keys: list[str | None]) -> None:
     if wanted := sorted({key for key in keys if key is not None}):
-        await connection.execute(database.sql(ADMIT_GATED), wanted)
+        await tx.execute(ADMIT_GATED, wanted)

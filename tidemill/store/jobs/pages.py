@@ -7,18 +7,23 @@ job's place for all its life, unfinished or finished: pages do not shift while j
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import asyncpg
 import msgspec
+from msgspec import Meta
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
-from tidemill.store.jobs.day_index import Days
+from tidemill.store.jobs.day_index import days_of
 from tidemill.store.runs.runs import OWN_KEY
 
 T = TypeVar("T")
+
+#: A name or a number to look for.
+Word = Annotated[str, Meta(max_length=400)]
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 RUN_STATES = ("running", "parked", "succeeded", "failed", "cancelled", "timed_out")
 
@@ -57,20 +62,19 @@ class Written(msgspec.Struct, frozen=True):
     last: int
 
 
-class JobsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which jobs are meant. Empty means all."""
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Jobs that match every condition that is given; none given means all jobs."""
 
-    states: tuple[str, ...] = ()
-    queue: str | None = None
-    task: str | None = None
-    tag: str | None = None
-    run: int | None = None
-    key: str | None = None
-    up_to: int | None = None
-    """None above this id."""
+    state: Annotated[tuple[str, ...], Meta(description="Jobs in this state; may be repeated.")] = ()
+    queue: Annotated[Word | None, Meta(description="Jobs of this queue.")] = None
+    task: Annotated[Word | None, Meta(description="Jobs of this task.")] = None
+    tag: Annotated[Word | None, Meta(description="Jobs with this tag.")] = None
+    run: Annotated[Number | None, Meta(description="Jobs of this run.")] = None
+    key: Annotated[Word | None, Meta(description="Jobs with this unique key.")] = None
+    up_to: Annotated[Number | None, Meta(description="No job above this id.")] = None
 
-    def validate(self) -> JobsWanted:
-        for state in self.states:
+    def validate(self) -> JobFilter:
+        for state in self.state:
             if state not in LIVE_STATES + FINAL_STATES:
                 raise ConfigError(
                     f"there is no job state {state!r}; the states are {', '.join(LIVE_STATES + FINAL_STATES)}"
@@ -80,16 +84,16 @@ class JobsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def live(self) -> tuple[str, ...]:
         """The unfinished states among those that are meant."""
-        return tuple(state for state in self.states or LIVE_STATES if state in LIVE_STATES)
+        return tuple(state for state in self.state or LIVE_STATES if state in LIVE_STATES)
 
     @property
     def ended(self) -> tuple[str, ...]:
-        return tuple(state for state in self.states or FINAL_STATES if state in FINAL_STATES)
+        return tuple(state for state in self.state or FINAL_STATES if state in FINAL_STATES)
 
     @property
     def retried(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Live and ended states that a retry reaches: failed, or those that are named, but not running or succeeded."""
-        states = self.states or ("failed",)
+        states = self.state or ("failed",)
         live = tuple(state for state in states if state in LIVE_STATES and state != "running")
         return live, tuple(state for state in states if state in FINAL_STATES and state != "succeeded")
 
@@ -135,7 +139,7 @@ class Conditions:
 
 
 def page_of_jobs(
-    wanted: JobsWanted, before: int | None, limit: int, *, days: Sequence[str] = ("job_history",)
+    wanted: JobFilter, before: int | None, limit: int, *, days: Sequence[str] = ("job_history",)
 ) -> tuple[str, list[Any]]:
     """The statement for a page of jobs in these tables of the history, and its parameters."""
     where = _about_jobs(wanted.validate(), before)
@@ -147,7 +151,7 @@ def page_of_jobs(
 
 
 def matches_of_jobs(
-    wanted: JobsWanted, *, live: Sequence[str], ended: Sequence[str], after: int, limit: int
+    wanted: JobFilter, *, live: Sequence[str], ended: Sequence[str], after: int, limit: int
 ) -> tuple[str, list[Any]]:
     """The statement for the ids of jobs that an action reaches, oldest first, from an id on."""
     where = _about_jobs(wanted.validate(), None)
@@ -171,45 +175,39 @@ def page_of_runs(wanted: RunsWanted, before: int | None, limit: int) -> tuple[st
 
 
 async def list_job_page(
-    database: Database,
-    wanted: JobsWanted,
-    *,
-    before: int | None = None,
-    limit: int = 50,
-    days: Days | None = None,
+    database: Database, wanted: JobFilter, *, before: int | None = None, limit: int = 50
 ) -> list[asyncpg.Record]:
-    """Jobs that match, newest first, from an id on. `days` saves reading those that cannot be on the page."""
+    """Jobs that match, newest first, from an id on."""
 
     async def read(sql: str, values: list[Any]) -> tuple[list[asyncpg.Record], int, int]:
         rows = await database.fetch(sql, *values)
         return rows, len(rows), rows[-1]["id"] if rows else 0
 
-    return await _read_jobs(read, wanted, before, limit, days)
+    return await _read_jobs(database, read, wanted, before, limit)
 
 
-async def write_job_page(
-    database: Database, wanted: JobsWanted, *, before: int | None, limit: int, days: Days
-) -> Written:
+async def write_job_page(database: Database, wanted: JobFilter, *, before: int | None, limit: int) -> Written:
     """The same, as JSON."""
 
     async def read(sql: str, values: list[Any]) -> tuple[Written, int, int]:
         page = await _write(database, sql, values)
         return page, page.count, page.last
 
-    return await _read_jobs(read, wanted, before, limit, days)
+    return await _read_jobs(database, read, wanted, before, limit)
 
 
 async def _read_jobs(
+    database: Database,
     read: Callable[[str, list[Any]], Awaitable[tuple[T, int, int]]],
-    wanted: JobsWanted,
+    wanted: JobFilter,
     before: int | None,
     limit: int,
-    days: Days | None,
 ) -> T:
-    """A page of jobs, by what reads a statement and tells how many there were, and the last id."""
-    if days is not None and wanted.ended:
+    """A page of jobs. `read` runs a statement and returns what it found, how many, and the last id."""
+    if wanted.ended:
+        days = days_of(database)
         try:
-            await days.refresh()
+            await days.refresh(database)
             first, rest = days.candidates(before)[: 1 if before is not None else 0], days.candidates(before)
             names = (*days.open, *(day.name for day in first))
             page, count, last = await read(*page_of_jobs(wanted, before, limit, days=names))
@@ -240,7 +238,7 @@ async def _write(database: Database, sql: str, values: list[Any], *, columns: st
 
 
 async def match_jobs(
-    database: Database, wanted: JobsWanted, *, live: Sequence[str], ended: Sequence[str], after: int = 0, limit: int
+    database: Database, wanted: JobFilter, *, live: Sequence[str], ended: Sequence[str], after: int = 0, limit: int
 ) -> list[int]:
     """The ids of jobs that match and are in one of these states, oldest first, from an id on."""
     if not live and not ended:
@@ -254,7 +252,7 @@ async def match_runs(database: Database, wanted: RunsWanted, *, limit: int) -> l
     return [row["id"] for row in await list_run_page(database, wanted, limit=limit)]
 
 
-def _about_jobs(wanted: JobsWanted, before: int | None) -> Conditions:
+def _about_jobs(wanted: JobFilter, before: int | None) -> Conditions:
     where = Conditions()
     where.add("queue = {}::text", wanted.queue)
     where.add("task = {}::text", wanted.task)
@@ -279,10 +277,10 @@ def _about_runs(wanted: RunsWanted, before: int | None) -> Conditions:
     return where
 
 
-def _branches(wanted: JobsWanted, days: Sequence[str]) -> list[tuple[str, str]]:
+def _branches(wanted: JobFilter, days: Sequence[str]) -> list[tuple[str, str]]:
     """Where to look, and for which states: each ended state by itself, for its index has it in the order of ids."""
     past = [_PAST.replace("job_history", day) for day in days]
-    if not wanted.states:
+    if not wanted.state:
         return [(_LIVE, ""), *((select, "") for select in past)]
     found = [(_LIVE, f" AND state IN ({_quoted(wanted.live)})")] if wanted.live else []
     return found + [(select, f" AND state = '{state}'") for select in past for state in wanted.ended]

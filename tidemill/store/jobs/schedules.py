@@ -15,9 +15,9 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.core.job import JobRef, NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, next_fire
-from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.transaction import Transaction
 
 #: News for schedulers: a schedule was added, changed, resumed or removed.
 SCHEDULES_CHANNEL = "schedules"
@@ -177,37 +177,28 @@ async def list_schedules(database: Database) -> list[asyncpg.Record]:
     return await database.fetch(LIST_SCHEDULES)
 
 
-async def set_paused(database: Database, name: str, paused: bool, *, by: str) -> None:
+async def set_paused(tx: Transaction, name: str, paused: bool) -> None:
     """Stop a schedule from firing, or let it fire again from now on."""
-    async with database.transaction(patience=30.0) as connection:
-        row = await _lock(database, connection, name)
-        following = next_fire(decode(row["spec"], Schedule), row["now"])
-        await connection.execute(database.sql(SET_PAUSED), name, paused, following, row["now"])
-        await connection.execute(database.sql(NOTIFY_SCHEDULES))
-        await write_audit(
-            database,
-            connection,
-            who=by,
-            action="schedule.pause" if paused else "schedule.resume",
-            target=name,
-            before={"paused": row["paused"]},
-            after={"paused": paused},
-        )
+    row = await _lock(tx, name)
+    following = next_fire(decode(row["spec"], Schedule), row["now"])
+    await tx.execute(SET_PAUSED, name, paused, following, row["now"])
+    await tx.execute(NOTIFY_SCHEDULES)
+    action = "schedule.pause" if paused else "schedule.resume"
+    await tx.audit(action, name, before={"paused": row["paused"]}, after={"paused": paused})
 
 
-async def run_now(database: Database, name: str, *, by: str) -> JobRef:
+async def run_now(tx: Transaction, name: str) -> JobRef:
     """Enqueue a schedule's job once, now, whatever its plan says."""
-    async with database.transaction(patience=30.0) as connection:
-        row = await _lock(database, connection, name)
-        template = decode(row["job"], NewJob)
-        job = msgspec.structs.replace(template, unique_key=None, unique_for=None, origin=Origin(by=by, schedule=name))
-        refs = await insert_jobs(database, connection, [job], notify=True)
-        await write_audit(database, connection, who=by, action="schedule.run", target=name, after={"job": refs[0].id})
+    row = await _lock(tx, name)
+    template = decode(row["job"], NewJob)
+    job = msgspec.structs.replace(template, unique_key=None, unique_for=None, origin=Origin(by=tx.by, schedule=name))
+    refs = await insert_jobs(tx.database, tx.connection, [job], notify=True)
+    await tx.audit("schedule.run", name, after={"job": refs[0].id})
     return refs[0]
 
 
-async def _lock(database: Database, connection: Executor, name: str) -> asyncpg.Record:
-    row = await connection.fetchrow(database.sql(LOCK_SCHEDULE), name)
+async def _lock(tx: Transaction, name: str) -> asyncpg.Record:
+    row = await tx.fetchrow(LOCK_SCHEDULE, name)
     if row is None:
         raise NotFoundError(f"there is no schedule {name!r}: `tidemill schedules` lists them")
     return row

@@ -15,18 +15,18 @@ from tidemill.core.codec import encode
 from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.core.job import check_name
-from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
+from tidemill.store.transaction import Transaction
 
 Mode = Literal["run", "pause", "drain", "stop"]
 
-#: News for workers: an operator's wish or a cancel request has been written.
+#: Notifies workers that an operator's request or a cancel request has been written.
 CONTROL_CHANNEL = "control"
 
 #: More jobs than this start at once nowhere.
 MOST_BURST = 1e9
 
-#: A new incarnation, and the jobs that waited for somebody who knows their task.
+#: A new incarnation, and the jobs that waited for a worker that knows their task.
 REGISTER_WORKER = """
 WITH me AS (
     INSERT INTO tidemill.worker (host, pid, queues, tasks, concurrency, versions, lease_until)
@@ -38,7 +38,7 @@ known AS (
 SELECT id FROM me
 """
 
-#: Still alive. Returns nothing once somebody has taken the lease for lapsed and ended this incarnation.
+#: Still alive. Returns no row once this incarnation has been ended because its lease had lapsed.
 RENEW_LEASE = """
 UPDATE tidemill.worker SET lease_until = now() + make_interval(secs => $2), seen_at = now(), status = $3,
                            running = $4, models = $5, flagged_at = NULL
@@ -46,7 +46,7 @@ WHERE id = $1 AND ended_at IS NULL
 RETURNING flagged_at
 """
 
-#: What operators want of each of these queues on this host; the most specific wish wins.
+#: The mode that operators set for each of these queues on this host; the most specific one wins.
 READ_CONTROL = """
 SELECT DISTINCT ON (wanted.queue) wanted.queue, c.mode
 FROM unnest($2::text[]) AS wanted(queue)
@@ -106,7 +106,7 @@ WHERE ended_at IS NULL AND flagged_at IS NULL AND seen_at < now() - make_interva
 RETURNING id, host, pid, queues, extract(epoch FROM now() - seen_at)::float8 AS silent
 """
 
-#: An operator's wish for a queue on a host; what it was before.
+#: Set the mode of a queue on a host; returns the mode before.
 SET_CONTROL = """
 WITH before AS (SELECT mode FROM tidemill.worker_control WHERE host = $1 AND queue = $2),
 put AS (
@@ -115,7 +115,7 @@ put AS (
 SELECT coalesce((SELECT mode FROM before), 'run') AS before, pg_notify('tidemill_control', '')
 """
 
-#: Back to normal for a queue on a host; '*' as the host or queue takes back every narrower wish as well.
+#: Back to normal for a queue on a host; '*' as the host or queue takes back every narrower mode as well.
 CLEAR_CONTROL = """
 WITH gone AS (
     DELETE FROM tidemill.worker_control WHERE $1 IN (host, '*') AND $2 IN (queue, '*') RETURNING mode)
@@ -123,7 +123,7 @@ SELECT coalesce((SELECT string_agg(DISTINCT mode, ', ') FROM gone), 'run') AS be
        pg_notify('tidemill_control', '')
 """
 
-#: An exception from a broader wish that still stands.
+#: An exception from a broader mode that still holds.
 EXEMPT = """
 INSERT INTO tidemill.worker_control (host, queue, mode, by)
 SELECT $1, $2, 'run', $3 WHERE EXISTS (
@@ -236,23 +236,14 @@ async def read_control(database: Database, host: str, queues: Sequence[str]) -> 
     return {row["queue"]: row["mode"] for row in rows if row["mode"] != "run"}
 
 
-async def set_control(database: Database, host: str, queue: str, mode: Mode, *, by: str) -> str:
-    """Write an operator's wish and its audit entry together; returns the mode before."""
-    async with database.transaction(patience=30.0) as connection:
-        if mode == "run":
-            before = await connection.fetchval(database.sql(CLEAR_CONTROL), host, queue)
-            await connection.execute(database.sql(EXEMPT), host, queue, by)
-        else:
-            before = await connection.fetchval(database.sql(SET_CONTROL), host, queue, mode, by)
-        await write_audit(
-            database,
-            connection,
-            who=by,
-            action=f"worker.{mode}",
-            target=f"{host}/{queue}",
-            before=before,
-            after=mode,
-        )
+async def set_control(tx: Transaction, host: str, queue: str, mode: Mode) -> str:
+    """Store what an operator wants of a queue on a host, and its audit entry; returns the mode before."""
+    if mode == "run":
+        before = await tx.fetchval(CLEAR_CONTROL, host, queue)
+        await tx.execute(EXEMPT, host, queue, tx.by)
+    else:
+        before = await tx.fetchval(SET_CONTROL, host, queue, mode, tx.by)
+    await tx.audit(f"worker.{mode}", f"{host}/{queue}", before=before, after=mode)
     return str(before)
 
 
@@ -273,19 +264,10 @@ async def limited_queues(database: Database, queues: Sequence[str]) -> list[str]
     return [row["name"] for row in await database.fetch(LIMITED_QUEUES, list(queues), patience=None)]
 
 
-async def set_limit(database: Database, limit: QueueLimit, *, by: str) -> None:
+async def set_limit(tx: Transaction, limit: QueueLimit) -> None:
     """Set a queue's rate limit as an operator: at once for all workers, and whatever the code declares."""
-    async with database.transaction(patience=30.0) as connection:
-        before = await connection.fetchval(database.sql(SET_LIMIT), limit.name, limit.rate, limit.burst, by)
-        await write_audit(
-            database,
-            connection,
-            who=by,
-            action="queue.limit",
-            target=limit.name,
-            before={"rate": before},
-            after={"rate": limit.rate},
-        )
+    before = await tx.fetchval(SET_LIMIT, limit.name, limit.rate, limit.burst, tx.by)
+    await tx.audit("queue.limit", limit.name, before={"rate": before}, after={"rate": limit.rate})
 
 
 async def expire_lease(database: Database, host: str, pid: int) -> None:

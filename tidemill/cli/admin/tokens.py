@@ -1,0 +1,99 @@
+"""`tidemill token`: make, list and revoke API tokens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+from rich.table import Table
+
+from tidemill.cli.arguments import options_of
+from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.render import ago, out, print_json, table
+from tidemill.ops.operation import Nothing
+from tidemill.ops.tokens import CreateToken, Token, TokenRef, create_token, list_tokens, revoke_token
+from tidemill.store.tokens import Scope
+
+token = App(name="token", help="Make, list and revoke API tokens.")
+
+
+@token.command
+@options_of(CreateToken, positional=("name",), without=("expires_in",))
+def create(
+    args: CreateToken,
+    *,
+    scope: Scope = "read",
+    expires: Annotated[str, Parameter(help="How long it is valid: 90d, 12h; or never to expire.")] = "90d",
+    json: bool = False,
+    place: Reach = ANYWHERE,
+) -> None:
+    """Make an API token and print it: it is shown this once.
+
+    Parameters
+    ----------
+    scope
+        read (look), operate (act on jobs, runs and workers) or admin (tokens as well).
+    json
+        Print one JSON document.
+    """
+    lasts = None if expires == "never" else expires
+    made = place.do(create_token, msgspec.structs.replace(args, scope=scope, expires_in=lasts))
+    if json:
+        return print_json({"secret": made.secret, **msgspec.structs.asdict(made.token)})
+    print(made.secret, flush=True)
+    row = made.token
+    until = "" if row.expires_at is None else f", until {row.expires_at:%Y-%m-%d %H:%M} UTC"
+    sys.stderr.write(f"token {row.id} for {row.name}: scope {row.scope}{until}; it is not shown again\n")
+    return None
+
+
+@token.command(name="list")
+def list_command(*, json: bool = False, place: Reach = ANYWHERE) -> None:
+    """List the tokens, newest first; never the tokens themselves.
+
+    Parameters
+    ----------
+    json
+        Print one JSON document.
+    """
+    rows = place.do(list_tokens, Nothing()).items
+    if json:
+        return print_json(rows)
+    if not rows:
+        return out().print("no tokens: tidemill token create NAME --scope admin", style="dim")
+    return out().print(tokens_table(rows, datetime.now(UTC)))
+
+
+@token.command
+@options_of(TokenRef, positional=("id",))
+def revoke(args: TokenRef, *, place: Reach = ANYWHERE) -> None:
+    """Revoke a token for good, and log out the browsers that used it."""
+    place.do(revoke_token, args)
+    out().print(f"token {args.id} is revoked")
+
+
+def tokens_table(rows: Sequence[Token], now: datetime) -> Table:
+    made = table("id", "name", "scope", "ends with", "made", "used", "state", numbers=("id",))
+    for row in rows:
+        made.add_row(
+            str(row.id),
+            row.name,
+            row.scope,
+            f"…{row.hint}",
+            ago(row.created_at, now),
+            ago(row.used_at, now),
+            _state(row, now),
+        )
+    return made
+
+
+def _state(row: Token, now: datetime) -> str:
+    if row.revoked_at is not None:
+        return f"revoked by {row.revoked_by}"
+    if row.expires_at is None:
+        return "valid"
+    return f"valid, expires {ago(row.expires_at, now)}" if row.expires_at > now else "expired"

@@ -1,0 +1,54 @@
+"""The audit trail: which caller did what to which object, and how it was before and after."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tidemill.ops.cursor import following, read_cursor
+from tidemill.ops.json_rows import readable
+from tidemill.ops.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.store.audit import page_audit
+from tidemill.store.transaction import Reader
+
+
+class ListAudit(Arguments, frozen=True, kw_only=True):
+    """Which entries of the audit trail."""
+
+    who: Annotated[Annotated[str, Meta(max_length=200)] | None, doc("Entries of this caller.")] = None
+    action: Annotated[
+        Annotated[str, Meta(max_length=100)] | None, doc("Entries of this action: `job.cancel`, or `job` for a kind.")
+    ] = None
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """One thing that a caller did."""
+
+    id: int
+    at: datetime
+    who: str
+    action: str
+    target: str
+    before: Any
+    after: Any
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    """Entries, newest first; `next` is the cursor of the next page, or null on the last one."""
+
+    items: list[AuditEntry]
+    next: str | None
+
+
+@operation("GET /audit", scope="read")
+async def list_audit(at: Reader, args: ListAudit) -> AuditPage:
+    """List what operators did, newest first."""
+    before = read_cursor(args.cursor)
+    rows = await page_audit(at.database, who=args.who, action=args.action, before=before, limit=args.limit)
+    entries = [AuditEntry(**readable(row, ("before", "after"))) for row in rows]
+    return AuditPage(entries, following([entry.id for entry in entries], args.limit))

@@ -1,0 +1,323 @@
+"""Jobs: list, explain, enqueue, cancel and retry them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.job import JobRef, Origin
+from tidemill.engine.explain import explain_job
+from tidemill.engine.jobs.calls import job_of_call
+from tidemill.engine.models.spec import require_model
+from tidemill.ops.bulk import MOST_MATCHES, Preview, preview_of
+from tidemill.ops.cursor import page_json, read_cursor
+from tidemill.ops.declarations import Declarations
+from tidemill.ops.json_rows import readable
+from tidemill.ops.local import encoded
+from tidemill.ops.logs import LogLine, read_lines
+from tidemill.ops.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.jobs.log import read_logs
+from tidemill.store.jobs.operate import Outcome
+from tidemill.store.jobs.operate import cancel_jobs as cancel_stored
+from tidemill.store.jobs.operate import retry_jobs as retry_stored
+from tidemill.store.jobs.pages import JobFilter, list_job_page, match_jobs, write_job_page
+from tidemill.store.jobs.read import show_job
+from tidemill.store.transaction import Reader, Transaction
+
+MOST_IDS = 10_000
+BATCH = 2_000
+MOST_NAMED = 1_000
+MOST_COPIES = 5_000
+
+_HOST = socket.gethostname()
+
+
+class ListJobs(JobFilter, frozen=True, kw_only=True):
+    """Which jobs to list, and which page of them."""
+
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class GetJob(Arguments, frozen=True, kw_only=True):
+    """Which job."""
+
+    id: Annotated[int, doc("The job's id.")]
+
+
+class EnqueueJob(Arguments, frozen=True, kw_only=True):
+    """A job to enqueue: its task, the task's arguments, and options of this job."""
+
+    task: Annotated[str, doc("The name of the task.")]
+    args: Annotated[dict[str, Any], doc("The task's arguments.")] = msgspec.field(default_factory=dict)
+    delay: Annotated[str | float | None, doc("Not before this long from now: 30s, 5m, 1h30m.")] = None
+    at: Annotated[datetime | None, doc("Not before this date and time: 2030-01-31T12:00:00+01:00.")] = None
+    priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
+    queue: Annotated[str | None, doc("Another queue than the task's own.")] = None
+    unique_key: Annotated[str | None, doc("No second unfinished job of this task with this key.")] = None
+    unique_for: Annotated[str | float | None, doc("Hold the unique key for this long.")] = None
+    deadline: Annotated[str | float | None, doc("Drop the job if it has not started within this time.")] = None
+    concurrency_key: Annotated[str | None, doc("Jobs that share this key run at most so many at a time.")] = None
+    tags: Annotated[list[str] | None, doc("Tags to find the job by.")] = None
+
+
+class EnqueueCopies(EnqueueJob, frozen=True, kw_only=True):
+    """A job to enqueue several times."""
+
+    count: Annotated[int, doc("Enqueue it this many times.", ge=1, le=MOST_COPIES)]
+
+
+class JobSelection(Arguments, frozen=True, kw_only=True):
+    """Which jobs: by their ids, or all that match a filter."""
+
+    ids: Annotated[list[int] | None, doc("The jobs' ids.")] = None
+    filter: Annotated[JobFilter | None, doc("Conditions that the jobs match.")] = None
+
+
+class JobLine(msgspec.Struct, frozen=True):
+    """A job in a list."""
+
+    id: int
+    state: str
+    queue: str
+    task: str
+    priority: int
+    attempt: int
+    failures: int
+    losses: int
+    created_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    progress: float | None
+    note: str | None
+    tags: list[str] | None
+    run_id: int | None
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Jobs, newest first; `next` is the cursor of the next page, or null on the last one."""
+
+    items: list[JobLine]
+    next: str | None
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one job, and why it is in its state."""
+
+    id: int
+    state: str
+    queue: str
+    task: str
+    priority: int
+    attempt: int
+    failures: int
+    losses: int
+    created_at: datetime
+    due_at: datetime
+    started_at: datetime | None
+    deadline: datetime | None
+    args: Any
+    note: str | None
+    tags: list[str] | None
+    unique_key: str | None
+    concurrency_key: str | None
+    concurrency_max: int | None
+    run_id: int | None
+    work: int | None
+    options: dict[str, Any] | None
+    origin: dict[str, Any] | None
+    errors: list[dict[str, Any]] | None
+    worker_id: int | None
+    worker_host: str | None
+    worker_pid: int | None
+    finished_at: datetime | None = None
+    progress: float | None = None
+    result: Any = None
+    cancel_reason: str | None = None
+    why: list[str]
+
+
+class JobAttemptLog(msgspec.Struct, frozen=True):
+    """The last lines of an attempt; `dropped` lines came before them and were not kept."""
+
+    attempt: int
+    began_at: datetime
+    dropped: int
+    lines: list[LogLine]
+
+
+class JobLog(msgspec.Struct, frozen=True):
+    """What the attempts at a job logged, the last attempt first."""
+
+    items: list[JobAttemptLog]
+
+
+class Enqueued(msgspec.Struct, frozen=True):
+    """The job; `created` is false when a job with this unique key existed already."""
+
+    id: int
+    created: bool
+
+
+class EnqueuedCopies(msgspec.Struct, frozen=True):
+    """The jobs, in the order in which they were enqueued."""
+
+    items: list[Enqueued]
+
+
+class JobsReached(msgspec.Struct, frozen=True):
+    """What an operation did: `done` at once; `asked` to stop, or enqueued again; `unchanged`."""
+
+    count: int
+    done: int
+    asked: int
+    unchanged: int
+    ids: list[int]
+    """The first of those that were reached; of a retry, the new jobs."""
+
+
+@operation("GET /jobs", scope="read")
+async def list_jobs(at: Reader, args: ListJobs) -> JobPage:
+    """List jobs, unfinished and finished, newest first."""
+    page = await write_job_page(at.database, args, before=read_cursor(args.cursor), limit=args.limit)
+    return encoded(page_json(page, args.limit), JobPage)
+
+
+@operation("GET /jobs/{id}", scope="read")
+async def get_job(at: Reader, args: GetJob) -> Job:
+    """Everything about one job: why it exists, what it waits for, how each attempt went."""
+    row = await show_job(at.database, args.id) if 0 < args.id < 2**63 else None
+    if row is None:
+        raise NotFoundError(f"there is no job {args.id}: it never existed, or its history has been dropped")
+    known = readable(row)
+    fields = {name: value for name, value in known.items() if name in Job.__struct_fields__}
+    return Job(**fields, why=explain_job(known))
+
+
+@operation("GET /jobs/{id}/log", scope="read")
+async def get_job_log(at: Reader, args: GetJob) -> JobLog:
+    """The last lines that each attempt of a job logged, the last attempt first."""
+    rows = await read_logs(at.database, args.id) if 0 < args.id < 2**63 else []
+    return JobLog(
+        [JobAttemptLog(row["attempt"], row["began_at"], row["dropped"], read_lines(row["lines"])) for row in rows]
+    )
+
+
+@operation("POST /jobs", scope="operate", status=201)
+async def enqueue_job(tx: Transaction, args: EnqueueJob, declared: Declarations) -> Enqueued:
+    """Enqueue a job; it is stored when this returns."""
+    return (await _enqueue(tx, args, declared, 1))[0]
+
+
+@operation("POST /jobs/copies", scope="operate", status=201)
+async def enqueue_copies(tx: Transaction, args: EnqueueCopies, declared: Declarations) -> EnqueuedCopies:
+    """Enqueue a job several times in one transaction."""
+    return EnqueuedCopies(await _enqueue(tx, args, declared, args.count))
+
+
+@operation("POST /jobs/cancel/preview", scope="read")
+async def preview_cancel_jobs(at: Reader, args: JobFilter) -> Preview:
+    """Count the jobs that a cancel by this filter would reach."""
+    return await _preview(at, args, args.live, ())
+
+
+@operation("POST /jobs/cancel", scope="operate", preview=preview_cancel_jobs)
+async def cancel_jobs(at: Reader, args: JobSelection) -> JobsReached:
+    """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
+    return await _reach(at, args, cancel_stored, lambda wanted: (wanted.live, ()))
+
+
+@operation("POST /jobs/retry/preview", scope="read")
+async def preview_retry_jobs(at: Reader, args: JobFilter) -> Preview:
+    """Count the jobs that a retry by this filter would reach."""
+    return await _preview(at, args, *args.retried)
+
+
+@operation("POST /jobs/retry", scope="operate", preview=preview_retry_jobs)
+async def retry_jobs(at: Reader, args: JobSelection) -> JobsReached:
+    """Run jobs again: waiting ones now, finished ones as new jobs. A filter without states means failed jobs."""
+    return await _reach(at, args, retry_stored, lambda wanted: wanted.retried)
+
+
+# -- inner parts ----------------------------------------------------------------------------------
+
+States = tuple[Sequence[str], Sequence[str]]
+
+
+async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, count: int) -> list[Enqueued]:
+    task = declared.tasks.require(args.task)
+    options = msgspec.structs.asdict(args)
+    arguments = options.pop("args")
+    for name in ("task", "count"):
+        options.pop(name, None)
+    origin = Origin(by=tx.by, host=_HOST, pid=os.getpid())
+    job = job_of_call(task, (), arguments, options, origin=origin).validate()
+    require_model(job.options and job.options.required_model, declared.models)
+    refs: list[JobRef] = await insert_jobs(tx.database, tx.connection, [job] * count, notify=True)
+    after = {"task": job.task, "queue": job.queue, "created": sum(ref.created for ref in refs) == count}
+    if count > 1:
+        after |= {"count": count}
+    await tx.audit("job.enqueue", str(refs[0].id), after=after)
+    return [Enqueued(ref.id, ref.created) for ref in refs]
+
+
+async def _preview(at: Reader, wanted: JobFilter, live: Sequence[str], ended: Sequence[str]) -> Preview:
+    return preview_of(await match_jobs(at.database, wanted, live=live, ended=ended, limit=MOST_MATCHES + 1))
+
+
+async def _reach(
+    at: Reader,
+    args: JobSelection,
+    act: Callable[..., Awaitable[Outcome]],
+    states: Callable[[JobFilter], States],
+) -> JobsReached:
+    """Act on the jobs that are meant, one transaction and one audit entry per batch."""
+    outcomes: list[Outcome] = []
+    if (args.ids is None) == (args.filter is None):
+        raise ConfigError("say which jobs: either `ids`, or a `filter`")
+    if args.filter is None:
+        async with at.transaction() as tx:
+            outcomes.append(await act(tx, _checked(args.ids or [])))
+    else:
+        async for ids in _batches(at, args.filter.validate(), states(args.filter)):
+            async with at.transaction() as tx:
+                outcomes.append(await act(tx, ids, why=args.filter))
+    done, asked, unchanged = (
+        sum(len(getattr(each, name)) for each in outcomes) for name in ("done", "asked", "unchanged")
+    )
+    reached = [number for each in outcomes for number in (*each.done, *each.asked)]
+    return JobsReached(done + asked, done, asked, unchanged, reached[:MOST_NAMED])
+
+
+async def _batches(at: Reader, wanted: JobFilter, states: States) -> AsyncIterator[list[int]]:
+    """The ids of jobs that match now, in batches; jobs that are enqueued meanwhile are left alone."""
+    if wanted.up_to is None:
+        newest = await list_job_page(at.database, JobFilter(), limit=1)
+        wanted = msgspec.structs.replace(wanted, up_to=newest[0]["id"] if newest else 0)
+    live, ended = states
+    after, reached = 0, 0
+    while reached < MOST_MATCHES:
+        ids = await match_jobs(at.database, wanted, live=live, ended=ended, after=after, limit=BATCH)
+        if not ids:
+            return
+        yield ids
+        after, reached = ids[-1], reached + len(ids)
+
+
+def _checked(ids: list[int]) -> list[int]:
+    found = list(dict.fromkeys(ids))
+    if not found:
+        raise ConfigError("say which jobs: either `ids`, or a `filter`")
+    if len(found) > MOST_IDS:
+        raise ConfigError(f"{len(found):,} ids are too many at once: {MOST_IDS:,} is the most, or use a filter")
+    if bad := [each for each in found if not 0 < each < 2**63]:
+        raise NotFoundError(f"there is no job {bad[0]}: `tidemill jobs` lists them")
+    return found

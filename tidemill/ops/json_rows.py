@@ -1,0 +1,32 @@
+"""Rows of the database with their JSON columns as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+
+from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError
+
+JOB_JSON = ("args", "options", "origin", "errors", "result")
+RUN_JSON = ("input", "result", "error", "origin")
+
+
+def readable(row: Mapping[str, Any] | asyncpg.Record, columns: tuple[str, ...] = JOB_JSON) -> dict[str, Any]:
+    """A row with its JSON columns as Python values."""
+    return {name: value_of(value) if name in columns else value for name, value in row.items()}
+
+
+def value_of(stored: bytes | None) -> Any:
+    """A JSON column as a Python value."""
+    return None if stored is None else decode(stored)
+
+
+def zoned(moment: datetime) -> datetime:
+    """A date and time with its time zone; an error if it has none."""
+    if moment.tzinfo is None:
+        raise ConfigError("a date and time needs its time zone, as in 2026-03-02T08:00:00Z")
+    return moment

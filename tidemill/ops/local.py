@@ -1,0 +1,107 @@
+"""Operations on the database: for the application, for local commands, and for the server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+import asyncpg
+import msgspec
+
+from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError, ForbiddenError
+from tidemill.ops.declarations import Declarations
+from tidemill.ops.operation import A, Operation, R
+from tidemill.store.change_log import ChangeListener
+from tidemill.store.database import Database
+from tidemill.store.idempotency import keep_answer_within
+from tidemill.store.tokens import SCOPES, Scope
+from tidemill.store.transaction import Reader
+
+T = TypeVar("T")
+
+#: What the database or the codec say of values that no column can hold.
+_UNSTORABLE = (asyncpg.DataError, UnicodeEncodeError, OverflowError, RecursionError)
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """In whose name an operation is done, and what they may do."""
+
+    name: str
+    scope: Scope
+    token_id: int | None = None
+    session: str | None = None
+    """The value of the session cookie, if a browser asks."""
+
+    def may(self, scope: str) -> bool:
+        return SCOPES.index(self.scope) >= SCOPES.index(cast(Scope, scope))
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A result that is JSON already, so that the server need not read and write it again."""
+
+    json: bytes
+
+
+def encoded(json: bytes, kind: type[T]) -> T:
+    """JSON in place of the Struct that it holds, for an operation that declares this result."""
+    return cast(T, Encoded(json))
+
+
+class Local:
+    """Does operations on a database in the name of one caller.
+
+    `idempotency_key` is a key that the caller has claimed: the answer is kept under it in the transaction of the
+    operation, so that there is an answer if and only if the operation was done.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        caller: Caller,
+        declared: Declarations | None = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> None:
+        self.database = database
+        self.caller = caller
+        self._declared = declared
+        self._key = idempotency_key
+
+    async def do(self, operation: Operation[A, R], args: A, /) -> R:
+        """Do an operation, after its scope and its arguments have been checked."""
+        result = await self._run(operation, operation.check(args))
+        return decode(result.json, operation.result) if isinstance(result, Encoded) else result
+
+    async def answer(self, operation: Operation[A, Any], args: A, /) -> bytes:
+        """The result as JSON; the arguments have been checked by the code that read them."""
+        result = await self._run(operation, args)
+        return result.json if isinstance(result, Encoded) else msgspec.json.encode(result)
+
+    @asynccontextmanager
+    async def watch(self, *topics: str) -> AsyncIterator[ChangeListener]:
+        """Follow changes while the block lasts. Every change in the database ends a wait, whatever the topics."""
+        async with ChangeListener(self.database) as listener:
+            yield listener
+
+    async def _run(self, operation: Operation[A, Any], args: A) -> Any:
+        if not self.caller.may(operation.scope):
+            raise ForbiddenError(f"this needs a token with scope {operation.scope}, and yours has {self.caller.scope}")
+        more: tuple[Declarations, ...] = ()
+        if operation.needs_application:
+            if self._declared is None:
+                raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
+            more = (self._declared,)
+        reader = Reader(self.database, self.caller.name, None if self._declared is None else self._declared.name)
+        try:
+            if not operation.writes:
+                return await operation.run(reader, args, *more)
+            async with reader.transaction() as tx:
+                result = await operation.run(tx, args, *more)
+                if self._key is not None and not operation.secret:
+                    body = result.json if isinstance(result, Encoded) else msgspec.json.encode(result)
+                    await keep_answer_within(tx, self._key, operation.status, body)
+                return result
+        except _UNSTORABLE as error:
+            raise ConfigError(" ".join(str(error).split()) or type(error).__name__) from error

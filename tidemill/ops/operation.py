@@ -1,0 +1,204 @@
+"""What an operation is: its function, its arguments and result as Structs, its address and its scope."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+import msgspec
+from msgspec import Meta, Struct
+
+from tidemill.ops.validation import checked
+from tidemill.store.tokens import Scope
+from tidemill.store.transaction import Reader, Transaction
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+A = TypeVar("A", bound=Struct)
+R = TypeVar("R")
+
+Method = Literal["GET", "POST", "PUT", "DELETE"]
+
+_PATH_FIELD = re.compile(r"\{(\w+)\}")
+
+#: Every operation by its name; `ops/registry.py` loads all of them.
+REGISTRY: dict[str, Operation[Any, Any]] = {}
+
+
+class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base of all arguments: frozen, given by name, and nothing that is not declared."""
+
+
+class Nothing(Arguments, frozen=True, kw_only=True):
+    """No arguments."""
+
+
+def doc(text: str, **limits: Any) -> Meta:
+    """One line of help for a field, with its limits: `Annotated[int, doc("How many.", ge=1)]`."""
+    return Meta(description=text, **limits)
+
+
+#: Arguments that many operations share.
+MOST_ON_A_PAGE = 200
+Id = Annotated[int, doc("Its number.")]
+Limit = Annotated[int, doc("How many to show on a page.", ge=1, le=MOST_ON_A_PAGE)]
+_BEGIN = doc("Where the page begins: `next` of the page before.")
+Cursor = Annotated[Annotated[str, Meta(max_length=64)] | None, _BEGIN]
+NameCursor = Annotated[Annotated[str, Meta(max_length=6000)] | None, _BEGIN]
+
+
+class Operation(Generic[A, R]):
+    """One operation. Call `Operator.do` with it; `run` is its function."""
+
+    def __init__(
+        self,
+        address: str,
+        scope: Scope,
+        run: Callable[..., Awaitable[R]],
+        *,
+        status: int,
+        preview: Operation[Any, Any] | None,
+        secret: bool,
+    ) -> None:
+        method, self.path = address.split(" ")
+        self.method: Method = cast(Method, method)
+        self.scope: Scope = scope
+        self.run = run
+        self.name = run.__name__
+        self.status = status
+        self.preview = preview
+        self.secret = secret
+        """The result holds a secret, so it is never kept for an idempotency key."""
+        hints = get_type_hints(run, include_extras=True)
+        self.result: type[R] = hints.pop("return")
+        parameters = list(inspect.signature(run).parameters)
+        self.args: type[A] = hints[parameters[1]]
+        self.writes = hints[parameters[0]] is Transaction
+        self.needs_application = len(parameters) == 3
+        self.path_fields = tuple(_PATH_FIELD.findall(self.path))
+        self.description = inspect.getdoc(run) or self.name
+        if hints[parameters[0]] not in (Reader, Transaction):
+            raise TypeError(f"operation {self.name} takes a Reader or a Transaction first")
+
+    def __repr__(self) -> str:
+        return f"<operation {self.name}: {self.method} {self.path}>"
+
+    @property
+    def summary(self) -> str:
+        return self.description.splitlines()[0].rstrip(".")
+
+    @property
+    def acts(self) -> bool:
+        """Whether it changes something."""
+        return self.scope != "read"
+
+    @property
+    def takes_body(self) -> bool:
+        return self.method in ("POST", "PUT")
+
+    @cached_property
+    def path_type(self) -> type[Struct]:
+        """The arguments that are in the path."""
+        return self._part("Path", lambda name: name in self.path_fields)
+
+    @cached_property
+    def rest_type(self) -> type[Struct]:
+        """The arguments that are not in the path: in the query of a GET or DELETE, in the body of a POST or PUT."""
+        return self.args if not self.path_fields else self._part("Body", lambda name: name not in self.path_fields)
+
+    def _part(self, suffix: str, wanted: Callable[[str], bool]) -> type[Struct]:
+        fields = [each for each in msgspec.structs.fields(self.args) if wanted(each.name)]
+        made = [
+            (each.name, each.type) if each.required else (each.name, each.type, default_of(each)) for each in fields
+        ]
+        name = f"{self.name.title().replace('_', '')}{suffix}"
+        return msgspec.defstruct(name, made, frozen=True, kw_only=True, forbid_unknown_fields=True)
+
+    def check(self, args: A) -> A:
+        """The arguments, if they fit their types; a constructor does not look."""
+        if type(args) is not self.args:
+            raise TypeError(f"{self.name} takes {self.args.__name__}, and not {type(args).__name__}")
+        return checked(self.args, args)
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> Any:
+    """The default of a field, as `msgspec.defstruct` takes it."""
+    if field.default_factory is not msgspec.NODEFAULT:
+        return msgspec.field(default_factory=field.default_factory)
+    return field.default
+
+
+def bare_type(kind: Any) -> Any:
+    """A type without its help and limits, and without None."""
+    while get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    rest = [each for each in get_args(kind) if each is not type(None)]
+    return bare_type(rest[0]) if type(None) in get_args(kind) and len(rest) == 1 else kind
+
+
+class Declare(Protocol):
+    """What `operation(...)` returns: a decorator that keeps the types of the function."""
+
+    @overload
+    def __call__(self, run: Callable[[Any, A], Awaitable[R]], /) -> Operation[A, R]: ...
+
+    @overload
+    def __call__(self, run: Callable[[Any, A, Any], Awaitable[R]], /) -> Operation[A, R]: ...
+
+
+def operation(
+    address: str,
+    *,
+    scope: Scope,
+    status: int | None = None,
+    preview: Operation[Any, Any] | None = None,
+    secret: bool = False,
+) -> Declare:
+    """Declare an operation: `@operation("POST /jobs/cancel", scope="operate")`."""
+
+    def declare(run: Callable[..., Awaitable[Any]]) -> Operation[Any, Any]:
+        usual = 204 if address.startswith("DELETE") else 200
+        made = Operation(address, scope, run, status=status or usual, preview=preview, secret=secret)
+        if made.name in REGISTRY:
+            raise TypeError(f"two operations are called {made.name}")
+        REGISTRY[made.name] = made
+        return made
+
+    return declare
+
+
+class Watch(Protocol):
+    """Changes of the topics that were asked for."""
+
+    async def wait(self, seconds: float) -> None:
+        """Return at a change, or after so many seconds."""
+        ...
+
+
+class Operator(Protocol):
+    """Where operations are done: `Local` on the database, `Remote` through a server."""
+
+    async def do(self, operation: Operation[A, R], args: A, /) -> R:
+        """Do one operation; raises the same errors wherever it is done."""
+        ...
+
+    def watch(self, *topics: str) -> AbstractAsyncContextManager[Watch]:
+        """Follow changes while the block lasts: `queue:NAME`, `run:ID`, `workers` and so on."""
+        ...

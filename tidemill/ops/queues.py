@@ -1,0 +1,123 @@
+"""Queues: how much waits and for how long, how fast jobs may start, and whether workers take any."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from tidemill.core.job import check_name
+from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.store.jobs.queues import list_queues as read_queues
+from tidemill.store.jobs.workers import QueueLimit, set_control, set_limit
+from tidemill.store.telemetry.throughput import read_waits
+from tidemill.store.transaction import Reader, Transaction
+
+RECENT = 300.0
+
+QueueName = Annotated[str, doc("The queue.")]
+
+
+class ListQueues(Arguments, frozen=True, kw_only=True):
+    """Which queues, and over which time."""
+
+    internal: Annotated[bool, doc("Also the queues that Tidemill itself uses, as for monitors.")] = False
+    ended_within: Annotated[float, doc("Also count jobs that ended in the last seconds.", ge=0, le=86_400)] = 0.0
+
+
+class QueueRef(Arguments, frozen=True, kw_only=True):
+    """Which queue."""
+
+    name: QueueName
+
+
+class LimitQueue(Arguments, frozen=True, kw_only=True):
+    """How fast the jobs of a queue may start."""
+
+    name: QueueName
+    rate: Annotated[str | float | None, doc("100/s, 30/m, 5/h, 1000/d; null for no limit.")]
+    burst: Annotated[float | None, doc("How many may start at once after a quiet time.")] = None
+
+
+class Queue(msgspec.Struct, frozen=True):
+    """A queue now. `oldest` is how many seconds ago the job that waits longest became due."""
+
+    name: str
+    waiting: int
+    delayed: int
+    held: int
+    running: int
+    oldest: float | None
+    workers: int
+    rate: float | None
+    burst: float | None
+    limited_by: Annotated[str | None, Meta(description="The operator who set the limit; null if it is declared.")]
+    control: Annotated[list[str], Meta(description="What operators have set, such as `*=pause`: host and mode.")]
+    succeeded: Annotated[int | None, Meta(description="Jobs that succeeded within `ended_within`.")] = None
+    unsuccessful: Annotated[int | None, Meta(description="Jobs that failed, expired or were cancelled.")] = None
+    half_within: Annotated[
+        float | None,
+        Meta(description="Half of the jobs that started in the last minutes had waited at most so many seconds."),
+    ] = None
+    most_within: Annotated[float | None, Meta(description="The same for 99 in 100.")] = None
+
+
+class Queues(msgspec.Struct, frozen=True):
+    """Queues, by name."""
+
+    items: list[Queue]
+
+
+class Limited(msgspec.Struct, frozen=True):
+    """The limit of a queue: jobs a second, and how many may start at once."""
+
+    rate: float | None
+    burst: float | None
+
+
+class QueueMode(msgspec.Struct, frozen=True):
+    """The mode that a queue had before, and the one it has now."""
+
+    queue: str
+    before: str
+    now: str
+
+
+@operation("GET /queues", scope="read")
+async def list_queues(at: Reader, args: ListQueues) -> Queues:
+    """List the queues in use: their depth, oldest job, waiting times, workers and limit."""
+    waits = await read_waits(at.database, within=RECENT)
+    rows = await read_queues(at.database, internal=args.internal, ended_within=args.ended_within)
+    return Queues([Queue(*row, *(waited(waits.get(row["name"], {}), part) for part in (0.5, 0.99))) for row in rows])
+
+
+@operation("PUT /queues/{name}/limit", scope="operate")
+async def limit_queue(tx: Transaction, args: LimitQueue) -> Limited:
+    """Limit how fast the jobs of a queue start, over all workers together, from now on."""
+    limit = QueueLimit.of(args.name, args.rate, None if args.rate is None else args.burst)
+    await set_limit(tx, limit)
+    return Limited(limit.rate, limit.burst)
+
+
+@operation("POST /queues/{name}/pause", scope="operate")
+async def pause_queue(tx: Transaction, args: QueueRef) -> QueueMode:
+    """Let no worker on any host take jobs of a queue; running ones finish."""
+    return QueueMode(args.name, await set_control(tx, "*", check_name("queue", args.name), "pause"), "pause")
+
+
+@operation("POST /queues/{name}/resume", scope="operate")
+async def resume_queue(tx: Transaction, args: QueueRef) -> QueueMode:
+    """Let workers take jobs of a queue again, on all hosts."""
+    return QueueMode(args.name, await set_control(tx, "*", check_name("queue", args.name), "run"), "run")
+
+
+def waited(bounds: dict[str, float], part: float) -> float | None:
+    """The bound within which this part of the waiting times falls; None beyond the last one, or without any."""
+    wanted, so_far = sum(bounds.values()) * part, 0.0
+    for bound, number in sorted((float(bound), number) for bound, number in bounds.items()):
+        so_far += number
+        if so_far >= wanted:
+            return bound if math.isfinite(bound) else None
+    return None

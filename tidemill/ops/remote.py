@@ -1,0 +1,53 @@
+"""Operations through a running server: the same calls and the same errors as on the database."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import msgspec
+
+from tidemill.ops.http_client import HttpClient, RemoteChanges
+from tidemill.ops.operation import A, Operation, R
+
+
+class Remote:
+    """Does operations by asking a server, which checks the scope of the token and the arguments."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+
+    async def do(self, operation: Operation[A, R], args: A, /) -> R:
+        """Do an operation; a request whose answer is lost is repeated with the same idempotency key."""
+        given = _given(args)
+        parts = [
+            given.pop(part[1:-1]) if part.startswith("{") else part for part in operation.path.strip("/").split("/")
+        ]
+        body = msgspec.json.encode(given) if operation.takes_body else None
+        answer = await self._client.request_async(
+            operation.method,
+            parts,
+            None if operation.takes_body else given,
+            body=body,
+            acts=operation.acts,
+            keyed=not operation.secret,
+        )
+        return msgspec.json.decode(answer or b"null", type=operation.result)
+
+    def watch(self, *topics: str) -> AbstractAsyncContextManager[RemoteChanges]:
+        """Follow the server's changes while the block lasts."""
+        return self._client.changes(topics)
+
+
+def _given(args: msgspec.Struct) -> dict[str, Any]:
+    """The arguments that differ from their defaults, as plain values."""
+    plain = msgspec.to_builtins(args)
+    return {
+        field.name: plain[field.encode_name]
+        for field in msgspec.structs.fields(args)
+        if field.required or getattr(args, field.name) != _default(field)
+    }
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default is not msgspec.NODEFAULT else field.default_factory()

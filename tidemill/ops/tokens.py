@@ -1,0 +1,79 @@
+"""API tokens: make, list and revoke them. A token is shown once, when it is made."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from tidemill.core.duration import parse_duration
+from tidemill.core.errors import NotFoundError
+from tidemill.ops.operation import Arguments, Nothing, doc, operation
+from tidemill.store import tokens as store
+from tidemill.store.tokens import Scope
+from tidemill.store.transaction import Reader, Transaction
+
+
+class CreateToken(Arguments, frozen=True, kw_only=True):
+    """A token to make."""
+
+    name: Annotated[str, doc("What it is for, as the audit trail will name it.")]
+    scope: Annotated[Scope, doc("read (look), operate (act on jobs, runs and workers) or admin (tokens as well).")]
+    expires_in: Annotated[str | float | None, doc("How long it is valid: 90d, 12h; null for ever.")] = "90d"
+
+
+class TokenRef(Arguments, frozen=True, kw_only=True):
+    """Which token."""
+
+    id: Annotated[int, doc("The token, as `tidemill token list` shows it.")]
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A token, without its secret: `hint` is the end of it."""
+
+    id: int
+    name: str
+    scope: Scope
+    hint: str
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Tokens, newest first."""
+
+    items: list[Token]
+
+
+class TokenCreated(msgspec.Struct, frozen=True):
+    """A new token. `secret` is returned only here."""
+
+    secret: str
+    token: Token
+
+
+@operation("GET /tokens", scope="admin")
+async def list_tokens(at: Reader, args: Nothing) -> Tokens:
+    """List all tokens, also revoked and expired ones, newest first."""
+    return Tokens([Token(*row) for row in await store.list_tokens(at.database)])
+
+
+@operation("POST /tokens", scope="admin", status=201, secret=True)
+async def create_token(tx: Transaction, args: CreateToken) -> TokenCreated:
+    """Make an API token; it is shown this once."""
+    lasts = None if args.expires_in is None else parse_duration(args.expires_in, what="expires_in")
+    secret, row = await store.create_token(tx, args.name, args.scope, expires_in=lasts)
+    return TokenCreated(secret, Token(*row))
+
+
+@operation("DELETE /tokens/{id}", scope="admin")
+async def revoke_token(tx: Transaction, args: TokenRef) -> None:
+    """Revoke a token for good, and log out the browsers that used it."""
+    if not 0 < args.id < 2**63:
+        raise NotFoundError(f"there is no token {args.id}")
+    await store.revoke_token(tx, args.id)

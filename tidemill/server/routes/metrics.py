@@ -1,0 +1,19 @@
+"""`/metrics` for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from litestar import Request, Response, get
+
+from tidemill.server.server_state import TheDesk
+
+
+@get("/metrics", opt={"scope": "read"}, summary="Metrics for Prometheus", media_type="text/plain")
+async def get_metrics(desk: TheDesk, request: Request[Any, Any, Any]) -> Response[bytes]:
+    """All metrics, in the format that Prometheus reads."""
+    body, kind = await desk.metrics.text(request.headers.get("accept", ""))
+    return Response(body, media_type=kind)
+
+
+routes = [get_metrics]

@@ -1,0 +1,84 @@
+"""Every operation over HTTP: its route follows from its declaration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, get_origin
+from urllib.parse import parse_qs
+
+import msgspec
+from litestar import Request, Response
+from litestar.handlers import HTTPRouteHandler
+
+from tidemill.core.errors import ArgumentError
+from tidemill.ops.operation import Operation, bare_type
+from tidemill.ops.registry import all_operations
+from tidemill.ops.validation import read_arguments, read_json
+from tidemill.server.middleware.idempotency import KEPT, KEY
+from tidemill.server.resources.json_rows import Whole
+from tidemill.server.server_state import Desk, caller_of
+
+#: What the server itself does once an operation has been done.
+AFTER: dict[str, Callable[[Desk], None]] = {"revoke_token": lambda desk: desk.doorman.forget()}
+
+
+def operation_routes(desk: Desk) -> list[HTTPRouteHandler]:
+    """The routes of all operations."""
+    return [_route(desk, operation) for operation in all_operations()]
+
+
+def _route(desk: Desk, operation: Operation[Any, Any]) -> HTTPRouteHandler:
+    lists = list_fields(operation.rest_type)
+    after = AFTER.get(operation.name)
+
+    async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
+        args = await _read(operation, request, lists)
+        key = request.scope.get(KEY)
+        local = desk.local(caller_of(request), idempotency_key=key)
+        body = await local.answer(operation, args)
+        if key is not None and operation.writes:
+            request.scope[KEPT] = True  # pyright: ignore[reportGeneralTypeIssues] - a key of ours
+        if after is not None:
+            after(desk)
+        return Whole(body, operation.status)
+
+    return HTTPRouteHandler(
+        path=_litestar_path(operation),
+        http_method=operation.method,
+        status_code=200,  # `Whole` has the status of the operation.
+        opt={"scope": operation.scope},
+        include_in_schema=False,
+    )(handle)
+
+
+async def _read(operation: Operation[Any, Any], request: Request[Any, Any, Any], lists: frozenset[str]) -> Any:
+    """The arguments of a request: from the path, and from the body or the query."""
+    if operation.takes_body:
+        rest = read_json(operation.rest_type, await request.body())
+    else:
+        given = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        rest = read_arguments(operation.rest_type, _flat(given, lists), texts=True)
+    if not operation.path_fields:
+        return rest
+    path = read_arguments(operation.path_type, request.path_params, texts=True)
+    return operation.args(**msgspec.structs.asdict(path), **msgspec.structs.asdict(rest))
+
+
+def _flat(given: dict[str, list[str]], lists: frozenset[str]) -> dict[str, Any]:
+    for name, values in given.items():
+        if len(values) > 1 and name not in lists:
+            raise ArgumentError(name, "is given more than once")
+    return {name: values if name in lists else values[0] for name, values in given.items()}
+
+
+def list_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """The fields of a Struct that may be repeated in a query."""
+    return frozenset(
+        each.name for each in msgspec.structs.fields(kind) if get_origin(bare_type(each.type)) in (list, tuple)
+    )
+
+
+def _litestar_path(operation: Operation[Any, Any]) -> str:
+    kinds = {each.name: bare_type(each.type) for each in msgspec.structs.fields(operation.args)}
+    return re.sub(r"\{(\w+)\}", lambda at: f"{{{at[1]}:{'int' if kinds[at[1]] is int else 'str'}}}", operation.path)

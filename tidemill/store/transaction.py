@@ -1,0 +1,74 @@
+"""Work on the database in the name of a caller: `Reader` reads, `Transaction` writes and keeps the audit trail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from tidemill.store.audit import write_audit
+from tidemill.store.database import Database, Executor
+
+PATIENCE = 30.0
+
+
+class Reader:
+    """Reads in the name of a caller, and opens transactions where a change commits in batches."""
+
+    __slots__ = ("application", "by", "database")
+
+    def __init__(self, database: Database, by: str, application: str | None = None) -> None:
+        self.database = database
+        self.by = by
+        self.application = application
+
+    async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
+        return await self.database.fetch(statement, *args)
+
+    async def fetchrow(self, statement: str, *args: Any) -> asyncpg.Record | None:
+        return await self.database.fetchrow(statement, *args)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """A transaction that commits when the block ends without an error."""
+        async with self.database.transaction(patience=PATIENCE) as connection:
+            yield Transaction(self.database, connection, self.by, self.application)
+
+
+class Transaction:
+    """An open transaction, and the caller in whose name it changes something."""
+
+    __slots__ = ("application", "by", "connection", "database")
+
+    def __init__(self, database: Database, connection: Executor, by: str, application: str | None = None) -> None:
+        self.database = database
+        self.connection = connection
+        self.by = by
+        self.application = application
+
+    async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
+        return await self.connection.fetch(self.database.sql(statement), *args)
+
+    async def fetchrow(self, statement: str, *args: Any) -> asyncpg.Record | None:
+        return await self.connection.fetchrow(self.database.sql(statement), *args)
+
+    async def fetchval(self, statement: str, *args: Any) -> Any:
+        return await self.connection.fetchval(self.database.sql(statement), *args)
+
+    async def execute(self, statement: str, *args: Any) -> str:
+        return await self.connection.execute(self.database.sql(statement), *args)
+
+    async def audit(self, action: str, target: str, *, before: object = None, after: object = None) -> None:
+        """Record what the caller did to which object; the entry commits with the change."""
+        await write_audit(
+            self.database, self.connection, who=self.by, action=action, target=target, before=before, after=after
+        )
+
+
+@asynccontextmanager
+async def transaction(database: Database, *, by: str) -> AsyncIterator[Transaction]:
+    """A transaction in the name of `by`, for code that has no `Reader`."""
+    async with Reader(database, by).transaction() as tx:
+        yield tx
