@@ -270,7 +270,7 @@ async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, co
 
 
 async def _preview(at: Reader, wanted: JobFilter, live: Sequence[str], ended: Sequence[str]) -> Preview:
-    return preview_of(await match_jobs(at.database, wanted, live=live, ended=ended, limit=MOST_MATCHES + 1))
+    return preview_of(await match_jobs(at.database, wanted.validate(), live=live, ended=ended, limit=MOST_MATCHES + 1))
 
 
 async def _reach(
