@@ -20,7 +20,7 @@ from typing import Any
 from tidemill.sources import JsonlSource
 from tidemill.streams import Batch, Plan, Stream, task
 from tidemill.streams.engine.engine import Engine
-from tidemill.streams.runner.link import ToDispatcher, Work
+from tidemill.streams.runner.link import MessageWork, ToDispatcher
 from tidemill.version import VERSION
 
 WORDS, WIDE, LAYERS, HEADS, INNER = 30_522, 384, 6, 12, 1536
@@ -100,7 +100,7 @@ async def rate(plan: type[Plan], messages: int) -> float:
         sent, answered, began = 0, 0, time.perf_counter()
         while answered < count:
             room = min(count - sent, IN_FLIGHT - (sent - answered))
-            engine.submit([Work(number, 0, b"%d" % number) for number in range(sent, sent + room)])
+            engine.submit([MessageWork(number, 0, b"%d" % number) for number in range(sent, sent + room)])
             sent += room
             news.clear()
             await news.wait()

@@ -30,9 +30,9 @@ from benchmarks.server import Server
 from tidemill.monitors.decoders import Hmm, Tree, Viterbi, decode, distance
 from tidemill.monitors.decoders.build import build
 from tidemill.monitors.decoders.kernel import LIBRARY
-from tidemill.monitors.definition.event import Event, Tick
-from tidemill.monitors.reducer.entity_state import Standing
-from tidemill.monitors.reducer.reducer import Rules, Ticks, advance
+from tidemill.monitors.definition.event import Event, MonitorTick
+from tidemill.monitors.reducer.entity_state import EntityState
+from tidemill.monitors.reducer.reducer import MonitorRules, Ticks, advance
 from tidemill.monitors.view.backtest import backtest
 from tidemill.sources.base import read_time
 from tidemill.store.monitors.monitors import CursorMove, NewEvents, add_entities, declare_monitor, ingest, seal_tick
@@ -115,21 +115,21 @@ class Run:
     def _recompute(self, theirs: dict[str, Any]) -> report.Row:
         """A new run of a student with 5 000: parse, score, decode, triggers, and the state as it is stored."""
         watch = classroom(monitors_ours.Still())
-        rules = Rules(watch.name, watch.fold, watch.triggers)
+        rules = MonitorRules(watch.name, watch.fold, watch.triggers)
         stack = self._blocks(60)
         texts: list[str] = []
-        standing = Standing("s")
+        entity_state = EntityState("s")
         for number in range(RUNS):
             self._mutate(stack)
             texts.append(to_xml(stack))
-            self._one_run(rules, standing, number, texts[-1])
+            self._one_run(rules, entity_state, number, texts[-1])
         took = []
         for number in range(RUNS, RUNS + 50):
             self._mutate(stack)
             xml = to_xml(stack)
             began = time.perf_counter()
-            standing.state = watch.fold.read(standing.raw or b"")
-            self._one_run(rules, standing, number, xml)
+            entity_state.state = watch.fold.read(entity_state.raw or b"")
+            self._one_run(rules, entity_state, number, xml)
             took.append((time.perf_counter() - began) * 1000)
         ours = statistics.median(took)
         # The document's way: every program of the window is read again and scored from the cache, and all is decoded.
@@ -142,10 +142,10 @@ class Run:
         full = (time.perf_counter() - began) * 1000 + (theirs.get("hmmlearn_ms") or 0.0)
         return report.compare("recompute", "ms a run", ours, "full", full, less_is_better=True)
 
-    def _one_run(self, rules: Rules, standing: Standing, number: int, xml: str) -> None:
+    def _one_run(self, rules: MonitorRules, entity_state: EntityState, number: int, xml: str) -> None:
         message = json.dumps({"project": json.dumps({"workspace": xml})})
         event = Event(str(number), 1e9 + number, "s", {"eventType": "runProject", "raw_message": message}, number + 1)
-        advance(rules, standing, {number + 1: [event]}, Ticks([Tick(number + 1, event.at)]))
+        advance(rules, entity_state, {number + 1: [event]}, Ticks([MonitorTick(number + 1, event.at)]))
 
     def _tree_edit(self, pairs: list[tuple[Any, Any]], theirs: dict[str, Any]) -> report.Row:
         took, found = [], []

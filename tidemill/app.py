@@ -49,7 +49,7 @@ from tidemill.engine.worker.context import find_current_job
 from tidemill.engine.worker.worker import Worker, worker_role
 from tidemill.shapes import Shapes
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules import Declared
+from tidemill.store.jobs.schedules import DeclaredSchedule
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import OWN_CHAIN, Chain
 
@@ -252,10 +252,10 @@ class App(Shapes):
         chain.migrations()
         self.chains.append(chain)
 
-    def declared_schedules(self) -> list[Declared]:
+    def declared_schedules(self) -> list[DeclaredSchedule]:
         """The schedules as the database stores them."""
         return [
-            Declared(
+            DeclaredSchedule(
                 name=periodic.name,
                 spec=periodic.spec,
                 job=self.tasks[periodic.task].new_job(periodic.args),

@@ -12,7 +12,7 @@ from tidemill.core.job import JobRef, NewJob, Origin
 from tidemill.engine.connections import Connections
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls
-from tidemill.engine.jobs.task import Task, TaskBook
+from tidemill.engine.jobs.task import Task, TaskRegistry
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec, require_model
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
@@ -29,7 +29,7 @@ class Jobs:
     """The part of an application that deals with jobs."""
 
     name: str
-    tasks: TaskBook
+    tasks: TaskRegistry
     models: Mapping[str, ModelSpec]
     _connections: Connections
 

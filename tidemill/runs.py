@@ -21,7 +21,7 @@ from tidemill.dags.reducer.journal import encode_tick as encode_dag_tick
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DAG_KIND, DagInput, DagKind
 from tidemill.engine.hooks import Hooks
-from tidemill.engine.jobs.task import TaskBook
+from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker
@@ -57,7 +57,7 @@ class Runs:
     """What an application knows of runs."""
 
     def __init__(
-        self, reach: Callable[[], Awaitable[Database]], origin: Callable[[], Origin], tasks: TaskBook, hooks: Hooks
+        self, reach: Callable[[], Awaitable[Database]], origin: Callable[[], Origin], tasks: TaskRegistry, hooks: Hooks
     ) -> None:
         self.flows: dict[str, FlowKind] = {}
         self.dags: dict[str, Dag] = {}
@@ -210,7 +210,7 @@ class Runs:
         if handle.created:
             return None
         row = await show_run(await self._reach(), handle.id)
-        return child_end(handle.id, row) if row["state"] not in ("running", "parked") else None
+        return child_end(handle.id, row) if row["state"] not in ("running", "needs_attention") else None
 
     async def find(self, number: int) -> RunHandle | DagHandle:
         """A handle on a run that was started before, by any process."""

@@ -20,7 +20,7 @@ from apps.classroom.span import Lived, live_through
 from apps.classroom.student import STATES, GlassBox, Student
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import Monitor
-from tidemill.monitors.view.backtest import Report, backtest, compare
+from tidemill.monitors.view.backtest import BacktestReport, backtest, compare
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts
 
@@ -106,7 +106,7 @@ class Study:
     async def profiles(self, database: Database, since: float, until: float, names: Pseudonyms) -> Profiles:
         """What each version would have told, and where they differ."""
 
-        async def work() -> list[Report]:
+        async def work() -> list[BacktestReport]:
             found = [await backtest(database, self._with(fold()), since, until) for _, _, fold in VERSIONS]
             for alert in (alert for report in found for alert in report.alerts):
                 alert.explain = None  # Reasons are long, and nobody asks for them here.
@@ -173,7 +173,7 @@ def check_span(since: float, until: float) -> tuple[float, float]:
     return since, until
 
 
-def _compared(first: str, one: Report, second: str, other: Report, names: Pseudonyms) -> Compared:
+def _compared(first: str, one: BacktestReport, second: str, other: BacktestReport, names: Pseudonyms) -> Compared:
     found = compare(one, other)
 
     def some(alerts: list[Any]) -> list[Example]:

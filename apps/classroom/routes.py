@@ -29,7 +29,7 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.page import Page
 from tidemill.monitors import Monitor
 from tidemill.server.problems import Refused
-from tidemill.server.server_state import Desk, TheDesk, caller_of
+from tidemill.server.server_state import ServerState, TheServerState, caller_of
 from tidemill.store.monitors.alerts import ack_alerts, list_alerts, note_alert, show_alert
 from tidemill.store.monitors.roster import switch_trigger
 
@@ -113,90 +113,96 @@ class Alerts(msgspec.Struct, frozen=True):
 
 
 @get("/board", opt={"scope": "read"})
-async def get_board(desk: TheDesk, lesson: TheLesson) -> Response[bytes]:
+async def get_board(server_state: TheServerState, lesson: TheLesson) -> Response[bytes]:
     """Whom to go to, everybody at a glance, the alerts of now."""
-    return Response(await lesson.room.board(desk.database), media_type=MediaType.JSON)
+    return Response(await lesson.room.board(server_state.database), media_type=MediaType.JSON)
 
 
 @get("/live", opt={"scope": "read"}, media_type="text/event-stream")
-async def get_live(desk: TheDesk, lesson: TheLesson) -> Stream:
+async def get_live(server_state: TheServerState, lesson: TheLesson) -> Stream:
     """Tells when there is something new on the board."""
     lesson.room.check_room()
-    stream = lesson.room.watch(desk.database, lambda: desk.hub.closed)
+    stream = lesson.room.watch(server_state.database, lambda: server_state.hub.closed)
     return Stream(stream, media_type="text/event-stream")
 
 
 @get("/student", opt={"scope": "read"})
 async def get_student(
-    desk: TheDesk, lesson: TheLesson, name: Name, since: Moment = None, until: Moment = None
+    server_state: TheServerState, lesson: TheLesson, name: Name, since: Moment = None, until: Moment = None
 ) -> Story:
     """A student's runs, programs, changes, episodes and alerts; of the last hours, if nothing else is said."""
     end = time.time() if until is None else until
     begin, end = check_span(end - STORY if since is None else since, end)
-    return await tell_story(desk.database, name, begin, end, profile=lesson.profile, monitor=lesson.watch.name)
+    return await tell_story(server_state.database, name, begin, end, profile=lesson.profile, monitor=lesson.watch.name)
 
 
 @get("/alerts", opt={"scope": "read"})
 async def get_alerts(
-    desk: TheDesk,
+    server_state: TheServerState,
     lesson: TheLesson,
     trigger: Annotated[str | None, QueryParameter(max_length=100)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200,
 ) -> Alerts:
     """All alerts, the newest first: those of earlier, too."""
-    rows = await list_alerts(desk.database, lesson.watch.name, trigger=trigger, limit=limit)
+    rows = await list_alerts(server_state.database, lesson.watch.name, trigger=trigger, limit=limit)
     return Alerts([line_of(row) for row in rows])
 
 
 @post("/claim", opt={"scope": "operate"}, status_code=200)
-async def post_claim(desk: TheDesk, lesson: TheLesson, request: Asked, data: JSONBody[Going]) -> Claimed:
+async def post_claim(server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Going]) -> Claimed:
     """ "I'm going": everybody sees who is."""
     who = _who(data.who, request)
     try:
-        claim = await claims.claim(desk.database, data.student, who, lesson.watch.name, **_by(data.who, request))
+        claim = await claims.claim(
+            server_state.database, data.student, who, lesson.watch.name, **_by(data.who, request)
+        )
     except claims.TakenError as error:
         raise Refused(409, str(error)) from error
     return Claimed(data.student, claim)
 
 
 @post("/give-back", opt={"scope": "operate"}, status_code=200)
-async def post_give_back(desk: TheDesk, lesson: TheLesson, request: Asked, data: JSONBody[Going]) -> Claimed:
+async def post_give_back(
+    server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Going]
+) -> Claimed:
     """Nobody is on the way any more."""
-    await claims.give_back(desk.database, data.student, lesson.watch.name, **_by(data.who, request))
+    await claims.give_back(server_state.database, data.student, lesson.watch.name, **_by(data.who, request))
     return Claimed(data.student, None)
 
 
 @post("/presence", opt={"scope": "operate"}, status_code=200)
-async def post_presence(desk: TheDesk, lesson: TheLesson, request: Asked, data: JSONBody[Presence]) -> Presence:
+async def post_presence(
+    server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Presence]
+) -> Presence:
     """Whether a student is in the room."""
     by = _by(data.who, request)
-    await claims.mark_present(desk.database, data.student, data.present, lesson.watch.name, **by)
+    await claims.mark_present(server_state.database, data.student, data.present, lesson.watch.name, **by)
     return data
 
 
 @post("/ack", opt={"scope": "operate"}, status_code=200)
-async def post_ack(desk: TheDesk, lesson: TheLesson, request: Asked, data: JSONBody[Seen]) -> Done:
+async def post_ack(server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Seen]) -> Done:
     """Somebody has been there. A lasting alert comes back if nothing changes."""
     if not 0 < len(data.ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in data.ids):
         raise ConfigError(f"say which alerts: 1 to {MOST_IDS} ids")
     for id in data.ids:
-        await _ours(desk, lesson, id)
+        await _ours(server_state, lesson, id)
     note = _text(data.note) or None
-    done = await ack_alerts(desk.database, data.ids, **_by(data.who, request), at=time.time(), note=note)
+    done = await ack_alerts(server_state.database, data.ids, **_by(data.who, request), at=time.time(), note=note)
     return Done(sorted(done))
 
 
 @post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200)
 async def post_note(
-    desk: TheDesk, lesson: TheLesson, request: Asked, alert_id: FromPath[int], data: JSONBody[Note]
+    server_state: TheServerState, lesson: TheLesson, request: Asked, alert_id: FromPath[int], data: JSONBody[Note]
 ) -> Line:
     """A note on an alert, or whether it was right: what is not said stays as it is."""
-    row = await _ours(desk, lesson, alert_id)
+    row = await _ours(server_state, lesson, alert_id)
     text = row["note"] if data.note is None else _text(data.note)
     if data.right is not None:
         text = labelled(text, data.right)
-    await note_alert(desk.database, alert_id, **_by(data.who, request), note=text or "")
-    return line_of(await show_alert(desk.database, alert_id))
+    await note_alert(server_state.database, alert_id, **_by(data.who, request), note=text or "")
+    return line_of(await show_alert(server_state.database, alert_id))
 
 
 # -- for researchers ------------------------------------------------------------------------------
@@ -224,7 +230,7 @@ class Switched(msgspec.Struct, frozen=True):
 
 
 @get("/about", opt={"scope": "read"})
-async def get_about(desk: TheDesk, lesson: TheLesson) -> About:
+async def get_about(server_state: TheServerState, lesson: TheLesson) -> About:
     """The profile, and the triggers with what they say."""
     return About(
         profile=lesson.profile,
@@ -232,25 +238,25 @@ async def get_about(desk: TheDesk, lesson: TheLesson) -> About:
         big_rewrite=BIG_REWRITE,
         rewrite_from=REWRITE_FROM,
         lasting_key=lesson.lasting_key,
-        glass_box=f"{lesson.watch.name}-glass" in desk.app.monitors,
+        glass_box=f"{lesson.watch.name}-glass" in server_state.app.monitors,
     )
 
 
 @post("/triggers/{name:str}", opt={"scope": "operate"}, status_code=200)
 async def post_trigger(
-    desk: TheDesk, lesson: TheLesson, request: Asked, name: FromPath[str], data: JSONBody[Switch]
+    server_state: TheServerState, lesson: TheLesson, request: Asked, name: FromPath[str], data: JSONBody[Switch]
 ) -> Switched:
     """Switch a type of alert off, which resolves those that are open, or on again."""
     known = [trigger.name for trigger in lesson.watch.triggers]
     if name not in known:
         raise NotFoundError(f"there is no trigger {name!r}; there are {', '.join(known)}")
-    await switch_trigger(desk.database, lesson.watch.name, name, data.on, **_by(data.who, request))
+    await switch_trigger(server_state.database, lesson.watch.name, name, data.on, **_by(data.who, request))
     return Switched(name, data.on)
 
 
 @get("/sweep", opt={"scope": "read"})
 async def get_sweep(
-    desk: TheDesk,
+    server_state: TheServerState,
     lesson: TheLesson,
     since: FromQuery[float],
     until: FromQuery[float],
@@ -258,36 +264,40 @@ async def get_sweep(
 ) -> Sweep:
     """How often each trigger would have fired, for every threshold."""
     begin, end = check_span(since, until)
-    return sweep(await lesson.study.lives(desk.database, begin, end, profile or lesson.profile))
+    return sweep(await lesson.study.lives(server_state.database, begin, end, profile or lesson.profile))
 
 
 @get("/profiles", opt={"scope": "read"})
-async def get_profiles(desk: TheDesk, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]) -> Profiles:
+async def get_profiles(
+    server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
+) -> Profiles:
     """What the document's figures, the corrected ones and the glass box would have told."""
     begin, end = check_span(since, until)
-    names = await pseudonyms_for(desk.database, lesson.key, lesson.watch.name)
-    return await lesson.study.profiles(desk.database, begin, end, names)
+    names = await pseudonyms_for(server_state.database, lesson.key, lesson.watch.name)
+    return await lesson.study.profiles(server_state.database, begin, end, names)
 
 
 @get("/day", opt={"scope": "read"})
-async def get_day(desk: TheDesk, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]) -> Day:
+async def get_day(
+    server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
+) -> Day:
     """A span to be played once more."""
     begin, end = check_span(since, until)
-    names = await pseudonyms_for(desk.database, lesson.key, lesson.watch.name)
-    return await lesson.study.day(desk.database, begin, end, names)
+    names = await pseudonyms_for(server_state.database, lesson.key, lesson.watch.name)
+    return await lesson.study.day(server_state.database, begin, end, names)
 
 
 @get("/precision", opt={"scope": "read"})
 async def get_precision(
-    desk: TheDesk, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
+    server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
 ) -> list[Precision]:
     """How often each trigger was right, by people's notes."""
-    return await lesson.study.precision(desk.database, *check_span(since, until))
+    return await lesson.study.precision(server_state.database, *check_span(since, until))
 
 
 @get("/export/{name:str}", opt={"scope": "read"})
 async def get_export(
-    desk: TheDesk,
+    server_state: TheServerState,
     lesson: TheLesson,
     request: Asked,
     name: FromPath[str],
@@ -296,7 +306,7 @@ async def get_export(
 ) -> Response[bytes]:
     """The data of a span, with pseudonyms: progsnap2.zip, events.csv, runs.csv or alerts.csv."""
     begin, end = check_span(since, until)
-    database, monitor = desk.database, lesson.watch.name
+    database, monitor = server_state.database, lesson.watch.name
     names = await pseudonyms_for(database, lesson.key, monitor)
     if name == "progsnap2.zip":
         body, kind = await export_progsnap2(database, begin, end, names, monitor), "application/zip"
@@ -310,7 +320,9 @@ async def get_export(
         raise NotFoundError(
             f"there is no export {name!r}: progsnap2.zip, events.csv, runs.csv and alerts.csv are there"
         )
-    await desk.note(caller_of(request), "classroom.export", monitor, after={"file": name, "since": begin, "until": end})
+    await server_state.note(
+        caller_of(request), "classroom.export", monitor, after={"file": name, "since": begin, "until": end}
+    )
     headers = {"content-disposition": f'attachment; filename="classroom-{name}"', "cache-control": "no-store"}
     return Response(body, media_type=kind, headers=headers)
 
@@ -347,9 +359,9 @@ def classroom_page(watch: Monitor, profile: Profile = "document") -> Page:
     return Page("classroom", "Classroom", FOLDER, [router])
 
 
-async def _ours(desk: Desk, lesson: Lesson, id: int) -> Any:
+async def _ours(server_state: ServerState, lesson: Lesson, id: int) -> Any:
     """An alert of this class."""
-    row = await show_alert(desk.database, id if 0 < id < 2**63 else 0)
+    row = await show_alert(server_state.database, id if 0 < id < 2**63 else 0)
     if row["monitor"] != lesson.watch.name:
         raise NotFoundError(f"alert {id} is not one of this class")
     return row

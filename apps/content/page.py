@@ -12,7 +12,7 @@ from litestar.params import FromQuery, QueryParameter
 
 from apps.content.findings import PLANS, Finding, read_finding
 from tidemill.server.pages import Page
-from tidemill.server.server_state import TheDesk
+from tidemill.server.server_state import TheServerState
 
 STREAM = "content"
 SECONDS = 60
@@ -109,39 +109,41 @@ class Results(msgspec.Struct, frozen=True):
 
 
 @get("/now", opt={"scope": "read"}, summary="Plans, sources and dead letters")
-async def get_now(desk: TheDesk) -> Now:
+async def get_now(server_state: TheServerState) -> Now:
     """Everything but the results themselves."""
-    told = await desk.app.streams.status(STREAM)
+    told = await server_state.app.streams.status(STREAM)
     seconds: dict[str, list[int]] = {}
-    recent = await desk.database.fetch(RECENT, float(SECONDS))
+    recent = await server_state.database.fetch(RECENT, float(SECONDS))
     for row in recent:
         if 0 <= row["ago"] < SECONDS:
             seconds.setdefault(row["plan"], [0] * SECONDS)[SECONDS - 1 - row["ago"]] = row["n"]
-    kept = await desk.database.fetch("SELECT count(*) AS n FROM tidemill.stream_retry WHERE stream = $1", STREAM)
+    kept = await server_state.database.fetch(
+        "SELECT count(*) AS n FROM tidemill.stream_retry WHERE stream = $1", STREAM
+    )
     return Now(
         engines=sum(each["engines"] for each in told),
         in_flight=sum(each["in_flight"] for each in told),
         retries=kept[0]["n"],
         flagged=sum(row["flagged"] for row in recent),
         plans=[_plan(name, told, seconds.get(name) or [0] * SECONDS) for name in PLANS],
-        sources=[_source(source, told) for source in desk.app.streams.declared[STREAM].sources],
+        sources=[_source(source, told) for source in server_state.app.streams.declared[STREAM].sources],
         dead=[
             Dead(row["why"], row["kind"], row["n"], row["newest"], row["example"] or "")
-            for row in await desk.database.fetch(DEAD, STREAM)
+            for row in await server_state.database.fetch(DEAD, STREAM)
         ],
     )
 
 
 @get("/results", opt={"scope": "read"}, summary="The latest results")
 async def get_results(
-    desk: TheDesk,
+    server_state: TheServerState,
     plan: Annotated[str | None, QueryParameter(max_length=100)] = None,
     source: Annotated[str | None, QueryParameter(max_length=100)] = None,
     flagged: FromQuery[bool] = False,
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 40,
 ) -> Results:
     """What the plans found last, the newest first."""
-    rows = await desk.database.fetch(LATEST, plan, source, flagged, limit)
+    rows = await server_state.database.fetch(LATEST, plan, source, flagged, limit)
     return Results(
         [
             Result(

@@ -275,7 +275,7 @@ async def test_unsuccessful_jobs_are_retried_by_filter(app: App, database: Datab
 
 
 async def test_a_state_that_does_not_exist_is_refused_with_those_that_do(database: Database) -> None:
-    with pytest.raises(ConfigError, match="there is no job state 'done'; the states are ready, gated"):
+    with pytest.raises(ConfigError, match="there is no job state 'done'; the states are ready, throttled"):
         await list_job_page(database, JobFilter(state=("done",)))
 
 

@@ -270,4 +270,4 @@ async def set_input(database: Database, run: DagHandle, data: bytes) -> None:
 
 
 async def is_parked(run: DagHandle) -> bool:
-    return await run.state() == "parked"
+    return await run.state() == "needs_attention"

@@ -45,12 +45,12 @@ async def test_every_life_of_a_worker_has_an_id_of_its_own(app: App, database: D
 async def test_a_frozen_worker_with_a_running_job_is_flagged_and_cleared_when_it_comes_back(
     app: App, executions: Database, database_url: str
 ) -> None:
-    @app.task(queue="gated")
+    @app.task(queue="throttled")
     async def until_open(gate: str) -> dict: ...
 
     with structlog.testing.capture_logs() as lines:  # All the time: a slow machine may have it flagged before.
         async with (
-            worker_process(database_url, ["gated"], lease_seconds=60) as process,
+            worker_process(database_url, ["throttled"], lease_seconds=60) as process,
             running_maintenance(app, silence_seconds=0.8, lease_seconds=60.0),
         ):
             ref = await app.enqueue(until_open, "g")
@@ -64,14 +64,14 @@ async def test_a_frozen_worker_with_a_running_job_is_flagged_and_cleared_when_it
             row = await finished(executions, ref.id)
     assert line["log_level"] == "error"
     assert f":{process.pid}#{process.worker_id}" in line["worker"]
-    assert line["queues"] == ["gated"]
+    assert line["queues"] == ["throttled"]
     assert line["silent_for"] >= 0.8
     assert (row["state"], row["attempt"], row["losses"]) == ("succeeded", 1, 0)
 
 
 async def test_a_silent_worker_without_running_jobs_is_not_flagged(app: App, executions, database_url: str) -> None:
     async with (
-        worker_process(database_url, ["gated"], lease_seconds=60) as idle,
+        worker_process(database_url, ["throttled"], lease_seconds=60) as idle,
         running_maintenance(app, silence_seconds=0.5) as rounds,
     ):
         idle.freeze()

@@ -124,7 +124,7 @@ async def test_a_key_is_per_value_of_the_arguments_it_names(app: App, database: 
         await eventually(lambda: sorted(inside) == [1, 2, 3])
         waiting = await find_live(database, refs[1].id)
         assert waiting is not None
-        assert (waiting["state"], waiting["note"]) == ("gated", "waits for a slot of concurrency key user:1")
+        assert (waiting["state"], waiting["note"]) == ("throttled", "waits for a slot of concurrency key user:1")
         open_gate.set()
         await finished(database, refs[1].id)
     assert sorted(inside) == [1, 1, 2, 3]
@@ -213,11 +213,11 @@ async def test_keys_that_are_full_do_not_keep_others_from_their_turn(app: App, d
     await database.fetch(
         "INSERT INTO tidemill.job (queue, task, args, state, concurrency_key, concurrency_max) "
         "SELECT 'away', 'send', '{}', state, 'a' || n, 1 FROM generate_series(1, 1100) AS n, "
-        "unnest(ARRAY['running', 'gated']) AS state"
+        "unnest(ARRAY['running', 'throttled']) AS state"
     )
     await database.fetch("INSERT INTO tidemill.concurrency SELECT 'a' || n, 1 FROM generate_series(1, 1100) AS n")
     last = await app.enqueue("send", concurrency_key="z")
-    await database.fetch("UPDATE tidemill.job SET state = 'gated' WHERE id = $1", last.id)
+    await database.fetch("UPDATE tidemill.job SET state = 'throttled' WHERE id = $1", last.id)
     await admit_due(database)
     assert await value(database, "SELECT state FROM tidemill.job WHERE id = $1", last.id) == "ready"
-    assert await value(database, "SELECT count(*) FROM tidemill.job WHERE state = 'gated'") == 1100
+    assert await value(database, "SELECT count(*) FROM tidemill.job WHERE state = 'throttled'") == 1100

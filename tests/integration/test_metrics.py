@@ -24,7 +24,7 @@ from tidemill.engine.telemetry.endpoint import MetricsEndpoint, serving_metrics
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.telemetry.hosts import Place, report, write_sample
+from tidemill.store.telemetry.hosts import ProcessPlace, report, write_sample
 
 CUT_ALL_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -204,7 +204,7 @@ async def test_a_lost_worker_counts_as_a_reclaimed_lease(
 ) -> None:
     declare(app)
     async with running_maintenance(app), serving_metrics(executions, address):
-        async with worker_process(database_url, ["gated"]) as worker:
+        async with worker_process(database_url, ["throttled"]) as worker:
             job = await app.enqueue("until_open", gate="never")
             await running(executions, job.id)
             worker.kill()
@@ -260,7 +260,7 @@ async def test_models_in_memory_are_shown(database: Database, address: str) -> N
         {"name": "minilm", "memory": 90, "phase": "loaded", "loads": 2, "hits": 40, "evictions": 1, "failures": 0},
         {"name": "large", "memory": 900, "phase": "absent", "loads": 1, "hits": 0, "evictions": 1, "failures": 0},
     ]
-    await report(database, Place("mill", 7, "worker"), {"lag": 0.0, "models": models}, {})
+    await report(database, ProcessPlace("mill", 7, "worker"), {"lag": 0.0, "models": models}, {})
     async with serving_metrics(database, address):
         now = await scrape(address)
     assert now.get("tidemill_model_memory_bytes", host="mill", pid="7", model="minilm") == 90
@@ -270,7 +270,7 @@ async def test_models_in_memory_are_shown(database: Database, address: str) -> N
 
 async def test_labels_with_odd_characters_survive(database: Database, address: str) -> None:
     odd = 'que"ue\\ with, {signs}\tü'
-    await report(database, Place("h", 1, "worker"), {}, {("ended", (odd, "t", "succeeded")): 3})
+    await report(database, ProcessPlace("h", 1, "worker"), {}, {("ended", (odd, "t", "succeeded")): 3})
     async with serving_metrics(database, address):
         now = await scrape(address)
     assert now.get("tidemill_job_attempts_total", queue=odd, task="t", outcome="succeeded") == 3

@@ -15,7 +15,7 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
 from tidemill.monitors import sustained
 from tidemill.monitors.runner.evaluate import shard_of
-from tidemill.monitors.runner.ingest import PAGES_A_TICK, Backfill
+from tidemill.monitors.runner.ingest import PAGES_A_TICK, EntityBackfill
 from tidemill.sources import SourceError
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history
@@ -187,7 +187,7 @@ async def test_only_those_on_the_list_are_followed_and_the_others_counted(databa
         await watcher.one_tick()
         row = await read_monitor(database, "heat")
         assert (row["events"], row["ignored"]) == (0, 9)
-        added = await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=Backfill(0.0), by="me")
+        added = await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=EntityBackfill(0.0), by="me")
         assert added == ["a"]
         seen = []
         for _ in range(3):
@@ -200,7 +200,9 @@ async def test_only_those_on_the_list_are_followed_and_the_others_counted(databa
         source.add(event("a7", 1001.0, "a"), event("b7", 1001.0, "b"))
         await watcher.one_tick()
         assert (await read_monitor(database, "heat"))["events"] == 7
-        assert await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=Backfill(0.0), by="me") == []
+        assert (
+            await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=EntityBackfill(0.0), by="me") == []
+        )
 
 
 async def test_a_backfill_during_live_traffic_loses_and_repeats_nothing(database: Database) -> None:
@@ -209,7 +211,7 @@ async def test_a_backfill_during_live_traffic_loses_and_repeats_nothing(database
     watch = heat_monitor(source, roster="listed", backfill_rate="1000/s")
     async with watching(database, watch, clock) as watcher:
         await watcher.one_tick()
-        await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=Backfill(0.0), by="me")
+        await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=EntityBackfill(0.0), by="me")
         for number in range(12):
             source.add(event(f"new{number}", 1000.0 + number, heat=95 if number == 5 else 0))
             clock.advance(1.0)
@@ -228,7 +230,7 @@ async def test_a_past_that_cannot_be_read_holds_up_nobody_and_is_given_up(databa
 
     source, clock = Forgetful(), VirtualClock(1000.0)
     async with watching(database, heat_monitor(source, roster="listed", backfill_rate="1000/s"), clock) as watcher:
-        await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=Backfill(0.0), by="me")
+        await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=EntityBackfill(0.0), by="me")
         source.add(event(1, 999.0))
         for _ in range(6):
             clock.advance(1.0)

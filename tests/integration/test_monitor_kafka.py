@@ -60,7 +60,7 @@ def reading(id: str, at: float, who: str = "a") -> dict[str, Any]:
     return {"id": id, "at": at, "who": who, "heat": 1}
 
 
-POSITIONS = "SELECT array_agg(position ORDER BY part) FROM tidemill.monitor_part WHERE monitor = 'heat'"
+POSITIONS = "SELECT array_agg(position ORDER BY part) FROM tidemill.monitor_source_position WHERE monitor = 'heat'"
 
 
 async def test_two_share_the_partitions_and_nobody_is_absent_before_both_have_answered(

@@ -88,7 +88,9 @@ async def test_jobs_that_were_claimed_before_a_deadlock_in_the_same_turn_are_run
     @app.task
     async def free() -> None: ...
 
-    await make_trouble(database, "deadlock_detected", "UPDATE ON tidemill.job FOR EACH ROW WHEN (OLD.state = 'gated')")
+    await make_trouble(
+        database, "deadlock_detected", "UPDATE ON tidemill.job FOR EACH ROW WHEN (OLD.state = 'throttled')"
+    )
     await database.fetch("ALTER TABLE tidemill.job DISABLE TRIGGER trouble")
     refs = [await app.enqueue(gated), await app.enqueue(gated), *[await app.enqueue(free) for _ in range(20)]]
     await database.fetch("ALTER TABLE tidemill.job ENABLE TRIGGER trouble")

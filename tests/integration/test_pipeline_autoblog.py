@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from apps.autoblog.writing import OFFLINE, compose, describe_writer, pick_sentences, summarise
-from tidemill.pipelines.workflows.llm import ModelTrouble, ask
+from tidemill.pipelines.workflows.llm import ModelCallError, ask
 
 LOG = "10:02 INFO The importer was restarted.\n10:30 INFO Ada asked whether the importer is still needed.\n"
 
@@ -79,10 +79,10 @@ def test_a_model_that_refuses_is_told_with_what_it_said(model: Model, monkeypatc
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("OPENAI_BASE_URL", model.address)
     model.status = 429
-    with pytest.raises(ModelTrouble, match=r"refuses \(429\).*no more"):
+    with pytest.raises(ModelCallError, match=r"refuses \(429\).*no more"):
         ask("anything")
     monkeypatch.delenv("OPENAI_API_KEY")
-    with pytest.raises(ModelTrouble, match="set ANTHROPIC_API_KEY or OPENAI_API_KEY"):
+    with pytest.raises(ModelCallError, match="set ANTHROPIC_API_KEY or OPENAI_API_KEY"):
         ask("anything")
 
 

@@ -21,12 +21,12 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines import File, PatternError, Pipeline, StateStore
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.runner.driver import Driver
-from tidemill.pipelines.stores.base import Draft, ManifestEntry, Seen, States, StoreTrouble
+from tidemill.pipelines.stores.base import ManifestEntry, SeenFile, StateDraft, States, StateStoreError
 from tidemill.pipelines.stores.database import DatabaseStates
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.pipelines.stores.manifest import change_manifest, read_manifest
 from tidemill.pipelines.stores.objects import ObjectStates
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
 
 
@@ -44,7 +44,7 @@ async def states(request: pytest.FixtureRequest, tmp_path: Path, database: Datab
 
 async def write(states: States, path: str, content: Any, needs: dict[str, int] | None = None) -> dict[str, int]:
     before = (await states.look([path]))[path]
-    return await states.publish(await states.prepare([Draft(path, content, needs or {}, before=before)]))
+    return await states.publish(await states.prepare([StateDraft(path, content, needs or {}, before=before)]))
 
 
 async def test_what_is_written_is_listed_and_read_as_it_was(states: States) -> None:
@@ -60,7 +60,7 @@ async def test_what_is_written_is_listed_and_read_as_it_was(states: States) -> N
     seen = await states.contents(["a/1.txt", "a/9.txt"])
     assert seen["a/9.txt"] is None
     one = seen["a/1.txt"]
-    assert isinstance(one, Seen)
+    assert isinstance(one, SeenFile)
     assert one.size == 3
 
 
@@ -103,7 +103,7 @@ async def test_a_pipeline_keeps_its_states_elsewhere(kind: str, tmp_path: Path, 
     def together(entity, files):
         return ",".join(file.text() for file in files)
 
-    states = Lookout(database, pipeline).states
+    states = PipelineView(database, pipeline).states
     await write(states, "in/a.txt", b"apple")
     await write(states, "in/b.txt", b"pear")
     assert (await update(database, pipeline)).steps == []
@@ -119,12 +119,12 @@ async def test_a_pipeline_keeps_its_states_elsewhere(kind: str, tmp_path: Path, 
 async def test_of_two_who_put_the_same_object_one_has_its_way() -> None:
     store = MemoryStore()
     one, two = ObjectStates(store), ObjectStates(store)
-    first = await one.prepare([Draft("a.txt", b"one", {})])
-    second = await two.prepare([Draft("a.txt", b"two", {})])
+    first = await one.prepare([StateDraft("a.txt", b"one", {})])
+    second = await two.prepare([StateDraft("a.txt", b"two", {})])
     assert list(await one.publish(first)) == ["a.txt"]
     assert await two.publish(second) == {}
     before = (await two.look(["a.txt"]))["a.txt"]
-    late = await two.prepare([Draft("a.txt", b"late", {}, before=before)])
+    late = await two.prepare([StateDraft("a.txt", b"late", {}, before=before)])
     await write(one, "a.txt", b"newer")
     assert await two.publish(late) == {}
     assert await one.read("a.txt") == b"newer"
@@ -161,7 +161,7 @@ def test_a_manifest_never_names_a_file_that_is_not_there(tmp_path: Path) -> None
 
 def test_a_manifest_that_cannot_be_read_says_so_and_is_written_anew(tmp_path: Path) -> None:
     put(tmp_path, {"a.txt": "", ".manifest.json": "{"})
-    with pytest.raises(StoreTrouble, match="cannot be read"):
+    with pytest.raises(StateStoreError, match="cannot be read"):
         read_manifest(tmp_path)
     change_manifest(tmp_path, {"a.txt": ManifestEntry("c", "c")})
     assert set(read_manifest(tmp_path)) == {"a.txt"}
@@ -201,7 +201,7 @@ async def test_names_that_are_not_utf8_and_loops_of_links_are_told_and_left_alon
     driver = Driver(database, plain(tmp_path))
     plan = await driver.begin()
     assert [step.entity for step in plan.builds] == ["a"]
-    told = " ".join(driver.lookout.problems)
+    told = " ".join(driver.pipeline_view.problems)
     assert "not UTF-8" in told
     assert "loop.txt" in told
 
@@ -209,21 +209,21 @@ async def test_names_that_are_not_utf8_and_loops_of_links_are_told_and_left_alon
 async def test_a_folder_that_cannot_be_read_is_told_and_nothing_is_lost(tmp_path: Path, database: Database) -> None:
     put(tmp_path, {"in/a.txt": "x"})
     await update(database, plain(tmp_path))
-    lookout = Lookout(database, plain(tmp_path))
-    await lookout.load()
+    pipeline_view = PipelineView(database, plain(tmp_path))
+    await pipeline_view.load()
     os.chmod(tmp_path / "in", 0)
     root = os.geteuid() == 0
     try:
         if root:
             os.seteuid(65534)  # root may read anything
-        survey = FileStates(tmp_path).survey_now(lookout.patterns)
+        survey = FileStates(tmp_path).survey_now(pipeline_view.patterns)
     finally:
         if root:
             os.seteuid(0)
         os.chmod(tmp_path / "in", 0o755)
-    lookout.take_survey(survey)
-    plan = lookout.plan()
-    assert "cannot be looked at" in " ".join(lookout.problems)
+    pipeline_view.take_survey(survey)
+    plan = pipeline_view.plan()
+    assert "cannot be looked at" in " ".join(pipeline_view.problems)
     assert (plan.orphans, plan.steps) == ([], [])
     assert tree(tmp_path)["out/a.txt"] == "x"
 
@@ -280,13 +280,13 @@ async def test_what_is_large_goes_through_in_pieces(states: States) -> None:
     finally:
         tracemalloc.stop()
     assert size == count * 1_000_000
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, SeenFile)
     assert (seen.content, seen.size) == (digest.hexdigest(), size)
     assert peak < 32_000_000
 
 
 async def test_a_content_that_breaks_off_leaves_nothing_behind(states: States, tmp_path: Path) -> None:
-    (ready,) = await states.prepare([Draft("a/big.bin", Pieces(8, breaks=True), {})])
+    (ready,) = await states.prepare([StateDraft("a/big.bin", Pieces(8, breaks=True), {})])
     assert ready.error == "ValueError: the well is dry"
     assert await states.look(["a/big.bin"]) == {"a/big.bin": None}
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -311,7 +311,7 @@ async def test_functions_may_read_and_give_piece_by_piece(kind: str, tmp_path: P
         yield from file.pieces()
         raise ValueError("in the middle")
 
-    states = Lookout(database, pipeline).states
+    states = PipelineView(database, pipeline).states
     await write(states, "in/a.txt", b"apple")
     plan = await update(database, pipeline)
     assert await states.read("out/a.txt") == b"AbbLE"
@@ -359,17 +359,17 @@ async def test_a_host_whose_clock_is_wrong_is_told_so_and_trusts_files_all_the_s
     real, skew = time.time_ns, hours * 3600 * 1_000_000_000
     await asyncio.to_thread(until_trusted, tmp_path / "in/old.txt")
     monkeypatch.setattr(time, "time_ns", lambda: real() + skew)
-    lookout = Lookout(database, plain(tmp_path))
-    await lookout.measure_clocks()
+    pipeline_view = PipelineView(database, plain(tmp_path))
+    await pipeline_view.measure_clocks()
 
     async def looked_at_what_is_new() -> bool:
         put(tmp_path, {"in/new.txt": "y"})
-        await lookout.survey()
-        return "in/new.txt" in lookout.distrusted
+        await pipeline_view.survey()
+        return "in/new.txt" in pipeline_view.distrusted
 
     await eventually(looked_at_what_is_new, what="somebody looks right after it was written")
-    assert lookout.distrusted == {"in/new.txt"}
-    (note,) = lookout.notes
+    assert pipeline_view.distrusted == {"in/new.txt"}
+    (note,) = pipeline_view.notes
     assert f"the clock of the file system is 18,000 s {'behind' if hours > 0 else 'ahead of'} this host's" in note
     assert list(tmp_path.rglob(".tidemill-*")) == []
 
@@ -379,8 +379,8 @@ async def test_the_database_forgets_files_that_are_gone(tmp_path: Path, database
     await asyncio.to_thread(until_trusted, tmp_path / "in/b.txt")
     await update(database, plain(tmp_path))
     (tmp_path / "in/a.txt").unlink()
-    lookout = Lookout(database, plain(tmp_path))
-    await lookout.look_around()
-    await lookout.forget_gone()
+    pipeline_view = PipelineView(database, plain(tmp_path))
+    await pipeline_view.look_around()
+    await pipeline_view.forget_gone()
     rows = await database.fetch("SELECT path FROM tidemill.state_file")
     assert [row["path"] for row in rows] == ["in/b.txt"]

@@ -153,7 +153,7 @@ async def test_a_gate_waits_for_the_state_that_it_checks(tmp_path: Path, databas
         node("wr", "state_write", pattern="out/{{$.scan.id}}.txt", content="{{$.rd.content}}"),
         mode="pipeline", stateRoot="states",
     )  # fmt: skip
-    (pipeline,) = parse_workflow(graph, "gated").pipelines
+    (pipeline,) = parse_workflow(graph, "throttled").pipelines
     put(tmp_path / "states", {"in/a.txt": "apple", "in/b.txt": "pear", "approved/b.txt": ""})
     await update(database, pipeline)
     assert set(tree(tmp_path / "states")) == {"in/a.txt", "in/b.txt", "approved/b.txt", "out/b.txt"}

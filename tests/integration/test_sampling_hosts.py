@@ -22,7 +22,7 @@ from tidemill.store.migrate import migrate
 from tidemill.store.notify import ANYTHING, Listener
 from tidemill.store.telemetry.hosts import (
     HOSTS_CHANNEL,
-    Place,
+    ProcessPlace,
     forget_telemetry,
     list_hosts,
     read_samples,
@@ -112,7 +112,7 @@ async def test_what_a_host_left_behind_is_forgotten_by_the_maintenance(database:
     await database.fetch("INSERT INTO tidemill.host VALUES ('gone', 'x', now() - interval '2 days')")
     await database.fetch("INSERT INTO tidemill.host_sample VALUES ('gone', now() - interval '2 days', '{}')")
     await database.fetch("INSERT INTO tidemill.process VALUES ('gone', 1, 'worker', now() - interval '1 hour', '{}')")
-    await report(database, Place("here", 2, "worker"), {}, {})
+    await report(database, ProcessPlace("here", 2, "worker"), {}, {})
     await forget_telemetry(database)
     assert await value(database, "SELECT count(*) FROM tidemill.host_sample") == 0
     assert await value(database, "SELECT count(*) FROM tidemill.host") == 0

@@ -22,7 +22,7 @@ from tidemill.core.schedule import Catchup, Cron, Every, Schedule, jittered
 from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules import Declared, declare_schedules, list_schedules
+from tidemill.store.jobs.schedules import DeclaredSchedule, declare_schedules, list_schedules
 
 
 @pytest.fixture
@@ -34,12 +34,14 @@ def app(app: App) -> App:
     return app
 
 
-def declared(app: App, spec: Schedule, *, name: str = "beat", catchup: Catchup = "one", jitter: float = 0) -> Declared:
-    return Declared(name=name, spec=spec, job=app.tasks["tick"].new_job(b"{}"), catchup=catchup, jitter=jitter)
+def declared(
+    app: App, spec: Schedule, *, name: str = "beat", catchup: Catchup = "one", jitter: float = 0
+) -> DeclaredSchedule:
+    return DeclaredSchedule(name=name, spec=spec, job=app.tasks["tick"].new_job(b"{}"), catchup=catchup, jitter=jitter)
 
 
 @asynccontextmanager
-async def scheduling(app: App, *schedules: Declared) -> AsyncIterator[None]:
+async def scheduling(app: App, *schedules: DeclaredSchedule) -> AsyncIterator[None]:
     """A scheduler of just these schedules."""
     async with app.database() as database:
         scheduler = Role(Scheduler(database, "test", schedules), database)

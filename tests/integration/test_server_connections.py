@@ -18,7 +18,7 @@ from tests.support.web_app import make_app
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.middleware.connection_limits import HttpServer, Parser
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
 
@@ -170,21 +170,21 @@ async def test_a_page_that_does_not_read_the_changes_is_let_go_and_the_others_he
         SELECT 'queue-' || n || '-' || repeat('x', 100), 'send', '{}' FROM generate_series($1::int, $1 + 200) AS n
     """
     async with FairDatabase(DatabaseSettings(url=database_url), application="test server") as own:
-        desk = Desk(make_app(database_url=database_url), own, ServerSettings())
-        following = asyncio.create_task(desk.hub.run())
-        async with serving(build(desk)) as (port, _):
+        server_state = ServerState(make_app(database_url=database_url), own, ServerSettings())
+        following = asyncio.create_task(server_state.hub.run())
+        async with serving(build(server_state)) as (port, _):
             lazy, good = await connect(port, ask), await connect(port, ask)
             heard = await read(good, lambda told: b"event: hello" in told)
             assert heard.startswith(b"HTTP/1.1 200")
-            await eventually(lambda: desk.hub.watching == 2)
+            await eventually(lambda: server_state.hub.watching == 2)
             rounds = 0
-            while desk.hub.watching == 2:
+            while server_state.hub.watching == 2:
                 rounds += 1
                 assert rounds < 200, "somebody who never reads is still there"
                 await database.fetch(fill, rounds * 1000)
                 mark = f"queue-{rounds * 1000 + 200}-".encode()
                 assert mark in await read(good, lambda told, mark=mark: mark in told)
-            assert desk.hub.watching == 1
+            assert server_state.hub.watching == 1
             lazy.close()
             good.close()
         following.cancel()

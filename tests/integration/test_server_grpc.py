@@ -29,7 +29,7 @@ from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.rpc import serve
 from tidemill.server.rpc.messages import SERVICES, describe_file, service_name
 from tidemill.server.rpc.methods import VERBS
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
 
@@ -151,13 +151,13 @@ async def test_a_stream_that_nobody_reads_is_ended(
         SELECT 'queue-' || n || '-' || repeat('x', 300), 'send', '{}' FROM generate_series(1, 2000) AS n
     """
     async with FairDatabase(DatabaseSettings(url=database_url), application="test server") as own:
-        desk = Desk(make_app(database_url=database_url), own, ServerSettings(grpc=address))
-        following = asyncio.create_task(desk.hub.run())
-        async with serve.serving_grpc(desk), rpc_client(address) as lazy:
+        server_state = ServerState(make_app(database_url=database_url), own, ServerSettings(grpc=address))
+        following = asyncio.create_task(server_state.hub.run())
+        async with serve.serving_grpc(server_state), rpc_client(address) as lazy:
             call = lazy.many("Changes", "Watch", timeout=120)
             assert (await call.read()).kind == "hello"
             async with asyncio.timeout(40):
-                while desk.hub.watching:
+                while server_state.hub.watching:
                     await database.fetch(fill)
             with pytest.raises(grpc.aio.AioRpcError, match="nothing was read"):
                 await _read_until(call, lambda _: False)

@@ -23,7 +23,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.server.live.hub import MOST_EACH
 from tidemill.server.middleware.authentication import Caller
 from tidemill.server.routes import runs
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings, check_proxies
 from tidemill.store.database import Database, DatabaseSettings
 
@@ -189,7 +189,7 @@ def test_an_answer_with_a_secret_is_never_kept(place: Place) -> None:
         assert (answer.status_code, "never kept" in answer.text) == (422, True), answer.text
     entered = place.ask("POST", "/session", {"token": place.tokens["read"]}, role="admin", Idempotency_Key="k")
     assert entered.status_code == 422
-    assert asyncio.run(rows(place, "SELECT 1 FROM tidemill.answer WHERE key = 'k'")) == []
+    assert asyncio.run(rows(place, "SELECT 1 FROM tidemill.idempotency_key WHERE key = 'k'")) == []
     assert asyncio.run(rows(place, "SELECT 1 FROM tidemill.token WHERE name = 'kept'")) == []
 
 
@@ -328,10 +328,10 @@ async def test_the_stream_of_a_run_breaks_off_after_a_while(
 ) -> None:
     app = make_app(database_url=database.settings.url)
     run = await app.start(Asking)
-    desk = Desk(app, database, ServerSettings())
+    server_state = ServerState(app, database, ServerSettings())
     monkeypatch.setattr(runs, "LONGEST", 0.2)
     async with asyncio.timeout(60):
-        shown = [each async for each in runs._follow(desk, Caller("local", "admin"), run.id, 0)]
+        shown = [each async for each in runs._follow(server_state, Caller("local", "admin"), run.id, 0)]
     assert set(shown) == {b": \n\n"}
-    assert desk.hub.watching == 0
+    assert server_state.hub.watching == 0
     await app.close()

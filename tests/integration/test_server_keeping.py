@@ -18,8 +18,8 @@ from tidemill.engine.maintenance import Maintenance
 from tidemill.ops.queues import waited
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
-from tidemill.server.middleware.middleware import Gate
-from tidemill.server.server_state import Desk
+from tidemill.server.middleware.middleware import Middleware
+from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.jobs import history_partitions
@@ -28,10 +28,10 @@ from tidemill.store.telemetry.throughput import note_pace, read_pace, read_waits
 
 
 @pytest.fixture
-async def site(database_url: str) -> AsyncIterator[Gate]:
+async def site(database_url: str) -> AsyncIterator[Middleware]:
     database = FairDatabase(DatabaseSettings(url=database_url), application="test server")
     async with database:
-        yield build(Desk(make_app(database_url=database_url), database, ServerSettings()))
+        yield build(ServerState(make_app(database_url=database_url), database, ServerSettings()))
 
 
 class Lost(Exception):
@@ -42,7 +42,9 @@ def first_cause(error: BaseException) -> BaseException:
     return error if error.__cause__ is None else first_cause(error.__cause__)
 
 
-async def enqueue(site: Gate, key: str, *, broken: bool = False) -> tuple[int, dict[str, Any], dict[bytes, bytes]]:
+async def enqueue(
+    site: Middleware, key: str, *, broken: bool = False
+) -> tuple[int, dict[str, Any], dict[bytes, bytes]]:
     """Ask for a job over HTTP; with `broken`, the answer is lost on its way."""
     body = json.dumps({"task": "send", "args": {"order": 1}}).encode()
     path = "/api/v1/jobs"
@@ -67,7 +69,7 @@ async def enqueue(site: Gate, key: str, *, broken: bool = False) -> tuple[int, d
 
 
 async def test_a_job_is_enqueued_once_though_its_answer_was_lost_and_the_next_one_gets_it(
-    site: Gate, database: Database
+    site: Middleware, database: Database
 ) -> None:
     with pytest.raises(LitestarException) as broke:
         await enqueue(site, "k", broken=True)

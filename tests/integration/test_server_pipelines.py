@@ -96,7 +96,7 @@ async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_fr
     assert rows == [{"entity": "2026-01-03", "cells": ["fresh"]}]
     only = await get(api, "/pipelines/press/grid", by="")
     assert (only["stages"], only["items"]) == (["index"], [{"entity": "", "cells": ["fresh"]}])
-    assert (await get(api, "/pipelines/press/grid", standing=["failed", "parked"]))["items"] == []
+    assert (await get(api, "/pipelines/press/grid", standing=["failed", "needs_attention"]))["items"] == []
     graph = await get(api, "/pipelines/press/graph")
     assert [tuple(each) for each in graph["arrows"]] == [
         ("notes/{day}.txt", "tidy"),
@@ -159,7 +159,7 @@ async def test_a_failed_state_tells_its_story_and_is_retried(
     (row,) = (await get(api, "/pipelines/press/grid", standing="failed"))["items"]
     assert row == {"entity": "2026-01-09", "cells": ["failed", "blocked"]}
     (broken,) = (await get(api, "/overview"))["failed_states"]
-    assert (broken["pipeline"], broken["states"], broken["parked"]) == ("press", 1, 0)
+    assert (broken["pipeline"], broken["states"], broken["needs_attention"]) == ("press", 1, 0)
     assert (broken["stage"], broken["entity"]) == ("tidy", "2026-01-09")
     assert "cannot be read" in broken["note"]
     story = await get(api, "/pipelines/press/state", stage="tidy", entity="2026-01-09")

@@ -44,7 +44,7 @@ async def post(api: httpx.AsyncClient, path: str, body: Any, expect: int) -> Any
 async def ended(api: httpx.AsyncClient, run: int) -> Any:
     async def look() -> Any:
         found = await get(api, f"/runs/{run}")
-        return found if found["state"] not in ("running", "parked") else None
+        return found if found["state"] not in ("running", "needs_attention") else None
 
     return await eventually(look)
 

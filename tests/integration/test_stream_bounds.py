@@ -14,7 +14,7 @@ from tests.support.streams import publish, running_stream
 from tidemill.sources import JsonlSource, LogSource
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
-from tidemill.store.streams.streams import claim_parked
+from tidemill.store.streams.streams import claim_retries
 from tidemill.streams import Plan, Stream, task
 from tidemill.streams.runner.dispatcher import Dispatcher
 from tidemill.streams.runner.prefetch import Prefetch
@@ -86,7 +86,7 @@ async def test_kept_messages_are_claimed_until_there_are_enough_bytes(database: 
         "SELECT 's', 'posts', n::text, now(), 1, now(), repeat('x', 100)::bytea FROM generate_series(1, 9) AS n"
     )
     sizes = [
-        len(await claim_parked(database, "s", ["posts"], uuid4(), most=most, size=250, lease=60.0))
+        len(await claim_retries(database, "s", ["posts"], uuid4(), most=most, size=250, lease=60.0))
         for most in (9, 2, 9, 9)
     ]
     assert sizes == [3, 2, 3, 1]

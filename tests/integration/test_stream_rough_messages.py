@@ -18,7 +18,7 @@ from tidemill.engine.load_app import load_module
 from tidemill.sources import LogSource
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
-from tidemill.store.streams.streams import RENEW_PARKED, DeadFilter, claim_parked, replay_dead
+from tidemill.store.streams.streams import RENEW_RETRIES, DeadFilter, claim_retries, replay_dead
 from tidemill.streams import Batch, Plan, Stream, task
 from tidemill.streams.runner.retries import RetryFeeder
 
@@ -181,9 +181,9 @@ async def test_kept_messages_that_were_claimed_in_an_answer_that_never_came_are_
         "INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, payload) "
         "SELECT 's', 'posts', n::text, now(), 1, now(), '' FROM generate_series(1, 2) AS n"
     )
-    known, unknown = await claim_parked(database, "s", ["posts"], me, most=2, size=1000, lease=0.0)
-    assert [row["id"] for row in await database.fetch(RENEW_PARKED, me, 60.0, [known["id"]])] == [known["id"]]
-    again = await claim_parked(database, "s", ["posts"], uuid4(), most=2, size=1000, lease=60.0)
+    known, unknown = await claim_retries(database, "s", ["posts"], me, most=2, size=1000, lease=0.0)
+    assert [row["id"] for row in await database.fetch(RENEW_RETRIES, me, 60.0, [known["id"]])] == [known["id"]]
+    again = await claim_retries(database, "s", ["posts"], uuid4(), most=2, size=1000, lease=60.0)
     assert [row["id"] for row in again] == [unknown["id"]]
 
 

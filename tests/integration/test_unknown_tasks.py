@@ -36,15 +36,15 @@ async def newer(app: App) -> AsyncIterator[App]:
     await newer.close()
 
 
-async def unrouted(database: Database, job_id: int):
+async def no_worker(database: Database, job_id: int):
     row = await find_live(database, job_id)
-    return row if row is not None and row["state"] == "unrouted" else None
+    return row if row is not None and row["state"] == "no_worker" else None
 
 
 async def test_the_job_waits_with_a_visible_reason_and_the_others_go_on(app: App, newer: App, database) -> None:
     async with running_worker(app, concurrency=1) as worker:
         strange = await newer.enqueue("added")
-        row = await eventually(lambda: unrouted(database, strange.id))
+        row = await eventually(lambda: no_worker(database, strange.id))
         assert row["note"] == f"worker {worker.work.runner.worker} does not know task added: waiting for one that does"
         assert (row["failures"], row["losses"], row["worker_id"]) == (0, 0, None)
         told = await show_job(database, strange.id)
@@ -57,7 +57,7 @@ async def test_the_job_waits_with_a_visible_reason_and_the_others_go_on(app: App
 async def test_the_job_runs_when_a_worker_that_knows_it_appears(app: App, newer: App, database: Database) -> None:
     async with running_worker(app):
         refs = [await newer.enqueue("added", n) for n in range(5)]
-        await eventually(lambda: unrouted(database, refs[0].id))
+        await eventually(lambda: no_worker(database, refs[0].id))
         async with running_worker(newer):
             for n, ref in enumerate(refs):
                 row = await finished(database, ref.id)
@@ -74,7 +74,7 @@ async def test_beside_a_worker_that_knows_it_the_job_is_only_a_little_late(app: 
 async def test_a_waiting_job_does_not_keep_the_worker_busy(app: App, newer: App, database: Database) -> None:
     async with running_worker(app):
         ref = await newer.enqueue("added")
-        row = await eventually(lambda: unrouted(database, ref.id))
+        row = await eventually(lambda: no_worker(database, ref.id))
         for _ in range(3):
             await finished(database, (await app.enqueue("known")).id)
         assert (await find_live(database, ref.id)) == row
@@ -89,6 +89,6 @@ async def test_without_any_worker_the_job_simply_waits(newer: App, database: Dat
 async def test_a_worker_that_knows_the_task_but_not_the_queue_does_not_take_it(app: App, newer: App, database) -> None:
     async with running_maintenance(app), running_worker(app), running_worker(newer, ["elsewhere"]):
         ref = await newer.enqueue("added")
-        await eventually(lambda: unrouted(database, ref.id))
+        await eventually(lambda: no_worker(database, ref.id))
         await finished(database, (await newer.enqueue("known", queue="elsewhere")).id)
-        assert await unrouted(database, ref.id) is not None
+        assert await no_worker(database, ref.id) is not None

@@ -51,7 +51,7 @@ async def test_running_jobs_finish_and_no_more_are_claimed(app: App, database_ur
         await app.enqueue("until_open", gate="go"),
         await app.enqueue("plain_until_open", gate="go"),
     ]
-    async with worker_process(database_url, ["gated", "plain"], grace_seconds=60) as worker:
+    async with worker_process(database_url, ["throttled", "plain"], grace_seconds=60) as worker:
         for job in jobs:
             await eventually(lambda job=job: attempts_of(executions, job.id))
         worker.terminate()
@@ -106,7 +106,7 @@ async def test_a_job_that_does_not_end_in_time_goes_back_at_once(
     grace = 60 if ending == "a second signal" else 0.3
     async with (
         running_maintenance(app),
-        worker_process(database_url, ["gated", "plain"], grace_seconds=grace) as worker,
+        worker_process(database_url, ["throttled", "plain"], grace_seconds=grace) as worker,
     ):
         await eventually(lambda: attempts_of(executions, job.id))
         worker.terminate()
@@ -120,7 +120,7 @@ async def test_a_job_that_does_not_end_in_time_goes_back_at_once(
         assert (row["state"], row["worker_id"], row["failures"], row["losses"]) == ("ready", None, 0, 0)
         assert row["note"] == "its worker stopped before it had finished"
         await open_gate(executions, "go")
-        async with worker_process(database_url, ["gated", "plain"]):
+        async with worker_process(database_url, ["throttled", "plain"]):
             done = await finished(executions, job.id)
     assert (done["state"], done["attempt"], done["failures"], done["losses"]) == ("succeeded", 2, 0, 0)
 

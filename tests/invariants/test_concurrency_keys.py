@@ -29,7 +29,7 @@ from tests.support import (
 from tests.support.apps import declare
 from tidemill import App, RetryAfter, Snooze, current_job
 from tidemill.store.database import Database
-from tidemill.store.jobs.insert import ADMIT_GATED
+from tidemill.store.jobs.insert import ADMIT_THROTTLED
 
 LEASE = 1.0
 
@@ -147,7 +147,7 @@ async def test_a_waiting_job_says_what_it_waits_for_and_a_cancelled_one_lets_the
 
     refs = [await app.enqueue(visit, n=n) for n in range(3)]
     rows = [await find_live(database, ref.id) for ref in refs]
-    assert [row and row["state"] for row in rows] == ["ready", "gated", "gated"]
+    assert [row and row["state"] for row in rows] == ["ready", "throttled", "throttled"]
     assert rows[1] is not None
     assert "concurrency key k" in rows[1]["note"]
     await operate.cancel_jobs(database, [refs[0].id], by="somebody")
@@ -165,11 +165,11 @@ async def test_of_two_who_free_a_slot_together_the_second_sees_what_the_first_le
     async def visit(n: int) -> None: ...
 
     await app.enqueue_many(visit, [{"n": n} for n in range(3)])
-    await database.fetch("UPDATE tidemill.job SET state = 'gated'")
+    await database.fetch("UPDATE tidemill.job SET state = 'throttled'")
     async with database.acquire() as first, database.acquire() as second:
         async with first.transaction():
-            assert await first.fetchval(ADMIT_GATED, ["k"]) == 1
-            late = asyncio.create_task(second.fetchval(ADMIT_GATED, ["k"]))
+            assert await first.fetchval(ADMIT_THROTTLED, ["k"]) == 1
+            late = asyncio.create_task(second.fetchval(ADMIT_THROTTLED, ["k"]))
             await eventually(
                 lambda: (
                     late.done()
@@ -221,20 +221,20 @@ async def test_finishing_and_enqueueing_at_once_never_let_too_many_in(app: App, 
 async def test_a_killed_workers_slot_comes_back(app: App, database_url: str, executions: Database) -> None:
     declare(app)
     async with running_maintenance(app):
-        async with worker_process(database_url, ["gated"]) as victim:
+        async with worker_process(database_url, ["throttled"]) as victim:
             first = await app.enqueue("one_at_a_time", gate="go")
             second = await app.enqueue("one_at_a_time", gate="go")
             await eventually(lambda: attempts_are(executions, first.id, [1]))
             waiting = await find_live(executions, second.id)
             assert waiting is not None
-            assert waiting["state"] == "gated"
+            assert waiting["state"] == "throttled"
             victim.kill()
             await lapse(executions, victim.pid)
-        async with worker_process(database_url, ["gated"]):
+        async with worker_process(database_url, ["throttled"]):
             await eventually(lambda: attempts_are(executions, first.id, [1, 2]))
             waiting = await find_live(executions, second.id)
             assert waiting is not None
-            assert waiting["state"] == "gated", "the lost job has its slot back, and there is only one"
+            assert waiting["state"] == "throttled", "the lost job has its slot back, and there is only one"
             await open_gate(executions, "go")
             rows = [await finished(executions, ref.id) for ref in (first, second)]
     assert [(row["state"], row["losses"]) for row in rows] == [("succeeded", 1), ("succeeded", 0)]
@@ -255,7 +255,7 @@ async def test_killing_workers_at_random_never_lets_too_many_run(
 
     async with running_maintenance(app), AsyncExitStack() as stack:
         workers = await asyncio.gather(
-            *(stack.enter_async_context(worker_process(database_url, ["gated"])) for _ in range(3))
+            *(stack.enter_async_context(worker_process(database_url, ["throttled"])) for _ in range(3))
         )
         for victim in workers[:2]:
             await eventually(lambda victim=victim: holds_one(victim))

@@ -145,7 +145,9 @@ async def test_a_run_worker_that_dies_while_it_dispatches_has_dispatched_nothing
     async with running_maintenance(app), running_worker_of(app, "default"):
         async with run_worker_process(database_url, app=DAG_RUNS) as victim:
             dag = wide(arms=ARMS)
-            gated = Dag("gated", [node("gate", "deed", args={"tag": "t", "what": "gate", "gate": "g"}), *after(dag)])
+            gated = Dag(
+                "throttled", [node("gate", "deed", args={"tag": "t", "what": "gate", "gate": "g"}), *after(dag)]
+            )
             run = await app.start(gated, tag="t")
             await eventually(lambda: did(database, "gate"))
             async with database.transaction() as held:

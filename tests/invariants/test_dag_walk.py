@@ -14,7 +14,7 @@ from tests.support.dags import Walk
 from tidemill.core.program import fold
 from tidemill.core.ticks import Completed, Resumed, RunWork, Started
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
-from tidemill.dags.reducer.events import FINAL, NodeEnded, NodeError
+from tidemill.dags.reducer.events import FINAL, NodeEnded, NodeFailure
 from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.runner.rerun import rerun_failed
@@ -56,7 +56,7 @@ def dags(draw: st.DrawFn, policies: tuple[Any, ...] = ("fail_run", "continue"), 
 def fate(command: RunWork, broken: set[str]) -> NodeEnded:
     """How a piece of work ends: by its node and its item, whenever it runs."""
     if f"{command.name}/{command.input.get('item', '')}" in broken or command.name in broken:
-        return NodeEnded("failed", error=NodeError("Bad", "broken"))
+        return NodeEnded("failed", error=NodeFailure("Bad", "broken"))
     return NodeEnded("succeeded", result=msgspec.Raw(msgspec.json.encode({"of": command.name, **command.input})))
 
 

@@ -290,7 +290,7 @@ async def test_a_write_that_the_database_refuses_parks_that_run_alone(app: App, 
         await bad.send_event(Go(word="spite"))
         chains = [await app.start(Chain) for _ in range(50)]
         assert await asyncio.gather(*(run.result(timeout=60) for run in chains)) == [45] * 50
-        assert await eventually(lambda: parked(database, bad))
+        assert await eventually(lambda: needs_attention(database, bad))
         note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", bad.id)
         assert "no_spite" in note
         assert "could not be written" in note
@@ -323,7 +323,7 @@ async def test_a_run_whose_step_was_renamed_parks_with_the_reason_and_can_be_can
     async with running_run_worker(changed(app, Renamed)):
         for run in runs:
             await run.send_event(Go(word="go"))
-            await eventually(lambda run=run: parked(database, run))
+            await eventually(lambda run=run: needs_attention(database, run))
             note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id)
             assert "ask" in note
             assert "cancel the run, or deploy what fits" in note
@@ -354,7 +354,7 @@ async def test_a_snapshot_or_a_journal_from_a_newer_version_parks_its_run_alone(
     async with running_run_worker(app):
         for run in runs:
             await run.send_event(Go(word="go"))
-            await eventually(lambda run=run: parked(database, run))
+            await eventually(lambda run=run: needs_attention(database, run))
         notes = [await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id) for run in runs]
         assert "this snapshot has format 99, and this code knows only 1" in notes[0]
         assert "there is no kind of tick called 'dreamt'" in notes[1]
@@ -365,7 +365,7 @@ async def test_a_run_whose_input_cannot_be_read_parks(app: App, database: Databa
     run = await app.start(Chain)
     await database.fetch('UPDATE tidemill.run SET input = \'{"type": "gone.Start", "value": {}}\'')
     async with running_run_worker(app):
-        await eventually(lambda: parked(database, run))
+        await eventually(lambda: needs_attention(database, run))
         assert await (await app.start(Ask)).state() == "running"
 
 
@@ -391,5 +391,5 @@ async def asked(database: Database, run: RunHandle) -> bool:
     return any((tick.get("note") or {}).get("kind") == "asked" for tick in await ticks_of(database, run.id))
 
 
-async def parked(database: Database, run: RunHandle) -> bool:
-    return await run.state() == "parked"
+async def needs_attention(database: Database, run: RunHandle) -> bool:
+    return await run.state() == "needs_attention"

@@ -144,7 +144,7 @@ async def test_a_concurrency_key_lets_jobs_through_only_once_they_are_committed(
         await caller.enqueue(app, task, concurrency_key="tenant-7", concurrency=2)
     await caller.commit()
     rows = await database.fetch("SELECT state FROM tidemill.job ORDER BY id")
-    assert [row["state"] for row in rows] == ["ready", "ready", "gated"]
+    assert [row["state"] for row in rows] == ["ready", "ready", "throttled"]
 
 
 async def test_workers_are_woken_by_the_commit_and_never_by_a_rollback(

@@ -50,11 +50,11 @@ async def test_a_lapsed_lease_is_taken_over_and_the_stale_owner_changes_nothing(
 ) -> None:
     """A process stands still for longer than its lease, comes back, and finishes what is no longer its own."""
     ref = await app.enqueue("until_open", gate="go")
-    async with running_maintenance(app), worker_process(database_url, ["gated"]) as stale:
+    async with running_maintenance(app), worker_process(database_url, ["throttled"]) as stale:
         await eventually(lambda: attempts_of(executions, ref.id))
         stale.freeze()
         await lapse(executions, stale.pid)
-        async with worker_process(database_url, ["gated"]) as heir:
+        async with worker_process(database_url, ["throttled"]) as heir:
             row = await eventually(lambda: held_by(executions, ref.id, heir.worker_id))
             assert row is not None
             assert (row["attempt"], row["losses"], row["failures"]) == (2, 1, 0)
@@ -83,14 +83,14 @@ async def test_a_killed_worker_is_a_loss_and_not_a_failed_attempt(
     ref = await app.enqueue("until_open", gate="go")
     async with running_maintenance(app):
         for attempt in (1, 2):
-            async with worker_process(database_url, ["gated"]) as victim:
+            async with worker_process(database_url, ["throttled"]) as victim:
                 row = await eventually(lambda victim=victim: held_by(executions, ref.id, victim.worker_id))
                 assert row is not None
                 assert (row["attempt"], row["losses"], row["failures"]) == (attempt, attempt - 1, 0)
                 victim.kill()
                 await lapse(executions, victim.pid)
         await open_gate(executions, "go")
-        async with worker_process(database_url, ["gated"]):
+        async with worker_process(database_url, ["throttled"]):
             done = await finished(executions, ref.id)
     assert (done["state"], done["attempt"], done["losses"], done["failures"]) == ("succeeded", 3, 2, 0)
     assert [error["kind"] for error in json.loads(done["errors"])] == ["WorkerLost", "WorkerLost"]
@@ -102,7 +102,7 @@ async def test_a_job_that_kills_its_workers_is_failed_with_the_reason(
     ref = await app.enqueue("deadly", gate="never")
     async with running_maintenance(app):
         for _ in range(2):
-            async with worker_process(database_url, ["gated"]) as victim:
+            async with worker_process(database_url, ["throttled"]) as victim:
                 await eventually(lambda victim=victim: held_by(executions, ref.id, victim.worker_id))
                 victim.kill()
                 await lapse(executions, victim.pid)
@@ -135,7 +135,7 @@ async def test_a_busy_event_loop_does_not_lose_its_lease(
 
 
 async def test_an_ended_incarnation_can_never_renew_its_lease(app: App, database: Database) -> None:
-    async with puppet(database, "gated", lease=LEASE) as worker, database.acquire() as connection:
+    async with puppet(database, "throttled", lease=LEASE) as worker, database.acquire() as connection:
 
         async def renew() -> bool:
             return await renew_lease(
@@ -154,7 +154,7 @@ async def test_an_ended_incarnation_can_never_renew_its_lease(app: App, database
 
 async def test_an_ended_incarnation_can_claim_nothing(app: App, database: Database) -> None:
     """Its jobs have been settled: whatever it claimed now would be in nobody's hands."""
-    async with puppet(database, "gated", lease=LEASE) as worker, puppet(database, "gated") as heir:
+    async with puppet(database, "throttled", lease=LEASE) as worker, puppet(database, "throttled") as heir:
         await worker.fall_silent()
         async with running_maintenance(app):
             await eventually(lambda: is_lost(database, worker.worker_id))
@@ -167,7 +167,7 @@ async def test_a_claim_that_commits_after_its_worker_was_ended_is_found_within_a
     app: App, database: Database
 ) -> None:
     """It was under way when the lease lapsed: too late for the sweep that ended the worker, so another must see it."""
-    async with running_maintenance(app, sweep_seconds=0.05), puppet(database, "gated", lease=LEASE) as worker:
+    async with running_maintenance(app, sweep_seconds=0.05), puppet(database, "throttled", lease=LEASE) as worker:
         ref = await app.enqueue("until_open", gate="never")
         await worker.claim()
         await database.fetch("UPDATE tidemill.worker SET ended_at = now() WHERE id = $1", worker.worker_id)
@@ -175,7 +175,7 @@ async def test_a_claim_that_commits_after_its_worker_was_ended_is_found_within_a
 
 
 async def test_a_living_workers_jobs_are_not_reclaimed(app: App, database: Database) -> None:
-    async with puppet(database, "gated") as worker:
+    async with puppet(database, "throttled") as worker:
         ref = await app.enqueue("until_open", gate="never")
         (job,) = await worker.claim()
         maintenance = Maintenance(database, app.settings.maintenance())
@@ -197,7 +197,7 @@ async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() 
         async with database:
             await migrate(database)
             await database.run(lambda connection: connection.execute(TABLES))
-            async with puppet(database, "gated") as worker:
+            async with puppet(database, "throttled") as worker:
                 ref = await app.enqueue("until_open", gate="never")
                 await worker.claim()
                 await worker.fall_silent()
@@ -225,7 +225,7 @@ async def test_a_worker_that_lives_through_a_database_restart_keeps_its_job() ->
             await migrate(database)
             await database.run(lambda connection: connection.execute(TABLES))
             ref = await app.enqueue("until_open", gate="go")
-            serving = worker_process(server.dsn, ["gated"])
+            serving = worker_process(server.dsn, ["throttled"])
             async with running_maintenance(app, lease_seconds=PATIENT["lease_seconds"]), serving as worker:
                 await running(database, ref.id)
                 await eventually(lambda: attempts_of(database, ref.id))

@@ -12,7 +12,7 @@ from tests.support.pipelines import held, look, put, tree, until_trusted, update
 from tests.support.projects import TEXTS, Project
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.reducer import reasons
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.view.quick_check import count_fresh, is_plain
 from tidemill.store.database import Database
 from tidemill.store.states.requests import invalidate_states
@@ -206,10 +206,10 @@ async def test_a_glance_never_calls_fresh_what_a_closer_look_does_not(
             pipeline = project.start(texts=("text.upper()", "text.title()"))
         case "size":
             pipeline = project.start(blogmod=("in_process=True)", "in_process=True, min_size=5)"))
-    lookout = Lookout(database, pipeline)
-    assert is_plain(lookout.order)
-    survey = await lookout.states.survey(lookout.patterns)
-    seen = count_fresh(lookout.order, survey, *await glance(database, "blog"))
+    pipeline_view = PipelineView(database, pipeline)
+    assert is_plain(pipeline_view.order)
+    survey = await pipeline_view.states.survey(pipeline_view.patterns)
+    seen = count_fresh(pipeline_view.order, survey, *await glance(database, "blog"))
     plan = await look(database, pipeline)
     if plan.steps or plan.orphans:
         assert seen is None

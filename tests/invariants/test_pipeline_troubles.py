@@ -21,11 +21,11 @@ async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: 
     (project.root / "in/b.txt").unlink()
     driver = Driver(database, project.start())
     await driver.begin()
-    plan = driver.lookout.plan()
+    plan = driver.pipeline_view.plan()
     assert [(stage.name, entity) for stage, entity in plan.orphans] == [("first", "b")]
-    await clean(driver.lookout, plan)
+    await clean(driver.pipeline_view, plan)
     assert "mid/b.txt" in tree(project.root)
-    await clean(driver.lookout, plan, how="archive")
+    await clean(driver.pipeline_view, plan, how="archive")
     assert "mid/b.txt" not in tree(project.root)
     archived = list(project.root.glob(".archive/*/mid/b.txt"))
     assert [path.read_text() for path in archived] == ["pear"]
@@ -33,7 +33,7 @@ async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: 
     assert [(stage.name, entity) for stage, entity in plan.orphans] == [("second", "b")]
     driver = Driver(database, project.start())
     await driver.begin()
-    await clean(driver.lookout, driver.lookout.plan(), how="delete")
+    await clean(driver.pipeline_view, driver.pipeline_view.plan(), how="delete")
     assert set(tree(project.root)) == {"in/a.txt", "mid/a.txt", "out/a.txt"}
     assert (await look(database, project.start())).orphans == []
 
@@ -60,7 +60,7 @@ async def test_a_failure_is_forgotten_when_its_input_is_gone(tmp_path: Path, dat
     driver = Driver(database, pipeline)
     await driver.begin()
     (tmp_path / "in/b.txt").unlink()
-    await driver.act(driver.lookout.plan(await driver.lookout.look(["in/b.txt"])))
+    await driver.act(driver.pipeline_view.plan(await driver.pipeline_view.look(["in/b.txt"])))
     await driver.close()
     assert await failed(database) == []
 
@@ -98,7 +98,7 @@ async def test_a_failure_waits_for_its_time_and_its_consumers_wait_without_faili
         assert wanted(await look(database, pipeline)) == {"first/a": "RetryDue"}
         plan = await update(database, pipeline)
         assert plan.holds[0].reason.attempts == attempts  # pyright: ignore[reportAttributeAccessIssue]
-    assert held(plan)["first/a"] == "Parked"
+    assert held(plan)["first/a"] == "NeedsAttention"
 
     await retry_failures(database, "p", None, None, by="me")
     broken[0] = False
@@ -192,13 +192,13 @@ async def test_states_are_invalidated_alone_or_with_all_that_follows(project: Pr
     driver = Driver(database, project.start())
     await driver.begin()
     first = driver.pipeline.stages["first"]
-    chosen = consumers(driver.lookout, [(first, "a")])
+    chosen = consumers(driver.pipeline_view, [(first, "a")])
     assert [(stage.name, entity) for stage, entity in chosen] == [("first", "a"), ("second", "a")]
-    assert await invalidate(driver.lookout, [(first, "a")], by="me") == 1
+    assert await invalidate(driver.pipeline_view, [(first, "a")], by="me") == 1
     assert wanted(await look(database, project.start())) == {"first/a": "Invalidated"}
     await update(database, project.start())
     assert project.calls == [("first", "a")]
-    assert await invalidate(driver.lookout, chosen, by="me") == 2
+    assert await invalidate(driver.pipeline_view, chosen, by="me") == 2
     await update(database, project.start())
     assert project.calls == [("first", "a"), ("second", "a")]
 
@@ -209,13 +209,13 @@ async def test_the_story_of_a_state_is_told(project: Project, database: Database
     await update(database, project.start(texts=("text.upper()", "text.title()")))
     driver = Driver(database, project.start())
     plan = await driver.begin()
-    story = await explain(driver.lookout, plan, driver.pipeline.stages["first"], "a")
+    story = await explain(driver.pipeline_view, plan, driver.pipeline.stages["first"], "a")
     assert story.status == "fresh"
     assert list(story.inputs) == ["in/a.txt"]
     assert story.taken_by == ["second/a"]
     assert [build["outcome"] for build in story.builds] == ["built", "built"]
     assert story.builds[0]["reason"] == "its inputs are others: changed in/a.txt"
-    after = await explain(driver.lookout, plan, driver.pipeline.stages["second"], "b")
+    after = await explain(driver.pipeline_view, plan, driver.pipeline.stages["second"], "b")
     assert after.builds[0]["reason"] == "its code changed: texts.inner"
     assert after.made_by == {"mid/b.txt": "first"}
 
@@ -359,4 +359,4 @@ async def test_an_input_that_cannot_be_read_is_told_and_waited_for(tmp_path: Pat
     plan = await run_once(driver)
     assert held(plan) == {"only/a": "Blocked"}
     assert (tmp_path / "out/b.txt").read_text() == "y"
-    assert ["cannot be read" in problem for problem in driver.lookout.problems] == [True]
+    assert ["cannot be read" in problem for problem in driver.pipeline_view.problems] == [True]

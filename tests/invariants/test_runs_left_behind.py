@@ -18,9 +18,9 @@ from tidemill.store.runs.runs import (
     WAKE_RUNS,
     publish,
     read_published,
+    resume_runs,
     send_to_run,
     start_run,
-    unpark_runs,
 )
 
 
@@ -71,27 +71,27 @@ async def test_a_nul_in_what_a_run_is_told_is_in_nobodys_way(database: Database)
 
 async def test_mail_of_a_parked_run_is_in_nobodys_way_and_there_when_it_goes_on(database: Database) -> None:
     parked, other = await a_run(database), await a_run(database, owner=1)
-    await database.fetch("UPDATE tidemill.run SET state = 'parked' WHERE id = $1", parked)
+    await database.fetch("UPDATE tidemill.run SET state = 'needs_attention' WHERE id = $1", parked)
     for number in (parked, other):
         await send_to_run(database, number, b'{"kind":"received"}')
     await database.fetch(WAKE_RUNS)
     assert [row["run_id"] for row in await database.fetch(LOOKED_AT)] == [other]
-    await unpark_runs(database, ["W"])
+    await resume_runs(database, ["W"])
     await database.fetch("UPDATE tidemill.run SET owner = 1")
     assert [row["run_id"] for row in await database.fetch(DUE_INBOX, 1, [], 10)] == [parked, other]
 
 
 async def test_mail_that_is_held_back_as_its_run_goes_on_is_released(database: Database) -> None:
     number = await a_run(database)
-    await database.fetch("UPDATE tidemill.run SET state = 'parked'")
+    await database.fetch("UPDATE tidemill.run SET state = 'needs_attention'")
     await send_to_run(database, number, b'{"kind":"received"}')
     async with database.transaction() as sweep:
         await sweep.fetch(database.sql(WAKE_RUNS))
-        going_on = asyncio.create_task(unpark_runs(database, ["W"]))
+        going_on = asyncio.create_task(resume_runs(database, ["W"]))
         await eventually(lambda: locked_out(database, "%tidemill.run %"))
-        assert await database.fetch("SELECT FROM tidemill.inbox WHERE held") == []
+        assert await database.fetch("SELECT FROM tidemill.inbox WHERE suspended") == []
     await going_on
     assert [row["run_id"] for row in await database.fetch(LOOKED_AT)] == [number]
 
 
-LOOKED_AT = "SELECT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT held"
+LOOKED_AT = "SELECT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended"

@@ -26,7 +26,7 @@ from tidemill import App
 from tidemill.store.database import Database
 
 EXIT_BUDGET, EXIT_STALL = 75, 76
-QUEUES = ["limits", "gated"]
+QUEUES = ["limits", "throttled"]
 
 
 @pytest.fixture

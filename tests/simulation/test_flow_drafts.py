@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.simulation.test_flow_folds import program
 from tidemill.flows import StartEvent
 from tidemill.flows.encoding.snapshot import encode_state
-from tidemill.flows.reducer.state import Drafts, FlowState, Work
+from tidemill.flows.reducer.state import FlowState, PendingWrites, Work
 from tidemill.flows.reducer.state_diff import changes, same
 from tidemill.flows.reducer.state_paths import MISSING, write_path, write_paths
 from tidemill.flows.reducer.state_undo import settle, take_back, write, write_for_good
@@ -94,7 +94,7 @@ class Drafting(RuleBasedStateMachine):
     @invariant()
     def nothing_is_kept_for_nobody(self) -> None:
         if not self.attempts:
-            assert self.state.drafts == Drafts()
+            assert self.state.drafts == PendingWrites()
 
 
 TestDrafting = Drafting.TestCase
@@ -142,7 +142,7 @@ def test_writes_that_lose_their_place_do_no_harm(deeds: list[tuple[int, str, tup
     for work in works.values():
         take_back(state, work)
     assert state.store.kept == 1
-    assert state.drafts == Drafts()
+    assert state.drafts == PendingWrites()
 
 
 def test_writes_cost_what_they_overlap() -> None:
@@ -156,7 +156,7 @@ def test_writes_cost_what_they_overlap() -> None:
             write(state, work, ((f"part{work.id}", 1), ("last", work.id), (f"parts.{work.id}", 1)))
         for work in works:
             (settle if work.id % 2 else take_back)(state, work)
-        assert state.drafts == Drafts()
+        assert state.drafts == PendingWrites()
         return time.process_time() - began
 
     few = max(min(seconds(500) for _ in range(3)), 0.001)

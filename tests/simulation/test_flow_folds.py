@@ -15,7 +15,7 @@ from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.snapshot import encode_state
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.reducer.state import FlowState
-from tidemill.flows.reducer.step_ticks import Asked, Ended, Failure, Gathered, Sent, Wrote
+from tidemill.flows.reducer.step_ticks import Ended, EventSent, Gathered, StepFailure, WaitAsked, Wrote
 from tidemill.flows.runner.state_store import DictState
 
 MEMBERS = 6
@@ -65,11 +65,11 @@ def behaviour(command: RunWork, state: FlowState) -> tuple[list[Any], Ended]:
     if command.name == "work":
         notes: list[Any] = [Wrote(f"part{command.input.n}", command.attempt), Wrote("last", command.input.n)]
         if command.input.n % 3 == 0:
-            notes.append(Sent(((Extra(n=command.input.n), None),)))
+            notes.append(EventSent(((Extra(n=command.input.n), None),)))
         if command.input.n == 1:
-            notes.append(Asked("nod", Nod, {"n": 1}))
+            notes.append(WaitAsked("nod", Nod, {"n": 1}))
         if command.attempt < 3 and chance.random() < 0.5:
-            failure = Failure("builtins.ValueError", "no luck", exception=ValueError("no luck"))
+            failure = StepFailure("builtins.ValueError", "no luck", exception=ValueError("no luck"))
             return notes, Ended(error=failure, retry_in=chance.choice([0.0, 1.5]))
         return notes, Ended((Done(n=command.input.n),))
     if command.name == "gather":

@@ -36,7 +36,7 @@ from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.flows import StartEvent
 from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.encoding.snapshot import encode_state
-from tidemill.flows.reducer.step_ticks import Asked, Ended, Withdrew
+from tidemill.flows.reducer.step_ticks import Ended, WaitAsked, Withdrew
 
 
 class SlowJournal:
@@ -107,7 +107,7 @@ class Interleaving(RuleBasedStateMachine):
             del self.adapter.scripts[work]
             self.loop.post(Completed(self.now, work, happening))
             return
-        if isinstance(happening, Asked):
+        if isinstance(happening, WaitAsked):
             self.adapter.asking[work] = happening.question
         self.loop.post(Noted(self.now, work, happening))
 
@@ -117,7 +117,7 @@ class Interleaving(RuleBasedStateMachine):
         work, question = sorted(self.adapter.asking.items())[pick % len(self.adapter.asking)]
         self.now += 0.1
         del self.adapter.asking[work]
-        self.adapter.scripts[work].insert(0, Asked(question, Nod, {"n": 1}))
+        self.adapter.scripts[work].insert(0, WaitAsked(question, Nod, {"n": 1}))
         self.loop.post(Noted(self.now, work, Withdrew(question)))
 
     @rule(n=st.integers(1, 2))

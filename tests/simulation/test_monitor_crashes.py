@@ -18,7 +18,7 @@ from tests.support.server import TestServer
 from tests.support.watched import Pages, Parts, event, everything, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import LeaseLostError
-from tidemill.monitors.runner.ingest import Drain
+from tidemill.monitors.runner.ingest import Ingest
 from tidemill.monitors.view.backtest import as_identity, identity, replay
 from tidemill.sources import SourceError
 from tidemill.store.database import Database, DatabaseSettings
@@ -163,7 +163,7 @@ async def test_whoever_has_lost_a_part_stores_nothing_of_it(database: Database) 
     source.held[0].append(event(1, 999.0))
     watch = heat_monitor(source)
     async with watching(database, watch):
-        drain = Drain(database, watch, source, lambda stage: None)
+        drain = Ingest(database, watch, source, lambda stage: None)
         with pytest.raises(LeaseLostError, match="gone to another process"):
             await drain.drain_parts(source, owner=0, shares=[0], now=1000.0)
     assert await value(database, "SELECT count(*) FROM tidemill.monitor_event") == 0

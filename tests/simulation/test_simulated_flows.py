@@ -18,25 +18,25 @@ from tests.simulation.seeds import again, drawn, replayed, seeds
 from tidemill.core.ticks import Completed, Noted
 from tidemill.engine.simulation.store import NO_FAULTS
 from tidemill.flows.reducer.step_ticks import Did
-from tidemill.flows.simulate import Outcome, simulate
+from tidemill.flows.simulate import SimulatedRun, simulate
 
 SEEDS = 60
 FILE = "tests/simulation/test_simulated_flows.py"
 
 
 @lru_cache
-def undisturbed(name: str) -> Outcome:
+def undisturbed(name: str) -> SimulatedRun:
     journey = JOURNEYS[name]
     return simulate(journey.workflow, seed="undisturbed", faults=NO_FAULTS, **journey.options)
 
 
-def disturbed(name: str, seed: int, **more: Any) -> Outcome:
+def disturbed(name: str, seed: int, **more: Any) -> SimulatedRun:
     journey = JOURNEYS[name]
     faults = drawn(seed, happened=undisturbed(name).happened)
     return simulate(journey.workflow, seed=seed, faults=faults, **journey.options, **more)
 
 
-def end(outcome: Outcome) -> tuple[Any, ...]:
+def end(outcome: SimulatedRun) -> tuple[Any, ...]:
     """How a run has ended: its state, and its result or what it failed with."""
     try:
         return outcome.state, outcome.result()
@@ -44,13 +44,13 @@ def end(outcome: Outcome) -> tuple[Any, ...]:
         return outcome.state, type(error)
 
 
-def counted_twice(outcome: Outcome) -> list[int]:
+def counted_twice(outcome: SimulatedRun) -> list[int]:
     """Pieces of work whose success is in the journal more than once."""
     ends = [tick.work for tick in outcome.ticks if isinstance(tick, Completed) and tick.outcome.error is None]
     return [work for work, times in Counter(ends).items() if times > 1]
 
 
-def effects(outcome: Outcome) -> set[tuple[int, str]]:
+def effects(outcome: SimulatedRun) -> set[tuple[int, str]]:
     notes = [(tick.work, tick.note) for tick in outcome.ticks if isinstance(tick, Noted)]
     return {(work, note.name) for work, note in notes if isinstance(note, Did)}
 

@@ -18,7 +18,7 @@ from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.claims import Claims, finish_jobs, requeue_jobs
 from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
 from tidemill.store.runs.model import StoreModel
-from tidemill.store.runs.runs import CANCEL_PARKED, FREE_RUNS, OWN_KEY, SEND, start_run
+from tidemill.store.runs.runs import CANCEL_STOPPED, FREE_RUNS, OWN_KEY, SEND, start_run
 from tidemill.store.runs.turns import NewRun, RunTurn, job_row
 
 OPERATIONS = 120
@@ -153,7 +153,7 @@ class Both:
         if chance.random() < 0.25:
             turn.release, turn.awake = True, chance.random() < 0.3
         elif chance.random() < 0.25:
-            turn.state, turn.note = chance.choice(["succeeded", "failed", "parked"]), "so it is"
+            turn.state, turn.note = chance.choice(["succeeded", "failed", "needs_attention"]), "so it is"
             turn.result = self.data() if turn.state == "succeeded" else None
             turn.timers, turn.jobs = {}, []
         used = self.some([row.id for row in self.model.inbox.values() if row.run_id == run_id])
@@ -196,13 +196,13 @@ class Both:
         snapshots, ticks = self.model.load(numbers)
         assert there == (snapshots, {number: found for number, found in ticks.items() if found})
 
-    async def unpark(self) -> None:
-        await self.postgres.unpark(KINDS[:1])
-        self.model.unpark(KINDS[:1])
+    async def resume_stopped(self) -> None:
+        await self.postgres.resume_stopped(KINDS[:1])
+        self.model.resume_stopped(KINDS[:1])
 
-    async def cancel_parked(self) -> None:
+    async def cancel_stopped(self) -> None:
         for run_id in self.some(list(self.model.runs)):
-            assert bool(await self.sql(CANCEL_PARKED, run_id, "enough")) == self.model.cancel_parked(run_id, "enough")
+            assert bool(await self.sql(CANCEL_STOPPED, run_id, "enough")) == self.model.cancel_stopped(run_id, "enough")
 
     async def claim_jobs(self) -> None:
         worker, room = self.owner(), self.chance.randint(1, 2)
@@ -320,8 +320,8 @@ OPS: list[tuple[Callable[[Both], Any], int]] = [
     (Both.wake, 3),
     (Both.due, 4),
     (Both.load, 2),
-    (Both.unpark, 1),
-    (Both.cancel_parked, 2),
+    (Both.resume_stopped, 1),
+    (Both.cancel_stopped, 2),
     (Both.claim_jobs, 6),
     (Both.finish, 5),
     (Both.requeue, 2),

@@ -14,9 +14,9 @@ from tidemill.core.retry import retry
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.jsonl import JsonlSource
 from tidemill.sources.offsets import Offsets
-from tidemill.streams.definition.message import Failure
-from tidemill.streams.reducer.outcomes import Outcome
-from tidemill.streams.reducer.reducer import Dispatch
+from tidemill.streams.definition.message import MessageFailure
+from tidemill.streams.reducer.outcomes import MessageOutcome
+from tidemill.streams.reducer.reducer import StreamReducer
 
 SOURCES: tuple[dict[str, Any], ...] = (
     {"weight": 5.0},
@@ -64,13 +64,13 @@ class World:
         self.lives += 1
         declared = [JsonlSource(f"{index}.jsonl", **options) for index, options in enumerate(SOURCES)]
         policy: Any = retry(3, backoff=0.5, jitter=0.0)
-        self.policy = Dispatch(
+        self.policy = StreamReducer(
             declared, max_in_flight=MAX_IN_FLIGHT, retry=policy, max_losses=3, dedup_window=60.0, now=self.now
         )
         self.read = [position + 1 for position in self.committed]
         self.offsets = [Offsets(position) for position in self.committed]
         self.engines: list[set[int]] = [set(), set()]
-        self.settling: list[Outcome] = []
+        self.settling: list[MessageOutcome] = []
         self.claimed: list[tuple[float, Delivery]] = []
 
     # -- what can happen --------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class World:
             engine.discard(ticket)
             if name in self.poison or self.chance.random() < 0.05:
                 self.tried.setdefault(name, []).append(delivery.attempt)
-                outcome = self.policy.failed(ticket, [Failure("Plan", "ValueError", "no")])
+                outcome = self.policy.failed(ticket, [MessageFailure("Plan", "ValueError", "no")])
                 if outcome is not None:
                     self.settling.append(outcome)
                 continue
@@ -142,21 +142,24 @@ class World:
     def settle(self) -> None:
         for outcome in self.settling:
             delivery = outcome.delivery
-            if outcome.park is not None and outcome.stays:
-                self.noted[delivery.source, delivery.position] = (outcome.park.attempts, self.now + outcome.park.delay)
-            elif outcome.park is not None:
+            if outcome.retry is not None and outcome.stays:
+                self.noted[delivery.source, delivery.position] = (
+                    outcome.retry.attempts,
+                    self.now + outcome.retry.delay,
+                )
+            elif outcome.retry is not None:
                 again = Delivery(
                     delivery.payload,
                     delivery.position,
                     key=delivery.key,
                     id=delivery.id,
-                    attempt=outcome.park.attempts,
-                    losses=outcome.park.losses,
+                    attempt=outcome.retry.attempts,
+                    losses=outcome.retry.losses,
                     retry_row=1,
                     source=delivery.source,
                 )
-                self.kept.append((self.now + outcome.park.delay, again))
-            if outcome.bury is not None:
+                self.kept.append((self.now + outcome.retry.delay, again))
+            if outcome.dead is not None:
                 self.dead.add((delivery.source, delivery.position))
             self.ack(self.policy.settled(outcome, self.now))
         self.settling.clear()

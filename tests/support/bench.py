@@ -9,16 +9,16 @@ from typing import Any
 from tests.support import eventually
 from tidemill.sources import JsonlSource
 from tidemill.streams import Plan, Stream
-from tidemill.streams.definition.message import Answer
+from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.engine.engine import Engine
-from tidemill.streams.runner.link import ToDispatcher, Work
+from tidemill.streams.runner.link import MessageWork, ToDispatcher
 
 
 class Bench:
     """An engine with its answers."""
 
     def __init__(self, stream: Stream) -> None:
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, EngineAnswer] = {}
         self.frames = 0
         self.engine = Engine(stream, self._heard)
         self._tickets = 0
@@ -26,7 +26,7 @@ class Bench:
     def _heard(self, frame: ToDispatcher) -> None:
         self.frames += 1
         for ticket in frame.ok:
-            self.answers[ticket] = Answer(ticket, "ok")
+            self.answers[ticket] = EngineAnswer(ticket, "ok")
         for answer in frame.answers:
             assert answer.ticket not in self.answers, "answered twice"
             self.answers[answer.ticket] = answer
@@ -35,16 +35,16 @@ class Bench:
         work = []
         for payload in payloads:
             self._tickets += 1
-            work.append(Work(self._tickets, source, payload, 0, self._tickets, extra))
+            work.append(MessageWork(self._tickets, source, payload, 0, self._tickets, extra))
         self.engine.submit(work)
         return [each.ticket for each in work]
 
     def ask(self, payload: bytes, *eligibilities: str) -> int:
         self._tickets += 1
-        self.engine.submit([], [Work(self._tickets, -1, payload, 0, 0, None, eligibilities)])
+        self.engine.submit([], [MessageWork(self._tickets, -1, payload, 0, 0, None, eligibilities)])
         return self._tickets
 
-    async def answer(self, ticket: int) -> Answer:
+    async def answer(self, ticket: int) -> EngineAnswer:
         await eventually(lambda: ticket in self.answers, interval=0.001)
         return self.answers[ticket]
 

@@ -25,7 +25,7 @@ from tidemill.core.ticks import (
 )
 from tidemill.dags import input_node, node, ref, sub_dag
 from tidemill.dags.definition.model import Dag
-from tidemill.dags.reducer.events import NodeEnded, NodeError, Submission
+from tidemill.dags.reducer.events import NodeEnded, NodeFailure, Submission
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState
 
@@ -118,7 +118,7 @@ class Walk:
         return self.end(self.work(name), NodeEnded("succeeded", result=raw, **more))
 
     def fail(self, name: str, message: str = "no luck", kind: str = "ValueError") -> Walk:
-        return self.end(self.work(name), NodeEnded("failed", error=NodeError(kind, message)))
+        return self.end(self.work(name), NodeEnded("failed", error=NodeFailure(kind, message)))
 
     def submit(self, node: str, value: Any, by: str = "ann", key: str | None = None) -> list[Command]:
         self.now += 1

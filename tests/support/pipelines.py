@@ -11,10 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 from tidemill.pipelines import Pipeline
-from tidemill.pipelines.reducer.plan import Plan
+from tidemill.pipelines.reducer.plan import BuildPlan
 from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.stores.folder_walk import RACY_NS
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
 
 
@@ -56,19 +56,19 @@ def load_file(file: Path) -> ModuleType:
     return module
 
 
-async def update(database: Database, pipeline: Pipeline) -> Plan:
+async def update(database: Database, pipeline: Pipeline) -> BuildPlan:
     """Bring a pipeline up to date; returns what is left to do."""
     return await run_once(Driver(database, pipeline))
 
 
-async def look(database: Database, pipeline: Pipeline) -> Plan:
+async def look(database: Database, pipeline: Pipeline) -> BuildPlan:
     """What is to be done about a pipeline."""
-    lookout = Lookout(database, pipeline)
-    await lookout.load()
-    await lookout.keep_codes()
-    await lookout.survey()
-    await lookout.settle()
-    return lookout.plan()
+    pipeline_view = PipelineView(database, pipeline)
+    await pipeline_view.load()
+    await pipeline_view.keep_codes()
+    await pipeline_view.survey()
+    await pipeline_view.settle()
+    return pipeline_view.plan()
 
 
 def until_trusted(path: Path) -> None:
@@ -77,12 +77,12 @@ def until_trusted(path: Path) -> None:
         time.sleep(0.01)
 
 
-def wanted(plan: Plan) -> dict[str, str]:
+def wanted(plan: BuildPlan) -> dict[str, str]:
     """The states that a plan would build, and why."""
     return {f"{step.stage.name}/{step.entity}": type(step.reason).__name__ for step in plan.builds}
 
 
-def held(plan: Plan) -> dict[str, str]:
+def held(plan: BuildPlan) -> dict[str, str]:
     """The states that a plan holds back, and why."""
     return {f"{step.stage.name}/{step.entity}": type(step.reason).__name__ for step in plan.holds}
 

@@ -13,7 +13,7 @@ from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.refs import Refs
 from tidemill.dags import Dag, DagError, input_node, node, ref, sub_dag
 from tidemill.dags.definition.model import TaskNode
-from tidemill.dags.definition.plan import Plan
+from tidemill.dags.definition.plan import DagPlan
 from tidemill.dags.reducer.reducer import DagProgram
 
 
@@ -30,7 +30,7 @@ def test_the_version_is_that_of_the_definition() -> None:
 
 
 def test_without_deps_a_node_depends_on_what_it_reads() -> None:
-    steps = Plan(whole(), Refs()).steps
+    steps = DagPlan(whole(), Refs()).steps
     assert steps["approve"].deps == ("extract",)
     assert steps["each"].deps == ("extract",)
     assert steps["extract"].deps == ()
@@ -41,7 +41,7 @@ def test_without_deps_a_node_depends_on_what_it_reads() -> None:
 
 def test_a_condition_counts_as_reading() -> None:
     dag = Dag("d", [node("a", "t"), node("b", "t", skip_if="a.x == 1"), node("c", "t", skip_if={"$eq": [ref("b"), 1]})])
-    steps = Plan(dag, Refs()).steps
+    steps = DagPlan(dag, Refs()).steps
     assert (steps["b"].deps, steps["c"].deps) == (("a",), ("b",))
 
 
@@ -227,4 +227,4 @@ def test_trouble_inside_a_sub_dag_is_told_from_outside_when_the_language_is_know
 def test_a_dag_of_ten_thousand_nodes_is_checked_in_time() -> None:
     nodes = [node("n0", "t")]
     nodes += [node(f"n{i}", "t", deps=[f"n{i - 1}"], args={"x": ref("n0.x")}) for i in range(1, 10_000)]
-    assert len(Plan(Dag("long", nodes), Refs()).steps) == 10_000
+    assert len(DagPlan(Dag("long", nodes), Refs()).steps) == 10_000

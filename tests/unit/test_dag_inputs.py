@@ -9,8 +9,8 @@ import pytest
 from tests.support.dags import Walk, shown
 from tidemill.core.ticks import DropTimer, EndRun, SetTimer
 from tidemill.dags import Dag, input_node, node
-from tidemill.dags.reducer.events import InputRefused, InputTaken, InputWanted, NodeError, Submission
-from tidemill.dags.reducer.inputs import Verdict, judge
+from tidemill.dags.reducer.events import InputRefused, InputTaken, InputWanted, NodeFailure, Submission
+from tidemill.dags.reducer.inputs import AnswerCheck, judge
 
 SCHEMA = {"type": "object", "required": ["answer"], "properties": {"answer": {"enum": ["yes", "no"]}}}
 
@@ -73,7 +73,7 @@ def test_the_same_submission_again_changes_and_says_nothing() -> None:
     assert walk.submit("approve", {"answer": "yes"}, key="k") == []
     assert walk.program.snapshot(walk.state) == before
     verdict = judge(walk.program, walk.state, Submission("approve", {"answer": "yes"}, key="k"))
-    assert verdict == Verdict(True, repeated=True)
+    assert verdict == AnswerCheck(True, repeated=True)
 
 
 def test_the_same_submission_is_known_after_the_run_has_ended() -> None:
@@ -148,7 +148,7 @@ def test_null_is_a_default_too() -> None:
 
 def test_after_the_timeout_without_a_default_the_node_fails() -> None:
     walk = asked(timeout="1m").elapse("input:approve")
-    error = NodeError("input_timeout", "nobody answered in time, and there is no default")
+    error = NodeFailure("input_timeout", "nobody answered in time, and there is no default")
     assert walk.state.nodes["approve"].error == error
     assert walk.ends[0].error.nodes == ("approve",)
 

@@ -9,7 +9,7 @@ import msgspec
 from tests.support.dags import Walk, shown
 from tidemill.core.ticks import EndRun, RunWork, StopWork
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
-from tidemill.dags.reducer.events import NodeChanged, NodeEnded, NodeError
+from tidemill.dags.reducer.events import NodeChanged, NodeEnded, NodeFailure
 
 
 def mapped(**options: Any) -> Dag:
@@ -63,19 +63,19 @@ def test_a_map_goes_over_ten_thousand_items_and_no_more() -> None:
     walk = Walk(mapped()).start().done("list", {"files": [{"name": "f"}] * 10_000})
     assert len(walk.works) == 10_000
     walk = Walk(mapped()).start().done("list", {"files": [{"name": "f"}] * 10_001})
-    assert walk.state.nodes["each"].error == NodeError(
+    assert walk.state.nodes["each"].error == NodeFailure(
         "bad_ref", "map: the list has 10001 items, and a map goes over at most 10000; group them"
     )
 
 
 def test_a_map_over_no_list_fails() -> None:
     walk = Walk(mapped()).start().done("list", {"files": "x"})
-    assert walk.state.nodes["each"].error == NodeError("bad_ref", "map: a map goes over a list, and this is text")
+    assert walk.state.nodes["each"].error == NodeFailure("bad_ref", "map: a map goes over a list, and this is text")
 
 
 def test_a_failed_item_fails_the_map_and_stops_the_others() -> None:
     walk = Walk(mapped()).start().done("list", files(3)).fail("each")
-    assert walk.state.nodes["each"].error == NodeError("ValueError", "item 0: no luck")
+    assert walk.state.nodes["each"].error == NodeFailure("ValueError", "item 0: no luck")
     assert [c.work for c in walk.commands if isinstance(c, StopWork)] == [3, 4]
     assert walk.ends[0].error.message == "node 'each' failed: ValueError: item 0: no luck"
 
@@ -85,14 +85,14 @@ def test_so_many_failed_items_as_are_tolerated_are_null_in_the_result() -> None:
     assert walk.given("sum") == {"all": [None, "b", "c"]}
     assert walk.state.nodes["each"].note == "1 of 3 items failed, which is tolerated"
     walk = Walk(mapped(tolerate=1)).start().done("list", files(3)).fail("each").fail("each", "worse")
-    assert walk.state.nodes["each"].error == NodeError("ValueError", "2 of 3 items failed, and 1 may; item 1: worse")
+    assert walk.state.nodes["each"].error == NodeFailure("ValueError", "2 of 3 items failed, and 1 may; item 1: worse")
 
 
 def test_an_item_whose_refs_lead_nowhere_has_failed() -> None:
     walk = Walk(mapped(tolerate=1)).start().done("list", {"files": [{"name": "a"}, {}]}).done("each", "x")
     assert walk.given("sum") == {"all": ["x", None]}
     walk = Walk(mapped()).start().done("list", {"files": [{"name": "a"}, {}]})
-    assert walk.state.nodes["each"].error == NodeError(
+    assert walk.state.nodes["each"].error == NodeFailure(
         "bad_ref", "item 1: args.file: item.name: item has no field 'name'; its fields: none"
     )
     assert walk.works == {}
@@ -221,7 +221,7 @@ def test_a_node_that_may_fail_lets_the_rest_of_its_sub_dag_go_on() -> None:
     assert "sub/c" in walk.running
     assert walk.statuses["sub"] == "pending"
     walk.done("sub/c")
-    assert walk.state.nodes["sub"].error == NodeError("nodes_failed", "node 'sub/a' failed: ValueError: no luck")
+    assert walk.state.nodes["sub"].error == NodeFailure("nodes_failed", "node 'sub/a' failed: ValueError: no luck")
     assert walk.statuses["after"] == "blocked"
 
 

@@ -12,7 +12,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.core.refs import Refs
 from tidemill.core.ticks import Completed, EndRun, Resumed, RunWork, Started, StopWork
 from tidemill.dags import Dag, input_node, node, ref
-from tidemill.dags.reducer.events import NodeChanged, NodeEnded, NodeError, RunFailure
+from tidemill.dags.reducer.events import NodeChanged, NodeEnded, NodeFailure, RunFailure
 from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 
@@ -63,7 +63,7 @@ def test_a_ref_that_leads_nowhere_fails_the_node_that_has_it() -> None:
     walk = Walk(DIAMOND).start(day="monday").done("top", {"row": 3})
     assert walk.statuses["left"] == "failed"
     told = "args.rows: top.rows: top has no field 'rows'; its fields: row"
-    assert walk.state.nodes["left"].error == NodeError("bad_ref", told)
+    assert walk.state.nodes["left"].error == NodeFailure("bad_ref", told)
     assert walk.ends[0].error.message == f"node 'left' failed: bad_ref: {told}"
 
 
@@ -133,7 +133,7 @@ def test_work_that_nobody_began_changes_nothing() -> None:
 
 def test_a_result_that_is_too_large_fails_the_node_and_says_what_to_do() -> None:
     walk = Walk(Dag("d", [node("a", "t")]), result_limit=100).start().done("a", "x" * 99)
-    assert walk.state.nodes["a"].error == NodeError(
+    assert walk.state.nodes["a"].error == NodeFailure(
         "too_large",
         "the result has 101 bytes as JSON, and at most 100 are kept with a run; "
         "store large things elsewhere, and return where they are",
@@ -276,13 +276,13 @@ def test_many_failures_are_told_in_short() -> None:
 @pytest.mark.parametrize(
     ("ended", "status", "error"),
     [
-        (NodeEnded("failed"), "failed", NodeError("failed", "the job failed")),
-        (NodeEnded("cancelled", note="by ann"), "cancelled", NodeError("cancelled", "by ann")),
-        (NodeEnded("expired"), "failed", NodeError("expired", "the job came too late to run")),
-        (NodeEnded("failed", error=NodeError("E", "m", "tb"), note="n"), "failed", NodeError("E", "m", "tb")),
+        (NodeEnded("failed"), "failed", NodeFailure("failed", "the job failed")),
+        (NodeEnded("cancelled", note="by ann"), "cancelled", NodeFailure("cancelled", "by ann")),
+        (NodeEnded("expired"), "failed", NodeFailure("expired", "the job came too late to run")),
+        (NodeEnded("failed", error=NodeFailure("E", "m", "tb"), note="n"), "failed", NodeFailure("E", "m", "tb")),
     ],
 )
-def test_however_a_job_ends_badly_the_node_says_so(ended: NodeEnded, status: str, error: NodeError) -> None:
+def test_however_a_job_ends_badly_the_node_says_so(ended: NodeEnded, status: str, error: NodeFailure) -> None:
     walk = Walk(Dag("d", [node("a", "t")])).start().end(1, ended)
     assert (walk.statuses["a"], walk.state.nodes["a"].error) == (status, error)
     assert walk.ends[0].state == "failed"

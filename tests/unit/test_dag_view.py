@@ -15,7 +15,7 @@ from tidemill.cli.dags.page import folded, live, page, sheet_from, sheet_of
 from tidemill.core.codec import encode
 from tidemill.dags import Dag, input_node, node, sub_dag
 from tidemill.dags.runner.runner import DAG_KIND, DagInput
-from tidemill.dags.view.view import Line, View, lines, nodes_json, why_job, why_run
+from tidemill.dags.view.view import DagView, NodeLine, lines, nodes_json, why_job, why_run
 
 DAG = Dag(
     "d",
@@ -36,13 +36,13 @@ JOB: dict[str, Any] = {
 STARTED = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def seen(walk: Walk, *jobs: dict[str, Any], run_workers: int = 1, **row: Any) -> View:
+def seen(walk: Walk, *jobs: dict[str, Any], run_workers: int = 1, **row: Any) -> DagView:
     row = {
         "id": 5, "workflow": "d", "kind": DAG_KIND, "state": walk.state.status, "seq": 3, "note": None, "owner": None,
         "awake": False, "origin": None, "key": None, "result": None, "created_at": STARTED, "ended_at": None,
         "input": encode(DagInput(msgspec.Raw(DAG.to_json()), {"x": 1})), **row,
     }  # fmt: skip
-    return View(row=row, program=walk.program, state=walk.state, now=walk.now, jobs=jobs, run_workers=run_workers)
+    return DagView(row=row, program=walk.program, state=walk.state, now=walk.now, jobs=jobs, run_workers=run_workers)
 
 
 def drawn(what: Any, width: int) -> list[str]:
@@ -126,10 +126,10 @@ def test_a_tree_that_a_server_tells_has_the_same_lines() -> None:
 
 
 def test_where_there_is_no_room_what_goes_on_stays() -> None:
-    many = [Line("├─ ", f"n{at}", "succeeded" if at < 50 else "pending") for at in range(100)]
-    many[70] = Line("├─ ", "n70", "running")
-    many[10] = Line("├─ ", "n10", "failed")
-    many[90] = Line("├─ ", "n90", "running", far=0.5)
+    many = [NodeLine("├─ ", f"n{at}", "succeeded" if at < 50 else "pending") for at in range(100)]
+    many[70] = NodeLine("├─ ", "n70", "running")
+    many[10] = NodeLine("├─ ", "n10", "failed")
+    many[90] = NodeLine("├─ ", "n90", "running", far=0.5)
     shown = folded(many, 10)
     assert len(shown) == 10
     assert {"n10", "n70", "n90"} <= {line.label for line in shown}

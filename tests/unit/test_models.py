@@ -87,7 +87,7 @@ async def test_ten_jobs_in_threads_and_coroutines_load_once() -> None:
             asyncio.ensure_future(use.load("a") if index % 2 else asyncio.to_thread(use.get, "a"))
             for index, use in enumerate(uses)
         ]
-        await eventually(lambda: len(cache._shelf.standings["a"].waiting) == 10 if cache.warm() else False)
+        await eventually(lambda: len(cache._eviction.standings["a"].waiting) == 10 if cache.warm() else False)
         gate.set()
         models = await asyncio.gather(*asked)
         assert world.loads == ["a"]

@@ -12,34 +12,34 @@ from hypothesis import strategies as st
 from tests.support.watched import Heat, triggers
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import Hours, absent, momentary, sustained
-from tidemill.monitors.definition.event import Event, Tick
+from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Fold
-from tidemill.monitors.reducer.entity_state import AlertRecord, Standing
+from tidemill.monitors.reducer.entity_state import AlertRecord, EntityState
 from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY
-from tidemill.monitors.reducer.reducer import Outcome, Rules, Ticks, advance, rebuild
+from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, rebuild
 
 
 class World:
     """One entity, moved tick by tick."""
 
     def __init__(self, *rules: Any, fold: Any = Heat) -> None:
-        self.rules = Rules("heat", Fold(fold), tuple(rules))
-        self.standing = Standing("a")
+        self.rules = MonitorRules("heat", Fold(fold), tuple(rules))
+        self.entity_state = EntityState("a")
         self.opened: list[AlertRecord] = []
         self.problems: list[Any] = []
         self.log: list[Event] = []
         self._tick = 0
 
-    def tick(self, now: float, *events: tuple[Any, float, float]) -> Outcome:
+    def tick(self, now: float, *events: tuple[Any, float, float]) -> EntityOutcome:
         """At a time these events arrive: id, their own time, and how hot it was."""
         self._tick += 1
         came = [Event(str(id), at, "a", {"heat": heat}, self._tick) for id, at, heat in events]
         self.log += came
         outcome = advance(
             self.rules,
-            self.standing,
+            self.entity_state,
             {self._tick: came} if came else {},
-            Ticks([Tick(self._tick, now)]),
+            Ticks([MonitorTick(self._tick, now)]),
             past=self.log,
         )
         self.opened += outcome.opened
@@ -48,7 +48,7 @@ class World:
 
     @property
     def open(self) -> dict[str, AlertRecord]:
-        return self.standing.alerts
+        return self.entity_state.alerts
 
 
 def hot(**options: Any) -> Any:
@@ -77,7 +77,7 @@ def test_a_beginning_once_shown_stays_though_later_events_tell_another_story() -
     world = World(hot())
     world.tick(100.0, (1, 90.0, 60))
     world.tick(101.0, (2, 85.0, 70))  # late: it was hot since 85
-    assert world.standing.state.hot_since == 85.0
+    assert world.entity_state.state.hot_since == 85.0
     assert world.open["hot"].started_at == 90.0
 
 
@@ -86,7 +86,7 @@ def test_an_acknowledged_alert_comes_back_after_its_time_while_the_condition_hol
     world.tick(100.0, (1, 90.0, 60))
     first = world.open["hot"]
     first.acknowledge(200.0)
-    world.standing.due = first.realert_at
+    world.entity_state.due = first.realert_at
     world.tick(799.0, (2, 798.0, 60))
     assert world.open["hot"] is first
     outcome = world.tick(800.0)
@@ -118,7 +118,7 @@ def test_a_condition_must_hold_for_a_while_before_the_alert_opens() -> None:
     world = World(hot(hold="30s"))
     world.tick(100.0, (1, 99.0, 60))
     assert world.open == {}
-    assert world.standing.due == 130.0
+    assert world.entity_state.due == 130.0
     world.tick(131.0)
     assert world.open["hot"].started_at == 99.0
 
@@ -141,7 +141,7 @@ def test_a_flapping_condition_neither_opens_nor_resolves_before_its_time() -> No
 def test_a_condition_of_time_is_asked_again_by_itself() -> None:
     world = World(sustained("old", when=lambda s, now: now - s.first > 60, recheck="10s"), fold=First)
     world.tick(100.0, (1, 100.0, 0))
-    assert world.standing.due == 110.0
+    assert world.entity_state.due == 110.0
     for now in range(110, 180, 10):
         world.tick(float(now))
     assert world.open["old"].opened_at == 170.0
@@ -163,7 +163,7 @@ def test_every_occurrence_is_told_of_once_with_its_own_time() -> None:
         ("1", 90.0, 100.0),
         ("3", 92.0, 100.0),
     ]
-    assert world.standing.state.peaks == []
+    assert world.entity_state.state.peaks == []
 
 
 def test_an_occurrence_is_told_of_only_when_its_own_condition_holds() -> None:
@@ -178,7 +178,7 @@ def test_an_occurrence_is_told_of_only_when_its_own_condition_holds() -> None:
 def test_a_silent_entity_is_told_of_at_its_time_and_not_before() -> None:
     world = World(absent("silent", after="5m"))
     world.tick(100.0, (1, 99.0, 0))
-    assert world.standing.due == 399.0
+    assert world.entity_state.due == 399.0
     world.tick(398.0)
     assert world.open == {}
     world.tick(400.0)
@@ -190,7 +190,7 @@ def test_a_silent_entity_is_told_of_at_its_time_and_not_before() -> None:
 def test_a_source_whose_clock_is_ahead_does_not_make_silence_look_like_life() -> None:
     world = World(absent("silent", after="5m"))
     world.tick(100.0, (1, 10_000.0, 0))
-    assert world.standing.due == 400.0
+    assert world.entity_state.due == 400.0
 
 
 def test_the_bell_does_not_flood_the_feed() -> None:
@@ -198,7 +198,7 @@ def test_the_bell_does_not_flood_the_feed() -> None:
     eight = 1_767_600_000.0  # Monday, 5 January 2026, 08:00 UTC
     world = World(absent("silent", after="5m", hours=hours))
     world.tick(eight + 3500, (1, eight + 3500, 0))
-    assert world.standing.due is None  # the bell comes before the five minutes are over
+    assert world.entity_state.due is None  # the bell comes before the five minutes are over
     world.tick(eight + 4000)
     world.tick(eight + 86400)
     assert world.opened == []
@@ -215,7 +215,7 @@ def test_only_those_who_are_there_can_be_absent() -> None:
     world.tick(500.0)
     assert world.open == {}
     world.tick(600.0, (2, 599.0, 0))
-    world.standing.labels = {"present": False}
+    world.entity_state.labels = {"present": False}
     world.tick(1000.0)
     assert world.open == {}
 
@@ -236,7 +236,7 @@ def test_a_trigger_that_raises_troubles_nobody_else() -> None:
 def test_an_event_that_the_fold_cannot_take_is_left_out_and_told_of() -> None:
     world = World(hot(), fold=Picky)
     world.tick(100.0, (1, 90.0, 1), (2, 91.0, 666), (3, 92.0, 2))
-    assert world.standing.state.seen == ["1", "3"]
+    assert world.entity_state.state.seen == ["1", "3"]
     assert "event 2 was skipped: ValueError: no" in world.problems[0].error
 
 
@@ -264,9 +264,9 @@ def test_a_state_is_that_of_the_events_in_order_however_late_they_came(
     late = World(*triggers())
     for start in range(0, len(shuffled), at_once):
         late.tick(400.0, *shuffled[start : start + at_once])
-    assert late.standing.raw == ordered.standing.raw
-    assert late.standing.place == ordered.standing.place
-    assert late.standing.count == ordered.standing.count == len(events)
+    assert late.entity_state.raw == ordered.entity_state.raw
+    assert late.entity_state.place == ordered.entity_state.place
+    assert late.entity_state.count == ordered.entity_state.count == len(events)
     assert {(a.trigger, a.key) for a in late.opened if a.key} == {(a.trigger, a.key) for a in ordered.opened if a.key}
 
 
@@ -277,7 +277,7 @@ def test_a_late_event_is_folded_from_a_checkpoint_and_not_from_the_beginning() -
     Counting.calls = 0
     world.tick(2000.0, ("late", 1000.0 + 3 * CHECKPOINT_EVERY - 10, 0))
     assert Counting.calls <= CHECKPOINT_EVERY + 11
-    assert world.standing.state.n == 3 * CHECKPOINT_EVERY + 1
+    assert world.entity_state.state.n == 3 * CHECKPOINT_EVERY + 1
 
 
 class Counting:
@@ -291,11 +291,13 @@ class Counting:
 def test_a_rebuilt_state_is_the_same_and_tells_nobody_again() -> None:
     world = World(*triggers())
     world.tick(100.0, (1, 90.0, 95), (2, 91.0, 60))
-    raw = world.standing.raw
-    fresh = Standing("a", folded=1, at=world.standing.at, id=world.standing.id, last_at=world.standing.last_at)
+    raw = world.entity_state.raw
+    fresh = EntityState(
+        "a", folded=1, at=world.entity_state.at, id=world.entity_state.id, last_at=world.entity_state.last_at
+    )
     rebuild(world.rules, fresh, world.log)
     assert fresh.raw == raw
-    outcome = advance(world.rules, fresh, {}, Ticks([Tick(2, 101.0)]))
+    outcome = advance(world.rules, fresh, {}, Ticks([MonitorTick(2, 101.0)]))
     assert outcome.opened == []
 
 

@@ -12,8 +12,8 @@ from tests.support.watched import Heat, Pages, event, heat_monitor
 from tidemill import App
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import Hours, Monitor, Webhook, sustained
-from tidemill.monitors.reducer.cursor import Cursor, adapted, ask_from, moved
-from tidemill.monitors.reducer.poll_pace import Limits, after_failure, after_success, start
+from tidemill.monitors.reducer.cursor import SourceCursor, adapted, ask_from, moved
+from tidemill.monitors.reducer.poll_pace import PollLimits, after_failure, after_success, start
 from tidemill.monitors.reducer.state import Bag, read_state, write_state
 from tidemill.monitors.reducer.tick import Facts, stages, wanted_shares
 from tidemill.monitors.runner.state_cache import StateCache
@@ -50,7 +50,7 @@ def test_every_share_has_exactly_one_owner_and_nobody_much_more_than_others(memb
 
 
 def test_pauses_grow_while_nothing_happens_and_shrink_at_once() -> None:
-    limits = Limits()
+    limits = PollLimits()
     pace, pauses = start(limits), []
     for _ in range(10):
         pace = after_success(pace, limits, active=False)
@@ -61,7 +61,7 @@ def test_pauses_grow_while_nothing_happens_and_shrink_at_once() -> None:
 
 
 def test_failures_double_the_pause_up_to_its_limit_and_five_are_unhealthy() -> None:
-    limits = Limits()
+    limits = PollLimits()
     pace, seen = start(limits), []
     for _ in range(12):
         pace = after_failure(pace, limits, "down", seed="m")
@@ -79,7 +79,7 @@ moments = st.integers(0, 1000).map(float)
 
 @given(st.lists(st.lists(moments, max_size=5), max_size=10), st.floats(0, 1000))
 def test_the_cursor_never_goes_back_and_never_past_now(pages: list[list[float]], now: float) -> None:
-    cursor = Cursor()
+    cursor = SourceCursor()
     for number, page in enumerate(pages):
         before = cursor
         cursor = moved(cursor, [read_event(event(f"{number}-{i}", at)) for i, at in enumerate(page)], now)
@@ -88,8 +88,8 @@ def test_the_cursor_never_goes_back_and_never_past_now(pages: list[list[float]],
 
 
 def test_the_overlap_is_what_was_declared_or_what_lateness_asks_for_within_its_limit() -> None:
-    cursor = Cursor(100.0, "x")
-    assert ask_from(Cursor(), 5.0, least=2.0, most=60.0) is None
+    cursor = SourceCursor(100.0, "x")
+    assert ask_from(SourceCursor(), 5.0, least=2.0, most=60.0) is None
     assert ask_from(cursor, 0.0, least=2.0, most=60.0) == 98.0
     assert ask_from(cursor, 20.0, least=2.0, most=60.0) == 70.0
     assert ask_from(cursor, 500.0, least=2.0, most=60.0) == 40.0

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tidemill.pipelines.reducer import reasons
 from tidemill.pipelines.reducer.staleness import (
     BACKOFF,
-    Failure,
-    Record,
-    Rules,
+    BuildFailure,
+    StalenessRules,
+    StateRecord,
     input_change,
     input_pairs,
     input_text,
@@ -20,12 +20,12 @@ from tidemill.pipelines.reducer.staleness import (
 
 hashes = st.sampled_from(["a", "b", "c"])
 records = st.none() | st.builds(
-    Record, hashes | st.just(""), hashes, hashes, st.integers(0, 9), invalid_by=st.none() | st.just("me")
+    StateRecord, hashes | st.just(""), hashes, hashes, st.integers(0, 9), invalid_by=st.none() | st.just("me")
 )
 failures = st.none() | st.builds(
-    Failure, hashes, hashes, st.integers(1, 9), st.just("oops"), st.just(0.0), st.none() | st.floats(0, 10)
+    BuildFailure, hashes, hashes, st.integers(1, 9), st.just("oops"), st.just(0.0), st.none() | st.floats(0, 10)
 )
-rules = st.builds(Rules, hashes, st.integers(0, 9), st.sampled_from(["rebuild", "adopt"]))
+rules = st.builds(StalenessRules, hashes, st.integers(0, 9), st.sampled_from(["rebuild", "adopt"]))
 
 
 @given(rules, records, failures, st.none() | hashes, st.integers(0, 9), hashes, st.floats(0, 10))
@@ -45,13 +45,13 @@ def test_there_is_always_an_answer_and_the_same_facts_give_the_same(rule, record
     if content is None:
         assert answer is not None
     if failure is None:
-        assert not isinstance(answer, reasons.BackingOff | reasons.Parked | reasons.RetryDue)
+        assert not isinstance(answer, reasons.BackingOff | reasons.NeedsAttention | reasons.RetryDue)
 
 
 @given(rules, records, failures, hashes, st.integers(0, 9), hashes)
 def test_a_failure_holds_only_for_its_own_code_and_inputs(rule, record, failure, content, size, inputs):
     answer = staleness(rule, record, failure, content=content, size=size, inputs=inputs, now=5.0)
-    if isinstance(answer, reasons.BackingOff | reasons.Parked):
+    if isinstance(answer, reasons.BackingOff | reasons.NeedsAttention):
         assert failure is not None
         assert (failure.code, failure.inputs) == (rule.code, inputs)
 

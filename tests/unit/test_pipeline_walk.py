@@ -16,7 +16,7 @@ from tests.support.pipelines import put
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.stores.folder_walk import Walk
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
 
 TEXTS = ("a/{x}.txt", "a/**/{x}.txt", "a/b/*", "**/c.txt", "{y}/b/{x}.txt", "a/{x}/**", "c.txt", "a/b/c.txt")
@@ -79,12 +79,12 @@ async def test_a_look_into_changed_folders_finds_what_a_look_at_everything_finds
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def known(lookout: Lookout) -> tuple[set[str], dict[str, set[str]]]:
-        world = lookout.world
+    def known(pipeline_view: PipelineView) -> tuple[set[str], dict[str, set[str]]]:
+        world = pipeline_view.world
         return set(world.files), {pattern.text: set(paths) for pattern, paths in world.matched.items()}
 
     change()
-    patient = Lookout(cast("Database", None), pipeline)
+    patient = PipelineView(cast("Database", None), pipeline)
     await patient.survey()
     for _ in range(6):
         for folder, there in patient.folders.items():
@@ -94,7 +94,7 @@ async def test_a_look_into_changed_folders_finds_what_a_look_at_everything_finds
         before = known(patient)[0]
         change()
         news = set(await patient.survey_folders())
-        fresh = Lookout(cast("Database", None), pipeline)
+        fresh = PipelineView(cast("Database", None), pipeline)
         await fresh.survey()
         assert known(patient) == known(fresh)
         assert news >= before ^ known(fresh)[0]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.conditions import Condition
 from tidemill.core.paths import ABSENT, RefError, format_path, look_up, parse_path
-from tidemill.core.refs import Refs, Source, ref, same
+from tidemill.core.refs import Refs, RefSource, ref, same
 from tidemill.core.template import Template
 
 CONTEXT: dict[str, Any] = {
@@ -108,7 +108,7 @@ def test_a_filter_keeps_the_items_for_which_its_condition_holds() -> None:
     where = {"$ne": [{"$from": "item.size"}, 0]}
     filtered = {"$filter": {"in": {"$from": "extract.files"}, "where": where}}
     assert Refs().resolve(filtered, CONTEXT) == [{"n": "a", "size": 1}]
-    assert list(Refs().sources(filtered)) == [Source(("extract", "files"), ("$filter", "in", "$from"))]
+    assert list(Refs().sources(filtered)) == [RefSource(("extract", "files"), ("$filter", "in", "$from"))]
     assert Refs().resolve({"$filter": {"in": {"$from": "left_out.x"}, "where": True}}, CONTEXT) == []
 
 

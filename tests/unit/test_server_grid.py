@@ -11,16 +11,16 @@ from tidemill.core.errors import ConfigError
 from tidemill.ops.cursor import read_row_cursor, write_row_cursor
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.reducer.facts import FileFact
-from tidemill.pipelines.reducer.staleness import Record
+from tidemill.pipelines.reducer.staleness import StateRecord
 from tidemill.pipelines.runner.running_builds import BuildJob
-from tidemill.pipelines.view.pipeline_view import Lookout
-from tidemill.server.resources.pipeline_cache import Look
+from tidemill.pipelines.view.pipeline_view import PipelineView
+from tidemill.server.resources.pipeline_cache import PipelineRead
 from tidemill.server.resources.state_grid import Rows, all_rows, group, matching, order_of, page_of
 
 MANY = 10_000
 
 
-def look_at(numbers: range, *, stale: set[int]) -> Look:
+def look_at(numbers: range, *, stale: set[int]) -> PipelineRead:
     """A pipeline of two stages over numbered files, of which some have changed since; nothing is read or stored."""
     pipeline = Pipeline("counts", root=Path("nowhere"), approve_above=None)
 
@@ -32,19 +32,19 @@ def look_at(numbers: range, *, stale: set[int]) -> Look:
     def second(entity: Any, text: str) -> str:
         return text
 
-    lookout = Lookout(cast(Any, None), pipeline)
-    world = lookout.world
-    for stage in lookout.order:
+    pipeline_view = PipelineView(cast(Any, None), pipeline)
+    world = pipeline_view.world
+    for stage in pipeline_view.order:
         for one in (stage.inputs[0].pattern, stage.output):
             world.matched[one] = {one.format({"n": str(number)}): None for number in numbers}
             world.files |= {path: FileFact(1, 1, "same", 4) for path in world.matched[one]}
         for number in numbers:
             built_from = "other" if stage.name == "first" and number in stale else "same"
-            world.records[stage.name][str(number)] = Record("same", stage.code.total, built_from, 4, 1)
-    return Look(lookout, lookout.plan(), [], at=0.0, took=0.0)
+            world.records[stage.name][str(number)] = StateRecord("same", stage.code.total, built_from, 4, 1)
+    return PipelineRead(pipeline_view, pipeline_view.plan(), [], at=0.0, took=0.0)
 
 
-def pages(look: Look, rows: Rows, *, limit: int, down: bool) -> list[str]:
+def pages(look: PipelineRead, rows: Rows, *, limit: int, down: bool) -> list[str]:
     """All rows, page by page, by way of cursors."""
     entities, order = matching(look, rows, {}), order_of(group(look, rows.by)[1][0])
     found: list[str] = []

@@ -11,11 +11,11 @@ from tidemill.engine.telemetry.address import is_loopback
 from tidemill.ops.cursor import read_cursor, write_cursor
 from tidemill.server.live.hub import MOST_RUNS, News, Topics, put_together, write_event
 from tidemill.server.settings import ServerSettings
-from tidemill.store.change_log import Change, Snapshot
+from tidemill.store.change_log import Change, LogSnapshot
 
 
 def test_a_snapshot_has_what_was_committed_and_not_what_was_open() -> None:
-    seen = Snapshot.read("10:20:12,15")
+    seen = LogSnapshot.read("10:20:12,15")
     assert seen.has(9)
     assert seen.has(11)
     assert not seen.has(12)
@@ -26,7 +26,7 @@ def test_a_snapshot_has_what_was_committed_and_not_what_was_open() -> None:
 @pytest.mark.parametrize("text", ["", "1", "1:2", "a:b:c", "5:3:", "0:1:", "1:5:9", "1:5:0", "1:99999999999999999999:"])
 def test_what_is_not_a_snapshot_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="not a point"):
-        Snapshot.read(text)
+        LogSnapshot.read(text)
 
 
 def test_many_changes_become_one_piece_of_news() -> None:

@@ -11,7 +11,7 @@ from apps.content.page import page as content_page
 from tests.support.web_app import make_app
 from tidemill.server.app import build, write_document
 from tidemill.server.fair_pool import FairDatabase
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import DatabaseSettings
 
@@ -20,9 +20,9 @@ async def test_every_handler_is_declared_as_litestar_will_still_take_it() -> Non
     app = make_app()
     app.add_page(classroom_page(classroom(production("http://127.0.0.1:1", "", ""))))
     app.add_page(content_page)
-    desk = Desk(app, FairDatabase(DatabaseSettings(), application="test"), ServerSettings())
+    server_state = ServerState(app, FairDatabase(DatabaseSettings(), application="test"), ServerSettings())
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # What is deprecated now is refused by its next version.
-        build(desk)
-        document = json.loads(write_document(desk))
+        build(server_state)
+        document = json.loads(write_document(server_state))
     assert len(document["paths"]) > 80

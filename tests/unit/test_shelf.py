@@ -8,21 +8,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidemill.engine.models.eviction import Ask, Command, Footprint, Give, Load, Refuse, Shelf, Unload
+from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, Refuse, Unload
 
 SIZES = {"a": 4, "b": 4, "c": 3, "d": 7, "pin": 2}
 BUDGET = 10
 
 
-def shelf(budget: int | None = BUDGET, **sizes: int) -> Shelf:
-    return Shelf({name: Footprint(size) for name, size in (sizes or SIZES).items()}, budget)
+def eviction(budget: int | None = BUDGET, **sizes: int) -> Eviction:
+    return Eviction({name: Footprint(size) for name, size in (sizes or SIZES).items()}, budget)
 
 
-def asked(on: Shelf, model: str, user: object, now: float = 0.0) -> list[Command]:
-    return on.ask(Ask(model, user), now)
+def asked(on: Eviction, model: str, user: object, now: float = 0.0) -> list[Command]:
+    return on.ask(ModelRequest(model, user), now)
 
 
-def load(on: Shelf, model: str, user: object, now: float = 0.0) -> list[Command]:
+def load(on: Eviction, model: str, user: object, now: float = 0.0) -> list[Command]:
     asked(on, model, user, now)
     return on.loaded(model, now)
 
@@ -32,18 +32,18 @@ def models(commands: list[Command], kind: type[Load] | type[Unload]) -> list[str
 
 
 def given_to(commands: list[Command]) -> list[object]:
-    return [command.ask.user for command in commands if isinstance(command, Give)]
+    return [command.ask.user for command in commands if isinstance(command, Grant)]
 
 
 def test_ten_who_ask_load_once_and_all_get_it() -> None:
-    it = shelf()
+    it = eviction()
     commands = [command for user in range(10) for command in asked(it, "a", user)]
     assert models(commands, Load) == ["a"]
     assert given_to(it.loaded("a", 1.0)) == list(range(10))
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
-    it = shelf(a=4, b=4, c=4)
+    it = eviction(a=4, b=4, c=4)
     for now, (model, user) in enumerate([("a", 1), ("b", 2)]):
         load(it, model, user, now)
     it.leave(2, 5.0)
@@ -52,7 +52,7 @@ def test_what_was_used_longest_ago_goes_first() -> None:
 
 
 def test_using_a_model_again_makes_it_the_youngest() -> None:
-    it = shelf(a=4, b=4, c=4)
+    it = eviction(a=4, b=4, c=4)
     load(it, "a", 1, 0.0)
     load(it, "b", 2, 1.0)
     it.leave(1, 2.0)
@@ -63,7 +63,7 @@ def test_using_a_model_again_makes_it_the_youngest() -> None:
 
 
 def test_a_model_in_use_stays_and_goes_when_its_user_has_left() -> None:
-    it = shelf(a=6, b=6)
+    it = eviction(a=6, b=6)
     load(it, "a", 1)
     assert asked(it, "b", 2) == []
     assert models(it.leave(1, 1.0), Unload) == ["a"]
@@ -71,7 +71,7 @@ def test_a_model_in_use_stays_and_goes_when_its_user_has_left() -> None:
 
 
 def test_nothing_is_sent_out_as_long_as_that_would_not_make_enough_room() -> None:
-    it = shelf(a=4, b=4, c=7)
+    it = eviction(a=4, b=4, c=7)
     load(it, "a", 1)
     load(it, "b", 2)
     it.leave(2, 1.0)
@@ -80,7 +80,7 @@ def test_nothing_is_sent_out_as_long_as_that_would_not_make_enough_room() -> Non
 
 
 def test_newcomers_do_not_keep_a_busy_model_for_ever() -> None:
-    it = shelf(a=6, b=6)
+    it = eviction(a=6, b=6)
     load(it, "a", 1)
     asked(it, "b", 2)
     assert asked(it, "a", 3) == []
@@ -93,7 +93,7 @@ def test_newcomers_do_not_keep_a_busy_model_for_ever() -> None:
 
 
 def test_a_failed_load_is_told_to_all_who_wait_and_the_next_tries_anew() -> None:
-    it = shelf()
+    it = eviction()
     for user in (1, 2):
         asked(it, "a", user)
     told, commands = it.failed("a", 1.0)
@@ -102,7 +102,7 @@ def test_a_failed_load_is_told_to_all_who_wait_and_the_next_tries_anew() -> None
 
 
 def test_a_pinned_model_is_never_sent_out() -> None:
-    it = Shelf({"pin": Footprint(4, pinned=True, idle=1.0), "a": Footprint(6), "b": Footprint(6)}, BUDGET)
+    it = Eviction({"pin": Footprint(4, pinned=True, idle=1.0), "a": Footprint(6), "b": Footprint(6)}, BUDGET)
     load(it, "pin", 0)
     load(it, "a", 1)
     it.leave(0, 1.0)
@@ -112,7 +112,7 @@ def test_a_pinned_model_is_never_sent_out() -> None:
 
 
 def test_an_idle_model_goes_after_its_time_and_not_while_it_is_used() -> None:
-    it = Shelf({"a": Footprint(4, idle=10.0)}, BUDGET)
+    it = Eviction({"a": Footprint(4, idle=10.0)}, BUDGET)
     load(it, "a", 1, 0.0)
     assert it.rest(100.0) == []
     it.leave(1, 100.0)
@@ -121,7 +121,7 @@ def test_an_idle_model_goes_after_its_time_and_not_while_it_is_used() -> None:
 
 
 def test_a_user_who_wants_more_than_fits_beside_what_it_has_is_refused() -> None:
-    it = shelf(a=6, b=6)
+    it = eviction(a=6, b=6)
     load(it, "a", 1)
     [refused] = asked(it, "b", 1)
     assert isinstance(refused, Refuse)
@@ -129,7 +129,7 @@ def test_a_user_who_wants_more_than_fits_beside_what_it_has_is_refused() -> None
 
 
 def test_users_who_wait_for_each_other_are_told_so() -> None:
-    it = shelf(a=4, b=4, c=4)
+    it = eviction(a=4, b=4, c=4)
     load(it, "a", 1)
     load(it, "b", 2)
     assert asked(it, "c", 1) == []
@@ -141,7 +141,7 @@ def test_users_who_wait_for_each_other_are_told_so() -> None:
 
 
 def test_a_closed_shelf_lets_everything_go_that_is_not_used() -> None:
-    it = Shelf({"pin": Footprint(2, pinned=True), "a": Footprint(4), "b": Footprint(4)}, BUDGET)
+    it = Eviction({"pin": Footprint(2, pinned=True), "a": Footprint(4), "b": Footprint(4)}, BUDGET)
     for user, model in enumerate(it.footprints):
         load(it, model, user)
     it.leave(0, 1.0)
@@ -158,14 +158,14 @@ class AnyHistory(RuleBasedStateMachine):
     @initialize(pinned=st.booleans(), budget=st.sampled_from([BUDGET, 13, None]))
     def begin(self, pinned: bool, budget: int | None) -> None:
         self.budget = budget
-        self.shelf = Shelf(
+        self.eviction = Eviction(
             {name: Footprint(size, pinned and name == "pin", 5.0) for name, size in SIZES.items()}, budget
         )
         self.now = 0.0
         self.users = 0
         self.phase: dict[str, str] = {}
         self.has: defaultdict[int, set[str]] = defaultdict(set)
-        self.waits: set[Ask] = set()
+        self.waits: set[ModelRequest] = set()
         self.last_used: Counter[str] = Counter()
 
     def obey(self, commands: list[Command]) -> None:
@@ -176,7 +176,7 @@ class AnyHistory(RuleBasedStateMachine):
             elif isinstance(command, Unload):
                 self.check_unload(command, commands)
                 self.phase[command.model] = "unloading"
-            elif isinstance(command, Give):
+            elif isinstance(command, Grant):
                 assert self.phase[command.ask.model] == "loaded", "given before it was there or after it went"
                 self.waits.remove(command.ask)
                 self.has[command.ask.user].add(command.ask.model)  # pyright: ignore[reportArgumentType]
@@ -188,12 +188,12 @@ class AnyHistory(RuleBasedStateMachine):
         used = {model for models in self.has.values() for model in models}
         assert self.phase[command.model] == "loaded"
         assert command.model not in used, "unloaded while in use"
-        assert not self.shelf.footprints[command.model].pinned
+        assert not self.eviction.footprints[command.model].pinned
         if command.why == "evicted":
             going = {other.model for other in commands if isinstance(other, Unload)}
             idle = [name for name, phase in self.phase.items() if phase == "loaded" and name not in used | going]
             older = [name for name in idle if self.last_used[name] < self.last_used[command.model]]
-            assert all(self.shelf.footprints[name].pinned for name in older), "a younger one went first"
+            assert all(self.eviction.footprints[name].pinned for name in older), "a younger one went first"
 
     @rule(model=st.sampled_from(sorted(SIZES)), again=st.booleans(), pick=st.randoms(use_true_random=False))
     def somebody_asks(self, model: str, again: bool, pick) -> None:  # type: ignore[no-untyped-def]
@@ -205,9 +205,9 @@ class AnyHistory(RuleBasedStateMachine):
         else:
             self.users += 1
             user = self.users
-        ask = Ask(model, user)
+        ask = ModelRequest(model, user)
         self.waits.add(ask)
-        self.obey(self.shelf.ask(ask, self.now))
+        self.obey(self.eviction.ask(ask, self.now))
 
     def moving(self, phase: str) -> list[str]:
         return sorted(name for name, each in self.phase.items() if each == phase)
@@ -220,10 +220,10 @@ class AnyHistory(RuleBasedStateMachine):
         if well:
             self.phase[model] = "loaded"
             self.last_used[model] = int(self.now)
-            self.obey(self.shelf.loaded(model, self.now))
+            self.obey(self.eviction.loaded(model, self.now))
         else:
             del self.phase[model]
-            told, commands = self.shelf.failed(model, self.now)
+            told, commands = self.eviction.failed(model, self.now)
             self.waits -= set(told)
             self.obey(commands)
 
@@ -233,7 +233,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.now += 1
         model = pick.choice(self.moving("unloading"))
         del self.phase[model]
-        self.obey(self.shelf.unloaded(model, self.now))
+        self.obey(self.eviction.unloaded(model, self.now))
 
     @precondition(lambda self: self.users)
     @rule(pick=st.randoms(use_true_random=False))
@@ -245,12 +245,12 @@ class AnyHistory(RuleBasedStateMachine):
         for model in self.has.pop(user, set()):
             self.last_used[model] = int(self.now)
         self.waits = {ask for ask in self.waits if ask.user != user}
-        self.obey(self.shelf.leave(user, self.now))
+        self.obey(self.eviction.leave(user, self.now))
 
     @rule(passed=st.integers(1, 8))
     def time_passes(self, passed: int) -> None:
         self.now += passed
-        self.obey(self.shelf.rest(self.now))
+        self.obey(self.eviction.rest(self.now))
 
     @invariant()
     def memory_is_never_above_the_budget(self) -> None:
@@ -270,10 +270,10 @@ class AnyHistory(RuleBasedStateMachine):
                 return
             if loading := self.moving("loading"):
                 self.phase[loading[0]] = "loaded"
-                self.obey(self.shelf.loaded(loading[0], self.now))
+                self.obey(self.eviction.loaded(loading[0], self.now))
             elif unloading := self.moving("unloading"):
                 del self.phase[unloading[0]]
-                self.obey(self.shelf.unloaded(unloading[0], self.now))
+                self.obey(self.eviction.unloaded(unloading[0], self.now))
             else:
                 self.leave(next(user for user, models in self.has.items() if models))
         raise AssertionError(f"{len(self.waits)} wait for ever")

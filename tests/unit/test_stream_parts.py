@@ -15,10 +15,10 @@ from tidemill.sources.offsets import Offsets
 from tidemill.store.streams.streams import Span
 from tidemill.streams.engine.circuit_breaker import Breaker, BreakerRule
 from tidemill.streams.engine.plan_statistics import PlanFigures, percentile
-from tidemill.streams.reducer.dedupe import Seen
+from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.token_bucket import TokenBucket
-from tidemill.streams.runner.link import Link, ToEngine, Work
+from tidemill.streams.runner.link import EngineLink, MessageWork, ToEngine
 
 # -- rates ----------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ def test_a_position_that_was_never_taken_moves_nothing() -> None:
 
 
 def test_an_id_is_known_within_the_window_and_not_after() -> None:
-    seen = Seen(10.0)
+    seen = RecentMessages(10.0)
     seen.note("a", 0.0)
     assert seen.has("a", 9.9)
     assert not seen.has("a", 10.0)
@@ -116,7 +116,7 @@ def test_an_id_is_known_within_the_window_and_not_after() -> None:
 
 
 def test_the_window_never_holds_more_than_it_may() -> None:
-    seen = Seen(1e9, most=100)
+    seen = RecentMessages(1e9, most=100)
     for number in range(1000):
         seen.note(number, float(number))
     assert len(seen) == 100
@@ -255,8 +255,12 @@ def test_percentiles_of_buckets_are_as_good_as_a_factor_of_two() -> None:
 def test_a_large_frame_is_put_together_once_in_however_many_pieces_it_comes() -> None:
     """Not with every piece anew: 32 MB in 8 KB would be 64 GB to copy."""
     heard: list[int] = []
-    link = Link(ToEngine, lambda frame: heard.extend(work.ticket for work in frame.work), lambda: None)
-    frames = [ToEngine([Work(1, 0, b"x" * (32 << 20))]), ToEngine([Work(2, 0, b"")]), ToEngine([Work(3, 0, b"y")])]
+    link = EngineLink(ToEngine, lambda frame: heard.extend(work.ticket for work in frame.work), lambda: None)
+    frames = [
+        ToEngine([MessageWork(1, 0, b"x" * (32 << 20))]),
+        ToEngine([MessageWork(2, 0, b"")]),
+        ToEngine([MessageWork(3, 0, b"y")]),
+    ]
     bodies = [msgspec.msgpack.encode(frame) for frame in frames]
     wire = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     began = time.process_time()
@@ -269,8 +273,8 @@ def test_a_large_frame_is_put_together_once_in_however_many_pieces_it_comes() ->
 @given(st.lists(st.integers(0, 300), max_size=6), st.integers(1, 40))
 def test_frames_arrive_whole_and_in_order_wherever_the_wire_is_cut(sizes: list[int], piece: int) -> None:
     heard: list[int] = []
-    link = Link(ToEngine, lambda frame: heard.extend(len(work.payload) for work in frame.work), lambda: None)
-    bodies = [msgspec.msgpack.encode(ToEngine([Work(1, 0, b"x" * size)])) for size in sizes]
+    link = EngineLink(ToEngine, lambda frame: heard.extend(len(work.payload) for work in frame.work), lambda: None)
+    bodies = [msgspec.msgpack.encode(ToEngine([MessageWork(1, 0, b"x" * size)])) for size in sizes]
     wire = b"".join(len(body).to_bytes(4, "big") + body for body in bodies)
     for at in range(0, len(wire), piece):
         link.data_received(wire[at : at + piece])

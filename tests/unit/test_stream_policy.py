@@ -9,28 +9,28 @@ import pytest
 from tidemill.core.retry import retry
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.jsonl import JsonlSource
-from tidemill.streams.definition.message import Failure
+from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.fair_share import NEVER
-from tidemill.streams.reducer.outcomes import Outcome
-from tidemill.streams.reducer.reducer import Choice, Dispatch
+from tidemill.streams.reducer.outcomes import MessageOutcome
+from tidemill.streams.reducer.reducer import Choice, StreamReducer
 
-NO = Failure("Spam", "ValueError", "no", ("ValueError",))
+NO = MessageFailure("Spam", "ValueError", "no", ("ValueError",))
 
 
-def make(*sources: dict[str, Any], max_in_flight: int = 100, dedup_window: float = 600.0, **more: Any) -> Dispatch:
+def make(*sources: dict[str, Any], max_in_flight: int = 100, dedup_window: float = 600.0, **more: Any) -> StreamReducer:
     declared = [JsonlSource(f"{number}.jsonl", **options) for number, options in enumerate(sources or ({},))]
     policy = more.pop("retry", retry(3, backoff=1.0, jitter=0.0))
-    return Dispatch(
+    return StreamReducer(
         declared, max_in_flight=max_in_flight, retry=policy, max_losses=3, dedup_window=dedup_window, **more
     )
 
 
-def put(policy: Dispatch, count: int, index: int = 0, **fields: Any) -> None:
+def put(policy: StreamReducer, count: int, index: int = 0, **fields: Any) -> None:
     start = policy.counts[index].arrived
     policy.arrived(index, [Delivery(b"x", start + number, **fields) for number in range(count)])
 
 
-def settle(policy: Dispatch, outcome: Outcome | None, now: float = 0.0) -> list[Delivery]:
+def settle(policy: StreamReducer, outcome: MessageOutcome | None, now: float = 0.0) -> list[Delivery]:
     assert outcome is not None
     return policy.settled(outcome, now)
 
@@ -67,8 +67,8 @@ def test_a_failed_message_is_kept_and_given_up_after_its_last_attempt() -> None:
     ((ticket, delivery),) = policy.choose(0.0, 0.0).send
     outcome = policy.failed(ticket, [NO])
     assert outcome is not None
-    assert outcome.park is not None
-    assert (outcome.park.delay, outcome.park.attempts, outcome.park.plans) == (1.0, 2, ("Spam",))
+    assert outcome.retry is not None
+    assert (outcome.retry.delay, outcome.retry.attempts, outcome.retry.plans) == (1.0, 2, ("Spam",))
     assert policy.busy == 1, "it is under way until its outcome is stored"
     assert policy.settled(outcome, 0.0) == [delivery]
     assert policy.busy == 0
@@ -76,8 +76,8 @@ def test_a_failed_message_is_kept_and_given_up_after_its_last_attempt() -> None:
     ((ticket, _),) = policy.choose(2.0, 2.0).send
     outcome = policy.failed(ticket, [NO])
     assert outcome is not None
-    assert outcome.bury is not None
-    assert outcome.bury.error == "Spam: ValueError: no (all 3 attempts failed)"
+    assert outcome.dead is not None
+    assert outcome.dead.error == "Spam: ValueError: no (all 3 attempts failed)"
     assert policy.counts[0].dead == 0, "it counts when it is stored"
     policy.settled(outcome, 2.0)
     assert (policy.counts[0].failed, policy.counts[0].retried, policy.counts[0].dead) == (2, 1, 1)
@@ -87,22 +87,22 @@ def test_one_plan_may_be_given_up_while_another_is_tried_again() -> None:
     policy = make()
     put(policy, 1)
     ((ticket, _),) = policy.choose(0.0, 0.0).send
-    outcome = policy.failed(ticket, [NO, Failure("Rank", "Discard", "not wanted", (), None, "discard")])
+    outcome = policy.failed(ticket, [NO, MessageFailure("Rank", "Discard", "not wanted", (), None, "discard")])
     assert outcome is not None
-    assert outcome.park is not None
-    assert outcome.bury is not None
-    assert outcome.park.plans == ("Spam",)
-    assert outcome.bury.plans == ("Rank",)
+    assert outcome.retry is not None
+    assert outcome.dead is not None
+    assert outcome.retry.plans == ("Spam",)
+    assert outcome.dead.plans == ("Rank",)
 
 
 def test_a_snooze_costs_no_attempt() -> None:
     policy = make()
     put(policy, 1)
     ((ticket, _),) = policy.choose(0.0, 0.0).send
-    outcome = policy.failed(ticket, [Failure("Spam", "Snooze", "later", (), 30.0, "snooze")])
+    outcome = policy.failed(ticket, [MessageFailure("Spam", "Snooze", "later", (), 30.0, "snooze")])
     assert outcome is not None
-    assert outcome.park is not None
-    assert (outcome.park.delay, outcome.park.attempts) == (30.0, 1)
+    assert outcome.retry is not None
+    assert (outcome.retry.delay, outcome.retry.attempts) == (30.0, 1)
 
 
 def test_an_expired_message_is_dropped_counted_and_acked() -> None:
@@ -209,10 +209,10 @@ def test_a_plan_that_is_given_up_is_not_run_again_with_the_one_that_is_tried_aga
     policy = make({"ordered": True})
     put(policy, 1, key=b"a")
     ((ticket, _),) = policy.choose(0.0, 0.0).send
-    outcome = policy.failed(ticket, [NO, Failure("Rank", "Discard", "not wanted", (), None, "discard")])
+    outcome = policy.failed(ticket, [NO, MessageFailure("Rank", "Discard", "not wanted", (), None, "discard")])
     assert outcome is not None
-    assert outcome.bury is not None
-    assert outcome.bury.plans == ("Rank",)
+    assert outcome.dead is not None
+    assert outcome.dead.plans == ("Rank",)
     settle(policy, outcome)
     assert policy.choose(1.0, 1.0).send[0][1].plans == ("Spam",)
     assert policy.counts[0].dead == 1
@@ -293,9 +293,9 @@ def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up() -> None:
     choice = policy.choose(0.0, 0.0)
     assert len(choice.send) == 1, "those that were there both times run one at a time"
     (outcome,) = policy.engine_died([choice.send[0][0]], "it was killed")
-    assert outcome.bury is not None
-    assert outcome.bury.why == "lost"
-    assert "3 times" in outcome.bury.error
+    assert outcome.dead is not None
+    assert outcome.dead.why == "lost"
+    assert "3 times" in outcome.dead.error
     policy.settled(outcome, 0.0)
     for _ in range(3):
         ((ticket, _),) = policy.choose(0.0, 0.0).send

@@ -73,7 +73,7 @@ def test_a_queue_that_nobody_serves_is_named_with_what_to_do() -> None:
 def test_a_task_that_no_worker_knows_is_named() -> None:
     said = "The only worker of queue mail does not know task send: start one whose application declares it."
     assert why("ready", knowing=0)[-1] == said
-    assert why("unrouted", serving=2, knowing=0, note="worker w#1 does not know task send") == [
+    assert why("no_worker", serving=2, knowing=0, note="worker w#1 does not know task send") == [
         "Worker w#1 does not know task send.",
         "None of the 2 workers of queue mail knows task send: start one whose application declares it.",
     ]
@@ -95,7 +95,7 @@ def test_a_deadline_is_given() -> None:
 
 
 def test_a_gated_job_names_its_key_and_limit() -> None:
-    assert why("gated", concurrency_key="user-7", slots=2) == [
+    assert why("throttled", concurrency_key="user-7", slots=2) == [
         "Waits for a slot of concurrency key user-7: no more than 2 of its jobs may run at once."
     ]
 

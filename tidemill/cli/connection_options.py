@@ -37,7 +37,7 @@ _SERVER = Group("Server", sort_key=10)
 
 @Parameter(name="*", group=_DATABASE)
 @dataclass(frozen=True)
-class Place:
+class ConnectionOptions:
     """Options of every command."""
 
     database_url: Annotated[str | None, Parameter(help="Your own PostgreSQL; unset means the embedded one.")] = None
@@ -74,7 +74,7 @@ class Place:
 
 @Parameter(name="*", group=_DATABASE)
 @dataclass(frozen=True)
-class Reach(Place):
+class ServerOptions(ConnectionOptions):
     """Options of the commands that work through a running server as well."""
 
     server: Annotated[
@@ -147,11 +147,11 @@ class Reach(Place):
         return HttpClient(self.server_url or "", token, plain_http=self.plain_http)
 
 
-HERE = Place()
-ANYWHERE = Reach()
+HERE = ConnectionOptions()
+ANYWHERE = ServerOptions()
 
 
-def with_database(place: Place, work: Callable[[Database], Awaitable[T]]) -> T:
+def with_database(place: ConnectionOptions, work: Callable[[Database], Awaitable[T]]) -> T:
     """Do something with the open database."""
 
     async def go() -> T:

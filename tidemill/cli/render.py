@@ -23,8 +23,8 @@ MOMENTS = ("at", "deadline", "last_fire", "lease_until", "next_fire")
 
 STATE_STYLES = {
     "ready": "",
-    "gated": "yellow",
-    "unrouted": "yellow",
+    "throttled": "yellow",
+    "no_worker": "yellow",
     "running": "cyan",
     "succeeded": "green",
     "failed": "bold red",

@@ -11,10 +11,10 @@ from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.retry import RetryPolicy
 
-LiveState = Literal["ready", "gated", "unrouted", "running"]
+LiveState = Literal["ready", "throttled", "no_worker", "running"]
 FinalState = Literal["succeeded", "failed", "cancelled", "expired"]
 
-LIVE_STATES: tuple[LiveState, ...] = ("ready", "gated", "unrouted", "running")
+LIVE_STATES: tuple[LiveState, ...] = ("ready", "throttled", "no_worker", "running")
 FINAL_STATES: tuple[FinalState, ...] = ("succeeded", "failed", "cancelled", "expired")
 
 PRIORITIES = range(10)

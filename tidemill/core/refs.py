@@ -33,7 +33,7 @@ Operator = Callable[[Any], Any]
 ITEM = "item"
 
 
-class Source(msgspec.Struct, frozen=True):
+class RefSource(msgspec.Struct, frozen=True):
     """A path that an expression reads, and the place in the expression where it does."""
 
     path: Path
@@ -47,7 +47,7 @@ class RefResolver(Protocol):
         """The expression with all its refs read from the context; a `RefError` names the place that fails."""
         ...
 
-    def sources(self, expression: Any, place: Path = ()) -> Iterator[Source]:
+    def sources(self, expression: Any, place: Path = ()) -> Iterator[RefSource]:
         """All paths that the expression reads; a `RefError` for one that is wrongly written."""
         ...
 
@@ -76,7 +76,7 @@ class Refs:
             return [self.resolve(part, context, (*place, index)) for index, part in enumerate(expression)]
         return expression
 
-    def sources(self, expression: Any, place: Path = ()) -> Iterator[Source]:
+    def sources(self, expression: Any, place: Path = ()) -> Iterator[RefSource]:
         """All paths that the expression reads."""
         if isinstance(expression, dict):
             form = self._form(expression, place)
@@ -119,7 +119,7 @@ class Refs:
 # -- the operators that are always there: what each reads, and what it gives ----------------------
 
 
-def _value_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[Source]:
+def _value_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[RefSource]:
     return iter(())
 
 
@@ -127,8 +127,8 @@ def _value(refs: Refs, expression: dict[str, Any], context: Mapping[str, Any], p
     return expression["$value"]
 
 
-def _from_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[Source]:
-    yield Source(parse_path(expression["$from"], (*place, "$from")), (*place, "$from"))
+def _from_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[RefSource]:
+    yield RefSource(parse_path(expression["$from"], (*place, "$from")), (*place, "$from"))
 
 
 def _from(refs: Refs, expression: dict[str, Any], context: Mapping[str, Any], place: Path) -> Any:
@@ -143,7 +143,7 @@ def _from(refs: Refs, expression: dict[str, Any], context: Mapping[str, Any], pl
         return expression["$default"]
 
 
-def _pair_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[Source]:
+def _pair_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[RefSource]:
     form, pair = _pair(expression, place)
     return refs.sources(pair, (*place, form))
 
@@ -169,7 +169,7 @@ def _filter_parts(expression: dict[str, Any], place: Path) -> tuple[Any, Any, Pa
     return parts["in"], parts["where"], within
 
 
-def _filter_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[Source]:
+def _filter_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[RefSource]:
     items, where, within = _filter_parts(expression, place)
     yield from refs.sources(items, (*within, "in"))
     yield from (source for source in refs.sources(where, (*within, "where")) if source.path[0] != ITEM)
@@ -199,16 +199,16 @@ def _template_of(expression: dict[str, Any], place: Path) -> Template:
     return Template(text, (*place, "$template"))
 
 
-def _template_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[Source]:
+def _template_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[RefSource]:
     for path in _template_of(expression, place).sources:
-        yield Source(path, (*place, "$template"))
+        yield RefSource(path, (*place, "$template"))
 
 
 def _template(refs: Refs, expression: dict[str, Any], context: Mapping[str, Any], place: Path) -> str:
     return _template_of(expression, place).render(context)
 
 
-_FORMS: dict[str, tuple[Callable[..., Iterator[Source]], Callable[..., Any]]] = {
+_FORMS: dict[str, tuple[Callable[..., Iterator[RefSource]], Callable[..., Any]]] = {
     "$value": (_value_sources, _value),
     "$from": (_from_sources, _from),
     "$eq": (_pair_sources, _equal),

@@ -15,8 +15,8 @@ def explain_job(job: Job) -> list[str]:
     """Everything that explains a job as it is now, the origin first. JSON columns are expected as Python values."""
     explain = {
         "ready": explain_ready,
-        "gated": explain_gated,
-        "unrouted": explain_unrouted,
+        "throttled": explain_throttled,
+        "no_worker": explain_no_worker,
         "running": explain_running,
     }.get(job["state"], explain_end)
     return [explain_origin(job), *explain(job)]
@@ -24,9 +24,9 @@ def explain_job(job: Job) -> list[str]:
 
 def explain_run(row: Mapping[str, Any]) -> str:
     """Where a flow's run stands, in a sentence."""
-    if row["state"] not in ("running", "parked"):
+    if row["state"] not in ("running", "needs_attention"):
         return str(row["note"] or f"It has ended: {row['state']}.")
-    if row["state"] == "parked":
+    if row["state"] == "needs_attention":
         return str(row["note"])
     if row["owner"] is not None:
         return f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."
@@ -77,7 +77,7 @@ def explain_ready(job: Job) -> list[str]:
     return [*said, *hindered, *explain_deadline(job)]
 
 
-def explain_gated(job: Job) -> list[str]:
+def explain_throttled(job: Job) -> list[str]:
     """Why a job with a concurrency key is held back."""
     most = job["slots"]
     limit = f": no more than {most} of its jobs may run at once" if most else ""
@@ -87,7 +87,7 @@ def explain_gated(job: Job) -> list[str]:
     return [*said, *explain_workers(job), *explain_control(job), *explain_deadline(job)]
 
 
-def explain_unrouted(job: Job) -> list[str]:
+def explain_no_worker(job: Job) -> list[str]:
     """Why a job was put aside."""
     return [*_said(job), *explain_workers(job), *explain_deadline(job)]
 

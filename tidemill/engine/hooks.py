@@ -17,7 +17,7 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_QUEUE
 from tidemill.core.refs import RefResolver
-from tidemill.engine.jobs.task import Task, TaskBook, TaskOptions, encode_result
+from tidemill.engine.jobs.task import Task, TaskOptions, TaskRegistry, encode_result
 from tidemill.engine.models.spec import ModelSpec
 
 
@@ -56,7 +56,7 @@ class Hooks(msgspec.Struct, frozen=True):
     ref_resolver: RefResolver | None = None
 
 
-class ResolvingTasks(TaskBook):
+class ResolvingTasks(TaskRegistry):
     """The tasks of an application, those of its workflow files, and those that its host finds by name."""
 
     def __init__(

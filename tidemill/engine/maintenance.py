@@ -17,7 +17,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.role import Life, Role
-from tidemill.engine.telemetry.meter import Meter, Reporter
+from tidemill.engine.telemetry.meter import Meter, MeterReporter
 from tidemill.engine.worker.outcome import after_loss, record
 from tidemill.store.database import Database, is_passing
 from tidemill.store.jobs import history_partitions, sweeps
@@ -144,5 +144,5 @@ def maintenance_role(
 ) -> Role[Maintenance]:
     """Maintenance as a role, which applies our migrations and those of an application before it sweeps."""
     maintenance = Maintenance(database, settings, clock=clock)
-    reporter = Reporter(database, maintenance.meter, "maintenance")
+    reporter = MeterReporter(database, maintenance.meter, "maintenance")
     return Role(maintenance, database, reporter=reporter, migrations=(OWN_CHAIN, *chains))

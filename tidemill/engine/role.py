@@ -20,7 +20,7 @@ import structlog
 
 from tidemill.core.errors import LeaseLostError, StoreError
 from tidemill.engine.lease import RenewedLease
-from tidemill.engine.telemetry.meter import Reporter
+from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain, migrate, wait_for_schema
 from tidemill.store.notify import Callback, Listener
@@ -138,7 +138,7 @@ class Role(Generic[W]):
         database: Database | None,
         *,
         lease: RenewedLease | None = None,
-        reporter: Reporter | None = None,
+        reporter: MeterReporter | None = None,
         name: str = "",
         migrations: Sequence[Chain] = (),
     ) -> None:

@@ -20,7 +20,13 @@ from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database, is_passing
-from tidemill.store.jobs.schedules import SCHEDULES_CHANNEL, Declared, declare_schedules, fire_due, next_scheduled
+from tidemill.store.jobs.schedules import (
+    SCHEDULES_CHANNEL,
+    DeclaredSchedule,
+    declare_schedules,
+    fire_due,
+    next_scheduled,
+)
 
 log = structlog.get_logger("tidemill.scheduler")
 
@@ -37,7 +43,7 @@ class Scheduler:
         self,
         database: Database,
         app: str | None,
-        declared: Sequence[Declared] = (),
+        declared: Sequence[DeclaredSchedule] = (),
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:

@@ -16,7 +16,7 @@ import structlog
 
 from tidemill.core.job import ClaimedJob, Requeue
 from tidemill.engine.lease import exit_now
-from tidemill.engine.telemetry.meter import Reporter
+from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.outcome import OVERRUNS, after_overrun
 from tidemill.store.database import Database
@@ -89,7 +89,7 @@ class Watchdog:
                     await connection.execute(self._database.sql(END_WORKER), worker_id, end_reason)
                 if slot.job.overrun is None:
                     runner.meter.count("watchdog_trips", kind)
-                await Reporter(self._database, runner.meter, "worker").report(connection=connection)
+                await MeterReporter(self._database, runner.meter, "worker").report(connection=connection)
         finally:
             # If the database does not answer either, the lease lapses and maintenance does the same.
             exit_now(overrun.exit_status)

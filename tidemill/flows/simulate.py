@@ -38,7 +38,7 @@ _LOOK_EVERY = 0.05
 _THINKING = 0.5
 
 
-class Outcome(msgspec.Struct):
+class SimulatedRun(msgspec.Struct):
     """How a simulated run has ended."""
 
     state: str
@@ -74,7 +74,7 @@ def simulate(
     limit: float = 600.0,
     run_worker: type[RunWorker] = RunWorker,
     **fields: Any,
-) -> Outcome:
+) -> SimulatedRun:
     """Run a workflow to its end in a simulated world, from plain code.
 
     faults        what goes wrong: `Faults(crashes=2, pauses=1, cuts=1, slow=0.01, lost=0.2)`, or `Faults()` for nothing
@@ -134,7 +134,7 @@ class _FlowWorld:
             version = known.topology.version
             number = await runs.start(workflow=name, version=version, input=data, key=key, parent=parent)
             row = await runs.show(number)
-            return child_end(number, row) if row["state"] not in ("running", "parked") else None
+            return child_end(number, row) if row["state"] not in ("running", "needs_attention") else None
 
         return {name: FlowKind(name, workflow, start_child) for name, workflow in self._workflows.items()}
 
@@ -173,9 +173,9 @@ def _cancel(simulation: Simulation, number: int) -> None:
     simulation.model.send(number, encode_tick(CancelAsked(simulation.clock.now(), "cancelled by its user")))
 
 
-def _outcome(simulation: Simulation, number: int) -> Outcome:
+def _outcome(simulation: Simulation, number: int) -> SimulatedRun:
     model, world = simulation.model, simulation.world
-    return Outcome(
+    return SimulatedRun(
         state=model.runs[number].state,
         shown=[unpack(decode(data)) for data in model.published.get(number, [])],
         ticks=[decode_tick(data) for data in model.ticks[number]],

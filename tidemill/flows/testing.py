@@ -23,9 +23,9 @@ from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.workflow import Workflow
 from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.runtime import BasicRuntime
-from tidemill.flows.simulate import Outcome, simulate
+from tidemill.flows.simulate import SimulatedRun, simulate
 
-__all__ = ["Faults", "Outcome", "WorkflowTestResult", "WorkflowTestRunner", "simulate"]
+__all__ = ["Faults", "SimulatedRun", "WorkflowTestResult", "WorkflowTestRunner", "simulate"]
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from tidemill.engine.jobs.task import TaskBook
+from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.settings import Settings
 
 
@@ -15,7 +15,7 @@ class Declarations(Protocol):
     def name(self) -> str: ...
 
     @property
-    def tasks(self) -> TaskBook: ...
+    def tasks(self) -> TaskRegistry: ...
 
     @property
     def models(self) -> Any: ...

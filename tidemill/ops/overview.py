@@ -56,7 +56,7 @@ class AttemptsEnded(msgspec.Struct, frozen=True):
 
 
 class FailedStates(msgspec.Struct, frozen=True):
-    """How many states of a pipeline have failed, how many of those are parked, and the newest of them."""
+    """How many states of a pipeline have failed, how many of those need attention, and the newest of them."""
 
     pipeline: str
     states: int
@@ -100,7 +100,7 @@ async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Ove
     row = dict(await count_all(at.database))
     time = row.pop("at")
     jobs = await list_job_page(at.database, JobFilter(state=("failed",)), limit=NEWEST)
-    runs = await list_run_page(at.database, RunsWanted(states=("failed", "parked", "timed_out")), limit=NEWEST)
+    runs = await list_run_page(at.database, RunsWanted(states=("failed", "needs_attention", "timed_out")), limit=NEWEST)
     states = await list_failed_states(at.database, list(declared.pipelines.known))
     return Overview(
         time,

@@ -15,41 +15,43 @@ from litestar.serialization import encode_json
 
 from tidemill.server import pages
 from tidemill.server.console import get_console
-from tidemill.server.middleware.authentication import Scoped
-from tidemill.server.middleware.idempotency import Repeats
-from tidemill.server.middleware.middleware import Gate
+from tidemill.server.middleware.authentication import ScopeCheck
+from tidemill.server.middleware.idempotency import IdempotentRequests
+from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.openapi import describe_operations
 from tidemill.server.problems import answer
 from tidemill.server.routes import ALL
 from tidemill.server.routes.operations import operation_routes
-from tidemill.server.server_state import Desk, TheDesk
+from tidemill.server.server_state import ServerState, TheServerState
 from tidemill.version import VERSION
 
 API = "/api/v1"
 
 
-def build(desk: Desk) -> Gate:
+def build(server_state: ServerState) -> Middleware:
     """The whole site as an ASGI application."""
     inner = Litestar(
         route_handlers=[
-            Router(path=API, route_handlers=[*ALL, *operation_routes(desk), get_document]),
-            *pages.routers(desk.app.pages.values()),
+            Router(path=API, route_handlers=[*ALL, *operation_routes(server_state), get_document]),
+            *pages.routers(server_state.app.pages.values()),
             get_console,
         ],
         openapi_config=None,
-        **_common(desk),
+        **_common(server_state),
     )
-    return Gate(inner, desk.doorman, desk.settings, Repeats(desk.database))
+    return Middleware(
+        inner, server_state.authenticator, server_state.settings, IdempotentRequests(server_state.database)
+    )
 
 
 @get("/schema/openapi.json", opt={"scope": "read"}, include_in_schema=False)
-async def get_document(desk: TheDesk) -> Response[bytes]:
+async def get_document(server_state: TheServerState) -> Response[bytes]:
     """The OpenAPI document."""
-    return Response(await asyncio.to_thread(write_document, desk), media_type=MediaType.JSON)
+    return Response(await asyncio.to_thread(write_document, server_state), media_type=MediaType.JSON)
 
 
 @lru_cache(maxsize=1)
-def write_document(desk: Desk) -> bytes:
+def write_document(server_state: ServerState) -> bytes:
     """All routes as an OpenAPI document; written at the first request for it."""
     bearer = SecurityScheme(type="http", scheme="bearer", description="An API token, `tm_...`")
     schemes: dict[str, SecurityScheme | Reference] = {"token": bearer}
@@ -61,7 +63,7 @@ def write_document(desk: Desk) -> bytes:
         security=[{"token": []}],
         use_handler_docstrings=True,
     )
-    described = Litestar([Router(path=API, route_handlers=ALL)], openapi_config=config, **_common(desk))
+    described = Litestar([Router(path=API, route_handlers=ALL)], openapi_config=config, **_common(server_state))
     document: dict[str, Any] = described.openapi_schema.to_schema()
     derived = describe_operations(API)
     document["paths"] = {path: each for path, each in document["paths"].items() if path.startswith(API)}
@@ -71,15 +73,15 @@ def write_document(desk: Desk) -> bytes:
     return encode_json(document)
 
 
-def _common(desk: Desk) -> dict[str, Any]:
-    async def the_desk() -> Desk:
-        return desk
+def _common(server_state: ServerState) -> dict[str, Any]:
+    async def the_server_state() -> ServerState:
+        return server_state
 
     return {
-        "dependencies": {"desk": Provide(the_desk, use_cache=True)},
-        "middleware": [Scoped],
+        "dependencies": {"server_state": Provide(the_server_state, use_cache=True)},
+        "middleware": [ScopeCheck],
         "exception_handlers": {Exception: answer, 500: answer, 404: answer, 405: answer},
-        "state": State({"read_only": desk.settings.read_only}),
+        "state": State({"read_only": server_state.settings.read_only}),
         "logging_config": None,
         "request_max_body_size": None,
         "debug": False,

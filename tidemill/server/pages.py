@@ -19,7 +19,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.core.page import Page
 from tidemill.server.console import ASK_AGAIN, file_of, kind_of
 from tidemill.server.middleware.authentication import OPEN
-from tidemill.server.server_state import TheDesk
+from tidemill.server.server_state import TheServerState
 
 __all__ = ["Page", "PageLine", "routers", "routes"]
 
@@ -31,9 +31,9 @@ class PageLine(msgspec.Struct, frozen=True):
 
 
 @get("/pages", opt={"scope": "read"}, summary="The application's own pages")
-async def list_pages(desk: TheDesk) -> list[PageLine]:
+async def list_pages(server_state: TheServerState) -> list[PageLine]:
     """Where the application's own pages are."""
-    return [PageLine(page.name, page.title, f"/pages/{page.name}/") for page in desk.app.pages.values()]
+    return [PageLine(page.name, page.title, f"/pages/{page.name}/") for page in server_state.app.pages.values()]
 
 
 routes = [list_pages]

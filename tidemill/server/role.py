@@ -19,7 +19,7 @@ from tidemill.engine.role import Life
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.middleware.connection_limits import HttpServer, Parser, room_for_connections
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.server.settings import LOOPBACK, ServerSettings
 from tidemill.store.tokens import has_tokens
 
@@ -44,7 +44,7 @@ class Server:
         on_url: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings.validate()
-        self.desk = Desk(app, database, self.settings)
+        self.server_state = ServerState(app, database, self.settings)
         self._database = database
         self._on_url = on_url
 
@@ -64,14 +64,14 @@ class Server:
             return contextlib.nullcontext()
         from tidemill.server.rpc.serve import serving_grpc  # Here, for it takes a while, and not everybody needs it.
 
-        return serving_grpc(self.desk)
+        return serving_grpc(self.server_state)
 
     async def _serve(self, listening: socket.socket, life: Life) -> None:
         settings = self.settings
         Parser.most = room_for_connections()
         http = HttpServer(
             uvicorn.Config(
-                build(self.desk),
+                build(self.server_state),
                 loop="none",
                 http=Parser,
                 ws="none",
@@ -92,7 +92,7 @@ class Server:
         # What is there now stays: the collector need not look at all of it again while requests wait.
         gc.collect()
         gc.freeze()
-        following = asyncio.create_task(self.desk.hub.run(), name="tidemill-changes")
+        following = asyncio.create_task(self.server_state.hub.run(), name="tidemill-changes")
         serving = asyncio.create_task(http.serve(sockets=[listening]), name="tidemill-http")
         stopping = asyncio.create_task(life.stopped.wait())
         try:
@@ -101,7 +101,7 @@ class Server:
             await asyncio.wait([following, serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             if following.done() and not life.is_stopping:
                 following.result()
-            self.desk.hub.close()
+            self.server_state.hub.close()
             http.should_exit = True
             await serving
         finally:
@@ -117,7 +117,7 @@ class Server:
             self._on_url(url)
 
     async def _check_login(self) -> None:
-        if self.settings.asks_login and not await has_tokens(self.desk.database):
+        if self.settings.asks_login and not await has_tokens(self.server_state.database):
             raise ConfigError(
                 "nobody could log in, for there is no token: make one with "
                 "`tidemill token create NAME --scope admin`, and start the server again"

@@ -15,8 +15,8 @@ from tidemill.core.job import Origin
 from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.ops.local import Caller, Local
 from tidemill.server.live.hub import Hub
-from tidemill.server.middleware.authentication import Doorman
-from tidemill.server.resources.pipeline_cache import Overlook
+from tidemill.server.middleware.authentication import Authenticator
+from tidemill.server.resources.pipeline_cache import PipelineCache
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 _HOST = socket.gethostname()
 
 
-class Desk:
+class ServerState:
     """One server's means."""
 
     def __init__(self, app: App, database: Database, settings: ServerSettings) -> None:
         self.app = app
         self.database = database
         self.settings = settings
-        self.doorman = Doorman(database, settings)
+        self.authenticator = Authenticator(database, settings)
         self.hub = Hub(database)
-        self.overlook = Overlook(database, app.pipelines)
+        self.overlook = PipelineCache(database, app.pipelines)
         self.hub.ears[STATES_CHANNEL] = self.overlook.hear
         self.metrics = Exposition(database)
 
@@ -79,7 +79,7 @@ class Desk:
 
 
 #: How a handler asks for the desk: `desk: TheDesk`.
-TheDesk = NamedDependency[SkipValidation[Desk]]
+TheServerState = NamedDependency[SkipValidation[ServerState]]
 
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:

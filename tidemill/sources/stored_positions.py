@@ -15,7 +15,7 @@ from tidemill.sources.base import FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.offsets import Offsets
 from tidemill.store.database import Executor
-from tidemill.store.streams.streams import Cursor, Span, move_cursor, own_cursor
+from tidemill.store.streams.streams import Span, StoredCursor, move_cursor, own_cursor
 
 
 class _Partition(msgspec.Struct):
@@ -48,7 +48,7 @@ class StoredPositions:
         self._owner = context.owner
         self._partitions: dict[int, _Partition] = {}
 
-    async def own(self, number: int, name: str) -> Cursor:
+    async def own(self, number: int, name: str) -> StoredCursor:
         """Take a partition over; returns its stored position."""
         cursor = await own_cursor(self._database, self._stream, self._source, name, self._owner)
         self._partitions[number] = _Partition(name, Offsets(cursor.position), cursor.done, cursor.note, cursor.position)

@@ -48,7 +48,7 @@ UPDATE tidemill.change_log SET gone = greatest(gone, last.xid) FROM last
 """
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class LogSnapshot(msgspec.Struct, frozen=True):
     """Which transactions a reader has seen: all below `low`, none from `high` on, in between all but those open."""
 
     low: int
@@ -56,7 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     open: frozenset[int] = frozenset()
 
     @classmethod
-    def read(cls, text: str) -> Snapshot:
+    def read(cls, text: str) -> LogSnapshot:
         """From PostgreSQL's own way to write it: `low:high:open,open`."""
         try:
             low, high, rest = text.split(":")
@@ -85,10 +85,10 @@ class Change(msgspec.Struct, frozen=True):
     keys: tuple[str, ...] = ()
 
 
-class Look(msgspec.Struct, frozen=True):
+class LogRead(msgspec.Struct, frozen=True):
     """What a look at the log has found. No `epoch` means that there is no log: the database has crashed."""
 
-    seen: Snapshot
+    seen: LogSnapshot
     epoch: str | None
     gone: int
     changes: tuple[Change, ...]
@@ -100,13 +100,13 @@ async def follow_changes(database: Database, *, seconds: float = NOTED) -> tuple
     return rows[0]["log_epoch"], rows[0]["log_gone"]
 
 
-async def look_at_changes(database: Database, seen: Snapshot | None) -> Look:
+async def look_at_changes(database: Database, seen: LogSnapshot | None) -> LogRead:
     """Everything that was committed since a look before; without one, everything that is kept."""
     since, open = ("1", []) if seen is None else (str(seen.high), [str(xid) for xid in seen.open])
     rows = await database.fetch(LOOK, since, open)
     changes = tuple(Change(row["xid"], row["what"], tuple(row["keys"])) for row in rows if row["xid"] is not None)
     first = rows[0]
-    return Look(Snapshot.read(first["seen"]), first["epoch"], first["gone"] or 0, changes)
+    return LogRead(LogSnapshot.read(first["seen"]), first["epoch"], first["gone"] or 0, changes)
 
 
 async def forget_changes(database: Database, *, kept: float = KEPT) -> None:

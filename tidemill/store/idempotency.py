@@ -11,20 +11,21 @@ KEPT_HOURS = 24
 
 #: Claim a key; no row if another request holds it.
 CLAIM_ANSWER = """
-INSERT INTO tidemill.answer (who, key, request) VALUES ($1, $2, $3) ON CONFLICT (who, key) DO NOTHING RETURNING key
+INSERT INTO tidemill.idempotency_key (who, key, request) VALUES ($1, $2, $3)
+ON CONFLICT (who, key) DO NOTHING RETURNING key
 """
 
-READ_ANSWER = "SELECT request, status, body FROM tidemill.answer WHERE who = $1 AND key = $2"
+READ_ANSWER = "SELECT request, status, body FROM tidemill.idempotency_key WHERE who = $1 AND key = $2"
 
-KEEP_ANSWER = "UPDATE tidemill.answer SET status = $3, body = $4 WHERE who = $1 AND key = $2"
+KEEP_ANSWER = "UPDATE tidemill.idempotency_key SET status = $3, body = $4 WHERE who = $1 AND key = $2"
 
 #: Nothing was done: the key is free again.
-DROP_ANSWER = "DELETE FROM tidemill.answer WHERE who = $1 AND key = $2"
+DROP_ANSWER = "DELETE FROM tidemill.idempotency_key WHERE who = $1 AND key = $2"
 
-FORGET_ANSWERS = "DELETE FROM tidemill.answer WHERE at < now() - make_interval(hours => $1)"
+FORGET_ANSWERS = "DELETE FROM tidemill.idempotency_key WHERE at < now() - make_interval(hours => $1)"
 
 
-class Answer(NamedTuple):
+class StoredAnswer(NamedTuple):
     """What was answered before; no status while that is under way, or if it was cut off."""
 
     request: bytes
@@ -32,14 +33,14 @@ class Answer(NamedTuple):
     body: bytes | None
 
 
-async def claim_answer(database: Database, who: str, key: str, request: bytes) -> Answer | None:
+async def claim_answer(database: Database, who: str, key: str, request: bytes) -> StoredAnswer | None:
     """None for the first request with a key, which has to act; the answer so far for all others."""
     while True:
         if await database.fetch(CLAIM_ANSWER, who, key, request, patience=5.0):
             return None
         row = await database.fetchrow(READ_ANSWER, who, key)
         if row is not None:
-            return Answer(row["request"], row["status"], row["body"])
+            return StoredAnswer(row["request"], row["status"], row["body"])
 
 
 async def keep_answer(database: Database, who: str, key: str, status: int, body: bytes) -> None:

@@ -60,7 +60,7 @@ class Listener:
             callback(str(payload))
 
 
-class Bell:
+class Notifier:
     """Rings for queues that got jobs: at once when it has been quiet, else once every few milliseconds."""
 
     def __init__(self, database: Database, *, quiet: float = 0.005) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tidemill.cli.arguments import options_of
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, out, print_json, table
 from tidemill.core.codec import encode
@@ -13,7 +13,7 @@ from tidemill.ops.audit import AuditEntry, ListAudit, list_audit
 
 
 @options_of(ListAudit)
-def audit(args: ListAudit, *, limit: int = 50, json: bool = False, place: Reach = ANYWHERE) -> None:
+def audit(args: ListAudit, *, limit: int = 50, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """List what operators did, the newest first.
 
     Parameters

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidemill.cli.connection_options import ANYWHERE, SERVER, Reach
+from tidemill.cli.connection_options import ANYWHERE, SERVER, ServerOptions
 from tidemill.cli.render import out, print_json, table
 from tidemill.engine.settings import Found, find_settings, hide_password, settings_from
 
 
-def config(*, json: bool = False, place: Reach = ANYWHERE) -> None:
+def config(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Show every setting and where its value came from.
 
     Parameters

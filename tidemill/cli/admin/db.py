@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from cyclopts import App
 
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import HERE, Place, opened
+from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
 from tidemill.cli.render import out, print_json, table
 from tidemill.cli.run.roles import application
 from tidemill.core.errors import ConfigError, StoreError
@@ -28,7 +28,7 @@ commands = App(name="db", help="The database: its schema's version, migrations, 
 
 
 @commands.command
-def status(*, json: bool = False, place: Place = HERE) -> None:
+def status(*, json: bool = False, place: ConnectionOptions = HERE) -> None:
     """Say where the database is and whether its schema is the one that this code needs.
 
     Parameters
@@ -46,7 +46,7 @@ def status(*, json: bool = False, place: Place = HERE) -> None:
 
 
 @commands.command
-def migrate(app: str | None = None, /, *, place: Place = HERE) -> None:
+def migrate(app: str | None = None, /, *, place: ConnectionOptions = HERE) -> None:
     """Bring the schema to the version that this code needs; makes the embedded database if there is none.
 
     Parameters
@@ -64,7 +64,7 @@ def migrate(app: str | None = None, /, *, place: Place = HERE) -> None:
 
 
 @commands.command
-def downgrade(*, to: int, yes: bool = False, place: Place = HERE) -> None:
+def downgrade(*, to: int, yes: bool = False, place: ConnectionOptions = HERE) -> None:
     """Undo migrations. What they had made is dropped, with all that is in it.
 
     Parameters
@@ -86,7 +86,7 @@ def downgrade(*, to: int, yes: bool = False, place: Place = HERE) -> None:
 
 
 @commands.command
-def shell(*, place: Place = HERE) -> int:
+def shell(*, place: ConnectionOptions = HERE) -> int:
     """Open psql on the database."""
     return asyncio.run(_shell(place))
 
@@ -113,7 +113,7 @@ def _find_psql() -> str:
     return found
 
 
-async def _status(place: Place) -> tuple[str, int]:
+async def _status(place: ConnectionOptions) -> tuple[str, int]:
     async with opened(place.settings(), schema=False) as database:
         version = await applied_version(database)
         check_known(database, version)
@@ -125,12 +125,12 @@ async def _migrate(settings: Settings, chains: Sequence[Chain]) -> list[str]:
         return [Path(each.up).stem for chain in chains for each in await migrate_schema(database, chain)]
 
 
-async def _downgrade(place: Place, to: int) -> list[str]:
+async def _downgrade(place: ConnectionOptions, to: int) -> list[str]:
     async with opened(place.settings(), schema=False) as database:
         return [Path(each.up).stem for each in await downgrade_schema(database, to=to)]
 
 
-async def _shell(place: Place) -> int:
+async def _shell(place: ConnectionOptions) -> int:
     """psql as a child, not in our place: if we run the embedded server, it has to outlive the shell."""
     settings = place.settings()
     async with opened(settings, schema=False) as database:

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from tidemill.cli.arguments import options_of
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, table
 from tidemill.ops.operation import Nothing
 from tidemill.ops.tokens import CreateToken, Token, TokenRef, create_token, list_tokens, revoke_token
@@ -29,7 +29,7 @@ def create(
     scope: Scope = "read",
     expires: Annotated[str, Parameter(help="How long it is valid: 90d, 12h; or never to expire.")] = "90d",
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """Make an API token and print it: it is shown this once.
 
@@ -52,7 +52,7 @@ def create(
 
 
 @token.command(name="list")
-def list_command(*, json: bool = False, place: Reach = ANYWHERE) -> None:
+def list_command(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """List the tokens, newest first; never the tokens themselves.
 
     Parameters
@@ -70,7 +70,7 @@ def list_command(*, json: bool = False, place: Reach = ANYWHERE) -> None:
 
 @token.command
 @options_of(TokenRef, positional=("id",))
-def revoke(args: TokenRef, *, place: Reach = ANYWHERE) -> None:
+def revoke(args: TokenRef, *, place: ServerOptions = ANYWHERE) -> None:
     """Revoke a token for good, and log out the browsers that used it."""
     place.do(revoke_token, args)
     out().print(f"token {args.id} is revoked")

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from tidemill.cli.admin.top_view import Scene, picture, to_json
-from tidemill.cli.connection_options import HERE, Place, opened
+from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
 from tidemill.cli.render import out, print_json
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.store.database import Database
@@ -30,7 +30,7 @@ HOSTS_WITHIN = 300.0
 MOST_RUNS = 8
 
 
-def top(*, once: bool = False, json: bool = False, place: Place = HERE) -> None:
+def top(*, once: bool = False, json: bool = False, place: ConnectionOptions = HERE) -> None:
     """Watch hosts, workers, queues and runs live; q or Ctrl-C leaves.
 
     Parameters
@@ -57,7 +57,7 @@ async def look(database: Database) -> Scene:
     )
 
 
-async def _show(place: Place, json: bool) -> None:
+async def _show(place: ConnectionOptions, json: bool) -> None:
     async with opened(place.settings()) as database:
         scene = await look(database)
     if json:
@@ -67,7 +67,7 @@ async def _show(place: Place, json: bool) -> None:
         console.print(picture(scene, width=console.width))
 
 
-async def _watch(place: Place) -> None:
+async def _watch(place: ConnectionOptions) -> None:
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
     leaving = asyncio.Event()
     async with opened(place.settings()) as database, _news_of_hosts(database) as news:

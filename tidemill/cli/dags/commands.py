@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App as Commands
 from rich.table import Table
 
-from tidemill.cli.connection_options import ANYWHERE, Reach, opened, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions, opened, operator
 from tidemill.cli.dags import files
 from tidemill.cli.dags.files import find_dag, is_file, unknown_tasks
-from tidemill.cli.dags.watch import ServedWatch, Watch, dag_kind, follow_run, require_dag, show_run_of_dag
+from tidemill.cli.dags.watch import RunWatch, ServedWatch, dag_kind, follow_run, require_dag, show_run_of_dag
 from tidemill.cli.jobs.enqueue import read_arguments
 from tidemill.cli.render import ago, cut, out, print_json, short, state, table
 from tidemill.cli.run.roles import application
@@ -35,7 +35,7 @@ commands = Commands(name="dag", help="Check, draw, start and repeat dags; answer
 for command in (files.check, files.draw, inputs, submit):
     commands.command(command)
 
-STATES = ("running", "parked", "succeeded", "failed", "cancelled")
+STATES = ("running", "needs_attention", "succeeded", "failed", "cancelled")
 NO_RUN_WORKER = "no run worker is alive: the run waits until one is, `tidemill up app.py` or `tidemill worker app.py`"
 
 
@@ -49,7 +49,7 @@ def start(
     key: str | None = None,
     follow: bool = False,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> int:
     """Start a durable run of a dag and print its id.
 
@@ -100,14 +100,14 @@ def runs(
     limit: int = 25,
     before: str | None = None,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """List runs of dags, the newest first.
 
     Parameters
     ----------
     state
-        Only runs in this state: running, parked, succeeded, failed, cancelled.
+        Only runs in this state: running, needs_attention, succeeded, failed, cancelled.
     dag
         Only runs of this dag.
     limit
@@ -153,7 +153,7 @@ def rerun(
     app: str | None = None,
     follow: bool = False,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> int:
     """Start a new run that does again what did not succeed in another, and print its id.
 
@@ -202,7 +202,7 @@ def show_command(
     follow: bool = False,
     app: str | None = None,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> int:
     """Show one run: the tree of its nodes, how far each is, and why. The same as `tidemill run ID`.
 
@@ -226,7 +226,7 @@ async def _begun(database: Database, handle: DagHandle, kind: DagKind, *, follow
     """Say which run was started, and follow it if that is wanted."""
     _say_begun(handle.id, handle.created, followed=followed, json=json)
     if followed:
-        return await follow_run(Watch(database, handle.id, kind), json=json)
+        return await follow_run(RunWatch(database, handle.id, kind), json=json)
     if not await count_run_workers(database, DAG_KIND):
         sys.stderr.write(f"warning: {NO_RUN_WORKER}\n")
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.app import App
-from tidemill.cli.connection_options import HERE, Place, opened
+from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
 from tidemill.cli.dags.watch import dag_kind, require_dag, restored
 from tidemill.cli.render import out as result
 from tidemill.cli.render import print_json
@@ -69,7 +69,7 @@ def draw(
     app: str | None = None,
     out: str = "-",
     run: str | None = None,
-    place: Place = HERE,
+    place: ConnectionOptions = HERE,
 ) -> None:
     """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is.
 
@@ -135,7 +135,7 @@ async def find_dag(what: str, known: App | None) -> Dag:
     return found
 
 
-async def _state_of(number: int, kind: DagKind, place: Place) -> tuple[DagProgram, DagState]:
+async def _state_of(number: int, kind: DagKind, place: ConnectionOptions) -> tuple[DagProgram, DagState]:
     async with opened(place.settings()) as database:
         row, snapshot, ticks = await load_run(database, number)
         require_dag(row)

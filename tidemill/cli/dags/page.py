@@ -20,7 +20,7 @@ from tidemill.cli.runs.reported_run import told_run
 from tidemill.core.codec import decode
 from tidemill.dags.reducer.events import FINAL
 from tidemill.dags.runner.runner import DagInput
-from tidemill.dags.view.view import UNSEEN_JOB, Line, View, lines, nodes_json, why_run
+from tidemill.dags.view.view import UNSEEN_JOB, DagView, NodeLine, lines, nodes_json, why_run
 
 WIDE = 100
 BAR = 10
@@ -38,11 +38,11 @@ STYLES = {
     "failed": "bold red",
     "blocked": "red",
     "cancelled": "dim",
-    "parked": "bold red",
+    "needs_attention": "bold red",
 }
 
 
-class Sheet(msgspec.Struct, frozen=True):
+class RunPage(msgspec.Struct, frozen=True):
     """A run as it is shown, whoever tells it. `unkept` if nobody is there to drive it, as far as that is known."""
 
     run: dict[str, Any]
@@ -50,7 +50,7 @@ class Sheet(msgspec.Struct, frozen=True):
     tick: int | None
     dag: Any
     nodes: list[dict[str, Any]]
-    lines: list[Line]
+    lines: list[NodeLine]
     now: float
     unkept: bool = False
 
@@ -64,7 +64,7 @@ class Sheet(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        return self.state not in ("running", "parked")
+        return self.state not in ("running", "needs_attention")
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -78,23 +78,23 @@ class Sheet(msgspec.Struct, frozen=True):
         return max(0.0, end - row["created_at"].timestamp())
 
 
-def sheet_of(view: View) -> Sheet:
+def sheet_of(view: DagView) -> RunPage:
     """The sheet of a run that was read from the database."""
     given = decode(view.row["input"], DagInput)
     told = told_run(view.row, why_run(view))
     unkept = not view.run_workers
-    return Sheet(told, view.run_state, view.tick, given.dag, nodes_json(view), lines(view), view.now, unkept)
+    return RunPage(told, view.run_state, view.tick, given.dag, nodes_json(view), lines(view), view.now, unkept)
 
 
-def sheet_from(run: dict[str, Any], tree: dict[str, Any]) -> Sheet:
+def sheet_from(run: dict[str, Any], tree: dict[str, Any]) -> RunPage:
     """The sheet of a run that a server tells."""
     nodes = [{**node, "began": _moment(node["began"]), "ended": _moment(node["ended"])} for node in tree["nodes"]]
     now = time.time()
     told = {**run, "why": tree["why"]}
-    return Sheet(told, tree["state"], tree["tick"], tree["definition"], nodes, _lines(nodes, now), now)
+    return RunPage(told, tree["state"], tree["tick"], tree["definition"], nodes, _lines(nodes, now), now)
 
 
-def page(sheet: Sheet, width: int, *, room: int | None = None) -> RenderableType:
+def page(sheet: RunPage, width: int, *, room: int | None = None) -> RenderableType:
     """Everything about a run, for reading; with `room`, no more lines of its tree than that."""
     done, total = sheet.counts
     found = sheet.lines if room is None else folded(sheet.lines, room)
@@ -113,7 +113,7 @@ def page(sheet: Sheet, width: int, *, room: int | None = None) -> RenderableType
     )
 
 
-def live(sheet: Sheet, width: int, height: int) -> RenderableType:
+def live(sheet: RunPage, width: int, height: int) -> RenderableType:
     """The same for a terminal of this size, as it is now."""
     done, total = sheet.counts
     head = Text.assemble(_title(sheet), (f"  {done}/{total} nodes  {short(sheet.took)}", "dim"))
@@ -122,14 +122,14 @@ def live(sheet: Sheet, width: int, height: int) -> RenderableType:
     return Group(head, tree_table(folded(sheet.lines, room), width, wrap=False), *hints)
 
 
-def page_json(sheet: Sheet) -> dict[str, Any]:
+def page_json(sheet: RunPage) -> dict[str, Any]:
     """The page for programs."""
     told = {name: value for name, value in sheet.run.items() if name != "input"}
     more = {"state": sheet.state, "args": sheet.run["input"], "dag": sheet.dag, "nodes": sheet.nodes}
     return {**told, **more}
 
 
-def tree_table(found: Sequence[Line], width: int, *, wrap: bool) -> Table:
+def tree_table(found: Sequence[NodeLine], width: int, *, wrap: bool) -> Table:
     """The tree as a table; what does not fit is cut, or wrapped where there is room for that."""
     wide = width >= WIDE
     names = min(40 if wide else 26, max((len(each.branch + each.label) for each in found), default=0))
@@ -156,7 +156,7 @@ def tree_table(found: Sequence[Line], width: int, *, wrap: bool) -> Table:
     return made
 
 
-def folded(found: list[Line], room: int) -> list[Line]:
+def folded(found: list[NodeLine], room: int) -> list[NodeLine]:
     """At most so many lines: what goes on stays, and what is over or far ahead becomes a count."""
     if len(found) <= room:
         return found
@@ -170,16 +170,16 @@ def folded(found: list[Line], room: int) -> list[Line]:
     kept = set(best[: max(1, room - 1)])
     left = [found[at].state for at in range(len(found)) if at not in kept]
     names = ", ".join(f"{left.count(name):,} {name}" for name in dict.fromkeys(left))
-    return [found[at] for at in sorted(kept)] + [Line("… ", f"{len(left):,} more", "", why=names)]
+    return [found[at] for at in sorted(kept)] + [NodeLine("… ", f"{len(left):,} more", "", why=names)]
 
 
-def _title(sheet: Sheet) -> Text:
+def _title(sheet: RunPage) -> Text:
     then = "" if sheet.tick is None else f"  at tick {sheet.tick}"
     words = f"  {sheet.run['workflow']}{then}"
     return Text.assemble((f"run {sheet.id}  ", "bold"), (sheet.state, STYLES.get(sheet.state, "")), words)
 
 
-def _facts(sheet: Sheet) -> list[tuple[str, str]]:
+def _facts(sheet: RunPage) -> list[tuple[str, str]]:
     row, origin = sheet.run, sheet.run["origin"] or {}
     by = f" by {origin['by']}" if origin.get("by") else ""
     facts = [
@@ -194,13 +194,13 @@ def _facts(sheet: Sheet) -> list[tuple[str, str]]:
     return [(name, value) for name, value in facts if value]
 
 
-def _lines(nodes: list[dict[str, Any]], now: float) -> list[Line]:
+def _lines(nodes: list[dict[str, Any]], now: float) -> list[NodeLine]:
     """The tree of nodes as a server tells them."""
     last: dict[str, str] = {}
     for node in nodes:
         last[node["node"].rpartition("/")[0]] = node["node"]
     below: dict[str, str] = {}
-    found: list[Line] = []
+    found: list[NodeLine] = []
     for node in nodes:
         name = node["node"]
         parent, _, label = name.rpartition("/")
@@ -211,7 +211,7 @@ def _lines(nodes: list[dict[str, Any]], now: float) -> list[Line]:
     return found
 
 
-def _line(node: dict[str, Any], branch: str, label: str, why: str, now: float) -> Line:
+def _line(node: dict[str, Any], branch: str, label: str, why: str, now: float) -> NodeLine:
     state, total = node["state"], node["total"]
     single = node["jobs"][0] if len(node["jobs"]) == 1 and total is None else None
     shown = "queued" if state == "running" and single is not None and single["state"] != "running" else state
@@ -221,7 +221,7 @@ def _line(node: dict[str, Any], branch: str, label: str, why: str, now: float) -
     end = node["ended"].timestamp() if state in FINAL and node["ended"] is not None else now
     took = None if node["began"] is None else max(0.0, end - node["began"].timestamp())
     count = "" if total is None else f"{node['done']}/{total}"
-    return Line(branch, label, shown, far, count, took, why)
+    return NodeLine(branch, label, shown, far, count, took, why)
 
 
 def _told(node: dict[str, Any]) -> str:
@@ -236,7 +236,7 @@ def _moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
 
 
-def _progress(each: Line, wide: bool) -> Text:
+def _progress(each: NodeLine, wide: bool) -> Text:
     words = each.count or ("" if each.far is None or each.state in FINAL else f"{each.far:.0%}")
     if not wide or each.far is None or each.state != "running":
         return Text(f"{words:>6}" if words else "")
@@ -244,5 +244,5 @@ def _progress(each: Line, wide: bool) -> Text:
     return Text.assemble(f"{words:>6} ", ("█" * full, "cyan"), ("░" * (BAR - full), "dim"))
 
 
-def _tone(each: Line) -> str:
+def _tone(each: NodeLine) -> str:
     return {"failed": "red", "waiting": "yellow", "queued": "yellow"}.get(each.state, "dim")

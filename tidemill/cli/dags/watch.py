@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rich.console import Console
 from rich.live import Live
 
-from tidemill.cli.connection_options import Reach, opened
-from tidemill.cli.dags.page import Sheet, live, page, page_json, sheet_from, sheet_of
+from tidemill.cli.connection_options import ServerOptions, opened
+from tidemill.cli.dags.page import RunPage, live, page, page_json, sheet_from, sheet_of
 from tidemill.cli.jobs.page import json_text
 from tidemill.cli.render import out, print_json, short
 from tidemill.cli.run.roles import application
@@ -26,7 +26,7 @@ from tidemill.dags.reducer.journal import decode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState
 from tidemill.dags.runner.runner import DAG_KIND, DagKind
-from tidemill.dags.view.view import Line, View
+from tidemill.dags.view.view import DagView, NodeLine
 from tidemill.ops.json_rows import readable
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
@@ -45,10 +45,10 @@ LEAST_ROOM = 40  # lines of the tree at the end, when it has been followed
 class Watched(Protocol):
     """A run that can be looked at."""
 
-    async def look(self, *, jobs: int) -> Sheet: ...
+    async def look(self, *, jobs: int) -> RunPage: ...
 
 
-class Watch:
+class RunWatch:
     """A run in the database that is looked at repeatedly: each time only what has happened since is read."""
 
     def __init__(self, database: Database, number: int, kind: DagKind) -> None:
@@ -59,7 +59,7 @@ class Watch:
         self._held: tuple[DagProgram, DagState] | None = None
         self._seq = 0
 
-    async def look(self, *, jobs: int = JOBS_ON_PAGE) -> Sheet:
+    async def look(self, *, jobs: int = JOBS_ON_PAGE) -> RunPage:
         """The run as it is now."""
         if self._held is None:
             row, snapshot, ticks = await load_run(self._database, self._number)
@@ -73,11 +73,11 @@ class Watch:
                     program.reduce(state, decode_tick(tick["data"]))
                     self._seq = tick["seq"]
         program, state = self._held
-        if row["state"] == "cancelled" and state.status == "running":  # It was parked: nobody has told its nodes.
+        if row["state"] == "cancelled" and state.status == "running":  # It needed attention: nobody has told its nodes.
             program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
         found = await show_jobs_of_run(self._database, self._number, limit=jobs) if state.works else []
         return sheet_of(
-            View(
+            DagView(
                 row=dict(row),
                 program=program,
                 state=state,
@@ -96,14 +96,14 @@ class ServedWatch:
         self._server = server
         self._number = number
 
-    async def look(self, *, jobs: int = JOBS_ON_PAGE, at: int | None = None) -> Sheet:
+    async def look(self, *, jobs: int = JOBS_ON_PAGE, at: int | None = None) -> RunPage:
         """The run as it is now, or was after one of its ticks; the server chooses of which jobs it tells."""
         tree = self._server.get("runs", self._number, "tree", at=at)
         run = self._server.row("runs", self._number)  # After its tree: of one that has ended, this has the result.
         return sheet_from(served_run(run), tree)
 
 
-async def look_back(database: Database, number: int, kind: DagKind, at: int) -> Sheet:
+async def look_back(database: Database, number: int, kind: DagKind, at: int) -> RunPage:
     """The run as it was after one of its ticks."""
     row = await show_run(database, number)
     require_dag(row)
@@ -112,7 +112,7 @@ async def look_back(database: Database, number: int, kind: DagKind, at: int) -> 
         raise ConfigError(f"run r{number} has ticks 1 to {len(ticks)}; there is no tick {at}")
     program, state = restored(kind, row, None, [tick["data"] for tick in ticks[:at]])
     now = decode_tick(ticks[at - 1]["data"]).at if at else row["created_at"].timestamp()
-    return sheet_of(View(row=dict(row), program=program, state=state, now=now, tick=at))
+    return sheet_of(DagView(row=dict(row), program=program, state=state, now=now, tick=at))
 
 
 def restored(kind: DagKind, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagProgram, DagState]:
@@ -138,7 +138,7 @@ def dag_kind(refs: RefResolver | None = None) -> DagKind:
     return DagKind({}, refs)
 
 
-def show(sheet: Sheet, *, json: bool) -> None:
+def show(sheet: RunPage, *, json: bool) -> None:
     """Print a run once."""
     if json:
         return print_json(page_json(sheet))
@@ -146,7 +146,9 @@ def show(sheet: Sheet, *, json: bool) -> None:
     return console.print(page(sheet, console.width))
 
 
-def show_run_of_dag(number: int, *, at: int | None, followed: bool, app: str | None, json: bool, place: Reach) -> int:
+def show_run_of_dag(
+    number: int, *, at: int | None, followed: bool, app: str | None, json: bool, place: ServerOptions
+) -> int:
     """Show a run of a dag once, at an earlier tick, or until it ends; returns the exit status."""
     if at is not None and followed:
         raise ConfigError("--at shows the past and --follow the present: say one of them")
@@ -162,7 +164,7 @@ def show_run_of_dag(number: int, *, at: int | None, followed: bool, app: str | N
         kind = known.runs.dag_kind if known else dag_kind()
         async with opened(place.settings() if known is None else known.settings) as database:
             if at is None:
-                return await told(Watch(database, number, kind))
+                return await told(RunWatch(database, number, kind))
             show(await look_back(database, number, kind, at), json=json)
             return 0
 
@@ -192,7 +194,7 @@ async def follow_run(watch: Watched, *, json: bool) -> int:
     return 0 if sheet.state == "succeeded" else 1
 
 
-async def _draw(watch: Watched) -> Sheet:
+async def _draw(watch: Watched) -> RunPage:
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
     with Live(console=console, auto_refresh=False, redirect_stderr=False, transient=True) as drawing:
         sheet = await _until_end(
@@ -202,7 +204,7 @@ async def _draw(watch: Watched) -> Sheet:
     return sheet
 
 
-async def _until_end(watch: Watched, tell: Callable[[Sheet], None]) -> Sheet:
+async def _until_end(watch: Watched, tell: Callable[[RunPage], None]) -> RunPage:
     loop = asyncio.get_running_loop()
     while True:
         began = loop.time()
@@ -220,7 +222,7 @@ class Changes:
         self._before: dict[str, str] = {}
         self._said: list[str] = []
 
-    def tell(self, sheet: Sheet) -> None:
+    def tell(self, sheet: RunPage) -> None:
         path: list[str] = []
         for line in sheet.lines:
             depth = len(line.branch) // 3 - 1
@@ -237,12 +239,12 @@ class Changes:
         self._said = said
 
 
-def _told(line: Line) -> str:
+def _told(line: NodeLine) -> str:
     took = "" if line.took is None or line.state in ("queued", "running", "waiting") else f"  {short(line.took)}"
     return f"{line.state:<10}{took}{f'  {line.why}' if line.why else ''}"
 
 
-def _tell_end(sheet: Sheet) -> None:
+def _tell_end(sheet: RunPage) -> None:
     row = sheet.run
     if sheet.state == "succeeded":
         print(json_text(row["result"]))

@@ -8,7 +8,7 @@ import msgspec
 
 from tidemill.cli.arguments import options_of
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
 from tidemill.cli.runs.send_fork import cancel_runs
 from tidemill.core.errors import ConfigError
@@ -20,7 +20,7 @@ _FEW = 10
 
 
 @options_of(JobFilter, without=("up_to",))
-def retry(wanted: JobFilter, *ids: int, yes: bool = False, place: Reach = ANYWHERE) -> int:
+def retry(wanted: JobFilter, *ids: int, yes: bool = False, place: ServerOptions = ANYWHERE) -> int:
     """Run jobs again: waiting ones now, finished ones as new jobs. By options, failed jobs unless --state says more.
 
     Parameters
@@ -34,7 +34,7 @@ def retry(wanted: JobFilter, *ids: int, yes: bool = False, place: Reach = ANYWHE
 
 
 @options_of(JobFilter, without=("up_to",))
-def cancel(wanted: JobFilter, *ids: str, yes: bool = False, place: Reach = ANYWHERE) -> int:
+def cancel(wanted: JobFilter, *ids: str, yes: bool = False, place: ServerOptions = ANYWHERE) -> int:
     """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped. Runs of workflows as well.
 
     Parameters
@@ -85,7 +85,7 @@ def _act(
     message: Callable[[JobsReached, tuple[int, ...]], str],
     *,
     yes: bool,
-    place: Reach,
+    place: ServerOptions,
 ) -> int:
     """Act on named jobs, or on those that match a filter once the user has agreed to how many."""
     if bool(ids) == (wanted != JobFilter()):

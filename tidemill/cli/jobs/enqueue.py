@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import CycloptsError
 
 from tidemill.cli.arguments import options_of
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import print_json
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.ops.jobs import (
@@ -42,7 +42,7 @@ def enqueue(
     count: int = 1,
     wait: bool = False,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> int:
     """Enqueue a job and print its id.
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.table import Table
 
 from tidemill.cli.arguments import options_of
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import job_page
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, cut, out, print_json, short, state, table
@@ -16,7 +16,7 @@ from tidemill.ops.jobs import GetJob, JobLine, ListJobs, get_job, list_jobs
 
 
 @options_of(ListJobs, without=("up_to",))
-def jobs(args: ListJobs, *, limit: int = 25, json: bool = False, place: Reach = ANYWHERE) -> None:
+def jobs(args: ListJobs, *, limit: int = 25, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """List jobs, the newest first.
 
     Parameters
@@ -41,7 +41,7 @@ def jobs(args: ListJobs, *, limit: int = 25, json: bool = False, place: Reach = 
 
 
 @options_of(GetJob, positional=("id",))
-def job(args: GetJob, *, json: bool = False, place: Reach = ANYWHERE) -> None:
+def job(args: GetJob, *, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Show one job: why it exists, what it waits for, how it went.
 
     Parameters

@@ -8,7 +8,7 @@ from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out, print_json, rate, short, table
 from tidemill.ops.queues import LimitQueue, ListQueues, Queue, limit_queue, list_queues
 
@@ -18,7 +18,7 @@ commands = App(name="queues", help="Count what is in each queue; limit how fast 
 
 
 @commands.default
-def queues(*, json: bool = False, place: Reach = ANYWHERE) -> None:
+def queues(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Count the jobs of each queue, with those that ended in the last hour.
 
     Parameters
@@ -35,7 +35,7 @@ def queues(*, json: bool = False, place: Reach = ANYWHERE) -> None:
 
 
 @commands.command
-def limit(name: str, rate: str, /, *, place: Reach = ANYWHERE) -> None:
+def limit(name: str, rate: str, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Limit how fast the jobs of a queue start, over all workers together.
 
     Parameters

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.arguments import options_of
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, table
 from tidemill.ops.operation import Nothing
 from tidemill.ops.schedules import (
@@ -26,7 +26,7 @@ commands = App(name="schedules", help="List schedules; pause, resume or run them
 
 
 @commands.default
-def schedules(*, json: bool = False, place: Reach = ANYWHERE) -> None:
+def schedules(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """List the schedules and their next fires.
 
     Parameters
@@ -44,7 +44,7 @@ def schedules(*, json: bool = False, place: Reach = ANYWHERE) -> None:
 
 @commands.command
 @options_of(ScheduleRef, positional=("name",))
-def pause(args: ScheduleRef, *, place: Reach = ANYWHERE) -> None:
+def pause(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
     """Stop a schedule from firing."""
     place.do(pause_schedule, args)
     out().print(f"schedule {args.name} is paused")
@@ -52,7 +52,7 @@ def pause(args: ScheduleRef, *, place: Reach = ANYWHERE) -> None:
 
 @commands.command
 @options_of(ScheduleRef, positional=("name",))
-def resume(args: ScheduleRef, *, place: Reach = ANYWHERE) -> None:
+def resume(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
     """Let a schedule fire again, from now on."""
     place.do(resume_schedule, args)
     out().print(f"schedule {args.name} fires again")
@@ -60,7 +60,7 @@ def resume(args: ScheduleRef, *, place: Reach = ANYWHERE) -> None:
 
 @commands.command
 @options_of(ScheduleRef, positional=("name",))
-def run(args: ScheduleRef, *, place: Reach = ANYWHERE) -> None:
+def run(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
     """Enqueue a schedule's job once, now; prints its id."""
     out().print(str(place.do(run_schedule, args).id))
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.arguments import options_of
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, names, out, print_json, state, table
 from tidemill.ops.operation import Operator
 from tidemill.ops.waiting import wait_for_workers
@@ -24,7 +24,7 @@ _TARGET = options_of(ControlWorkers, positional=("host", "queue"), without=("mod
 
 
 @commands.default
-def workers(*, json: bool = False, place: Reach = ANYWHERE) -> None:
+def workers(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """List the workers that are alive, and those that ended in the last hour.
 
     Parameters
@@ -42,14 +42,14 @@ def workers(*, json: bool = False, place: Reach = ANYWHERE) -> None:
 
 @commands.command
 @_TARGET
-def pause(args: ControlWorkers, *, place: Reach = ANYWHERE) -> None:
+def pause(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
     """Let workers take no more jobs; those that they have finish."""
     _control(place, args, "pause")
 
 
 @commands.command
 @_TARGET
-def drain(args: ControlWorkers, *, wait: bool = False, place: Reach = ANYWHERE) -> None:
+def drain(args: ControlWorkers, *, wait: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Let workers take no more jobs and give back those that have not started; running ones finish.
 
     Parameters
@@ -62,14 +62,14 @@ def drain(args: ControlWorkers, *, wait: bool = False, place: Reach = ANYWHERE) 
 
 @commands.command
 @_TARGET
-def stop(args: ControlWorkers, *, place: Reach = ANYWHERE) -> None:
+def stop(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
     """Let workers give back all jobs, running ones too; the processes stay."""
     _control(place, args, "stop")
 
 
 @commands.command
 @_TARGET
-def resume(args: ControlWorkers, *, place: Reach = ANYWHERE) -> None:
+def resume(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
     """Let workers work again."""
     _control(place, args, "run")
 
@@ -103,7 +103,7 @@ def _remark(row: WorkerLine, now: datetime) -> Text:
     return Text(f"models: {names(row.models)}" if row.models else "")
 
 
-def _control(place: Reach, args: ControlWorkers, mode: Mode, *, wait: bool = False) -> None:
+def _control(place: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bool = False) -> None:
     async def work(at: Operator) -> None:
         done = await at.do(control_workers, msgspec.structs.replace(args, mode=mode))
         if mode == "run" and done.before == "run":

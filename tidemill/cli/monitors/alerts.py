@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import ANYWHERE, Reach, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions, operator
 from tidemill.cli.monitors.options import pair, with_monitor
 from tidemill.cli.monitors.view import alerts_table, print_alert, told_alert
 from tidemill.cli.render import local, out, print_json, read_json, timely
@@ -33,7 +33,7 @@ def alerts(
     all: bool = False,
     limit: int = 50,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """List alerts, the newest first: open ones, and those resolved in the last two minutes.
 
@@ -68,7 +68,7 @@ def alerts(
     return out().print(alerts_table(rows, datetime.now(UTC)) if rows else "no alerts")
 
 
-def explain(id: int, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
+def explain(id: int, /, *, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Why an alert was opened: the rule, the events, the state; and what has happened to it since.
 
     Parameters
@@ -101,7 +101,7 @@ def ack(
     severity: str | None = None,
     note: str | None = None,
     yes: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> int:
     """Acknowledge alerts: somebody has seen them. A lasting one comes back if nothing changes.
 
@@ -133,7 +133,7 @@ def ack(
     return _ack_matching(wanted, note, place, yes=yes)
 
 
-def note(id: int, text: str, /, *, owner: str | None = None, place: Reach = ANYWHERE) -> None:
+def note(id: int, text: str, /, *, owner: str | None = None, place: ServerOptions = ANYWHERE) -> None:
     """Put a note on an alert.
 
     Parameters
@@ -155,7 +155,7 @@ def note(id: int, text: str, /, *, owner: str | None = None, place: Reach = ANYW
 
 def silence(
     *matchers: str, until: str = "1h", comment: str = "", end: int | None = None, monitor: str | None = None,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:  # fmt: skip
     """Tell nobody of some alerts for a time; without matchers, list the silences.
 
@@ -201,7 +201,7 @@ def silence(
     return out().print(f"silence {number} until {local(datetime.fromtimestamp(ends, UTC))}")
 
 
-def _ack_named(ids: tuple[int, ...], note: str | None, place: Reach) -> Iterable[int]:
+def _ack_named(ids: tuple[int, ...], note: str | None, place: ServerOptions) -> Iterable[int]:
     """Acknowledge alerts by their ids; returns those that nobody had acknowledged before."""
     return place.ask(
         lambda database: alert_store.ack_alerts(database, ids, by=operator(), at=time.time(), note=note),
@@ -209,7 +209,7 @@ def _ack_named(ids: tuple[int, ...], note: str | None, place: Reach) -> Iterable
     )
 
 
-def _ack_matching(wanted: alert_store.Unseen, note: str | None, place: Reach, *, yes: bool) -> int:
+def _ack_matching(wanted: alert_store.Unseen, note: str | None, place: ServerOptions, *, yes: bool) -> int:
     """Acknowledge all that match once somebody has agreed to how many; returns the exit status."""
 
     async def stored(database: Database) -> int | None:
@@ -241,7 +241,7 @@ def _alerts(count: int) -> str:
     return "1 alert" if count == 1 else f"{count:,} alerts"
 
 
-def _silences(place: Reach, monitor: str | None) -> list[dict[str, Any]]:
+def _silences(place: ServerOptions, monitor: str | None) -> list[dict[str, Any]]:
     async def stored(database: Database) -> list[dict[str, Any]]:
         return [
             {**msgspec.structs.asdict(each), "ends_at": datetime.fromtimestamp(each.ends_at, UTC)}

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidemill.cli.connection_options import HERE, Place, opened
+from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
 from tidemill.cli.render import out, print_json, table
 from tidemill.cli.run.roles import application
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.definition.triggers import Trigger
-from tidemill.monitors.view.backtest import Report, as_identity, identity
+from tidemill.monitors.view.backtest import BacktestReport, as_identity, identity
 from tidemill.monitors.view.backtest import backtest as run_backtest
 from tidemill.monitors.view.backtest import compare as compare_reports
 from tidemill.monitors.view.backtest import replay as run_replay
@@ -35,7 +35,7 @@ def backtest(
     svg: str | None = None,
     replay: bool = False,
     json: bool = False,
-    place: Place = HERE,
+    place: ConnectionOptions = HERE,
 ) -> int:
     """Say what triggers would have opened in a stored span, before they are turned on.
 
@@ -70,7 +70,7 @@ def backtest(
     other = None if against is None else application(against, place).monitors.require(watch.name)
     wanted = _chosen(watch.triggers, trigger)
 
-    async def go() -> tuple[Report, Report | None, bool | None]:
+    async def go() -> tuple[BacktestReport, BacktestReport | None, bool | None]:
         async with opened(place.settings()) as database:
             if replay:
                 report = await run_replay(database, watch, -1e12, end)
@@ -101,7 +101,7 @@ def _chosen(triggers: tuple[Trigger, ...], names: list[str] | None) -> tuple[Tri
     return tuple(trigger for trigger in triggers if trigger.name in names)
 
 
-def _as_json(report: Report, second: Report | None, same: bool | None) -> dict[str, Any]:
+def _as_json(report: BacktestReport, second: BacktestReport | None, same: bool | None) -> dict[str, Any]:
     told: dict[str, Any] = {
         "entities": report.entities,
         "events": report.events,
@@ -120,7 +120,7 @@ def _as_json(report: Report, second: Report | None, same: bool | None) -> dict[s
     return told
 
 
-def _print(report: Report, second: Report | None, same: bool | None) -> None:
+def _print(report: BacktestReport, second: BacktestReport | None, same: bool | None) -> None:
     out().print(f"{report.events:,} events of {report.entities:,} entities")
     made = table("trigger", "would open", *(() if second is None else ("then",)), numbers=("would open", "then"))
     then = {} if second is None else second.counts()

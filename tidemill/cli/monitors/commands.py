@@ -11,7 +11,15 @@ import msgspec
 from cyclopts import App
 from rich.text import Text
 
-from tidemill.cli.connection_options import ANYWHERE, HERE, Place, Reach, operator, require_database, with_database
+from tidemill.cli.connection_options import (
+    ANYWHERE,
+    HERE,
+    ConnectionOptions,
+    ServerOptions,
+    operator,
+    require_database,
+    with_database,
+)
 from tidemill.cli.monitors import alerts
 from tidemill.cli.monitors.backtest import backtest
 from tidemill.cli.monitors.options import for_monitor, with_monitor
@@ -21,7 +29,7 @@ from tidemill.cli.render import local, out, print_json, read_json, timely
 from tidemill.cli.run.roles import Part, application, play
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.monitors.runner.ingest import Backfill
+from tidemill.monitors.runner.ingest import EntityBackfill
 from tidemill.store.database import Database
 from tidemill.store.monitors import roster as roster_store
 from tidemill.store.monitors.events import read_tail
@@ -38,7 +46,7 @@ for command in alerts.COMMANDS:
 
 
 @commands.command
-def run(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+def run(app: str, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
     """Follow the monitors of an application until stopped; several processes share the entities.
 
     Parameters
@@ -61,7 +69,7 @@ def run(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
 
 
 @commands.command
-def status(name: str | None = None, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
+def status(name: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Show how monitors stand: health, cursor, the stages of the last tick, what went wrong.
 
     Parameters
@@ -98,7 +106,7 @@ def status(name: str | None = None, /, *, json: bool = False, place: Reach = ANY
 
 
 @commands.command
-def backfill(*entities: str, monitor: str | None = None, past: str = "24h", place: Reach = ANYWHERE) -> None:
+def backfill(*entities: str, monitor: str | None = None, past: str = "24h", place: ServerOptions = ANYWHERE) -> None:
     """Read the past of entities again; what is in the log already is not stored twice.
 
     Parameters
@@ -110,7 +118,7 @@ def backfill(*entities: str, monitor: str | None = None, past: str = "24h", plac
     past
         How far back to read.
     """
-    plan = Backfill(time.time() - parse_duration(past, what="--past"))
+    plan = EntityBackfill(time.time() - parse_duration(past, what="--past"))
 
     async def stored(database: Database, name: str) -> int:
         return len(await roster_store.start_backfill(database, name, entities or None, plan, by=operator()))
@@ -123,7 +131,7 @@ def backfill(*entities: str, monitor: str | None = None, past: str = "24h", plac
 
 
 @commands.command
-def reset(*entities: str, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
+def reset(*entities: str, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
     """Make states anew from the log. Alerts stay, and nobody is told again of what was told.
 
     Parameters
@@ -144,7 +152,7 @@ def reset(*entities: str, monitor: str | None = None, place: Reach = ANYWHERE) -
 
 
 @commands.command
-def pause(*, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
+def pause(*, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
     """Stop polling and judging; nothing is lost, for the cursor stays.
 
     Parameters
@@ -156,7 +164,7 @@ def pause(*, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
 
 
 @commands.command
-def resume(*, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
+def resume(*, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
     """Go on where it was paused.
 
     Parameters
@@ -168,7 +176,7 @@ def resume(*, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
 
 
 @commands.command
-def trigger(name: str, to: str, /, *, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
+def trigger(name: str, to: str, /, *, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
     """Switch a trigger off, which resolves its open alerts, or on again.
 
     Parameters
@@ -196,7 +204,7 @@ def trigger(name: str, to: str, /, *, monitor: str | None = None, place: Reach =
 @commands.command
 def tail(
     *, monitor: str | None = None, entity: str | None = None, lines: int = 20, follow: bool = False,
-    json: bool = False, place: Place = HERE,
+    json: bool = False, place: ConnectionOptions = HERE,
 ) -> None:  # fmt: skip
     """Show the newest events of a monitor's log, as they arrived.
 
@@ -244,7 +252,7 @@ def _print_event(row: Any, *, json: bool) -> None:
     out().print(line, overflow="ellipsis", no_wrap=True)
 
 
-def _set_paused(place: Reach, monitor: str | None, paused: bool) -> str:
+def _set_paused(place: ServerOptions, monitor: str | None, paused: bool) -> str:
     """Pause a monitor or let it go on; returns which."""
 
     async def stored(database: Database, name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemill.cli.connection_options import Reach
+from tidemill.cli.connection_options import ServerOptions
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
 from tidemill.store.monitors.monitors import list_monitors
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def with_monitor(
-    place: Reach,
+    place: ServerOptions,
     name: str | None,
     stored: Callable[[Database, str], Awaitable[T]],
     served: Callable[[RowClient, str], T],

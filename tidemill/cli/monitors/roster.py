@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from tidemill.cli.connection_options import ANYWHERE, Reach, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions, operator
 from tidemill.cli.monitors.options import pair, some, value, with_monitor
 from tidemill.cli.monitors.view import roster_table
 from tidemill.cli.render import out, print_json, read_json
 from tidemill.core.duration import parse_duration
 from tidemill.monitors.runner.evaluate import shard_of
-from tidemill.monitors.runner.ingest import Backfill
+from tidemill.monitors.runner.ingest import EntityBackfill
 from tidemill.store.database import Database
 from tidemill.store.monitors import roster as roster_store
 
@@ -25,7 +25,11 @@ roster = App(name="roster", help="Whom a monitor follows.")
 
 @roster.command(name="add")
 def roster_add(
-    *entities: str, monitor: str | None = None, past: str = "24h", no_backfill: bool = False, place: Reach = ANYWHERE
+    *entities: str,
+    monitor: str | None = None,
+    past: str = "24h",
+    no_backfill: bool = False,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """Follow entities, and read their past once.
 
@@ -41,7 +45,7 @@ def roster_add(
         Do not read their past.
     """
     some(entities)
-    plan = None if no_backfill else Backfill(time.time() - parse_duration(past, what="--past"))
+    plan = None if no_backfill else EntityBackfill(time.time() - parse_duration(past, what="--past"))
 
     async def stored(database: Database, name: str) -> list[str]:
         shards = [shard_of(entity) for entity in entities]
@@ -57,7 +61,7 @@ def roster_add(
 
 
 @roster.command(name="remove")
-def roster_remove(*entities: str, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
+def roster_remove(*entities: str, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
     """Follow entities no longer: their events are ignored, their open alerts resolved.
 
     Parameters
@@ -82,7 +86,12 @@ def roster_remove(*entities: str, monitor: str | None = None, place: Reach = ANY
 
 @roster.command(name="list")
 def roster_list(
-    *, monitor: str | None = None, all: bool = False, limit: int = 1000, json: bool = False, place: Reach = ANYWHERE
+    *,
+    monitor: str | None = None,
+    all: bool = False,
+    limit: int = 1000,
+    json: bool = False,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """List whom a monitor follows, and how far the reading of their past has come.
 
@@ -112,7 +121,7 @@ def roster_list(
 
 
 @roster.command(name="label")
-def roster_label(entity: str, /, *labels: str, monitor: str | None = None, place: Reach = ANYWHERE) -> None:
+def roster_label(entity: str, /, *labels: str, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
     """Put labels on an entity: present=false keeps triggers about absence quiet.
 
     Parameters

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.progress import Progress, TaskID
 
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import ANYWHERE, HERE, Place, Reach, operator
+from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, operator
 from tidemill.cli.pipelines import remote
 from tidemill.cli.pipelines.open import APPROVAL_LASTS, local_target, looks, named, opened, owner_of
 from tidemill.cli.render import out
@@ -16,7 +16,7 @@ from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.load_target import load_target
 from tidemill.pipelines.runner import operate
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.states.build_jobs import is_kept
 from tidemill.store.states.requests import accept_code, count_marked, retry_failures, set_approved, set_paused
 
@@ -30,7 +30,7 @@ def invalidate(
     *,
     downstream: bool = False,
     yes: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """Have states built again, whatever they look like.
 
@@ -50,13 +50,13 @@ def invalidate(
     async def stored(target: str) -> None:
         where = load_target(app)
         owner = owner_of(where, target)
-        async for lookout, _ in looks(where, owner.name, place):
-            chosen = operate.select(lookout, target)
+        async for pipeline_view, _ in looks(where, owner.name, place):
+            chosen = operate.select(pipeline_view, target)
             if downstream:
-                chosen = operate.consumers(lookout, chosen)
+                chosen = operate.consumers(pipeline_view, chosen)
             if len(chosen) > 10 and not yes and not agreed(f"have {len(chosen)} states built again"):
                 return
-            done = await operate.invalidate(lookout, chosen, by=operator())
+            done = await operate.invalidate(pipeline_view, chosen, by=operator())
             out().print(f"{done} states are built again by whoever keeps pipeline {owner.name} up to date")
 
     if place.server_url is None:
@@ -65,8 +65,8 @@ def invalidate(
         return remote.invalidate(server, remote.only_word(app, target) or "", downstream=downstream, yes=yes)
 
 
-def retry(app: str | None = None, target: str | None = None, /, *, place: Reach = ANYWHERE) -> None:
-    """Try failed and parked states again at once.
+def retry(app: str | None = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
+    """Try failed states again, also those that need attention, at once.
 
     Parameters
     ----------
@@ -81,14 +81,14 @@ def retry(app: str | None = None, target: str | None = None, /, *, place: Reach 
         where = load_target(named(app, "APP"))
         owners = where.pipelines if target is None else [owner_of(where, target)]
         for owner in owners:
-            async for lookout, _ in looks(where, owner.name, place):
+            async for pipeline_view, _ in looks(where, owner.name, place):
                 stage, entities = None, None
                 if target is not None and target.removeprefix(f"{owner.name}/") in owner.stages:
                     stage = target.removeprefix(f"{owner.name}/")
                 elif target is not None and target != owner.name:
                     known, entity = operate.find_state(owner, target)
                     stage, entities = known.name, [entity]
-                done = await retry_failures(lookout.database, owner.name, stage, entities, by=operator())
+                done = await retry_failures(pipeline_view.database, owner.name, stage, entities, by=operator())
                 out().print(f"{owner.name}: {done} failed states are tried again")
 
     if place.server_url is None:
@@ -97,7 +97,7 @@ def retry(app: str | None = None, target: str | None = None, /, *, place: Reach 
         return remote.retry(server, remote.only_word(app, target))
 
 
-def accept(app: str, stage: str | None = None, /, *, yes: bool = False, place: Reach = ANYWHERE) -> None:
+def accept(app: str, stage: str | None = None, /, *, yes: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Take a change of a stage's code as one that changes no result: its states count as built by the new code.
 
     Parameters
@@ -117,8 +117,10 @@ def accept(app: str, stage: str | None = None, /, *, yes: bool = False, place: R
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
         if not yes and not agreed(f"take all states of {known.name} as built by its code of now"):
             return
-        async for lookout, _ in looks(where, owner.name, place):
-            done = await accept_code(lookout.database, owner.name, known.name, known.code.total, None, by=operator())
+        async for pipeline_view, _ in looks(where, owner.name, place):
+            done = await accept_code(
+                pipeline_view.database, owner.name, known.name, known.code.total, None, by=operator()
+            )
             out().print(f"{done} states of {known.name} count as built by the code of now")
 
     if place.server_url is None:
@@ -127,7 +129,7 @@ def accept(app: str, stage: str | None = None, /, *, yes: bool = False, place: R
         return remote.accept(server, remote.only_word(app, stage) or "", yes=yes)
 
 
-def approve(app: str, stage: str | None = None, /, *, place: Reach = ANYWHERE) -> None:
+def approve(app: str, stage: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Approve that many states of a stage are built again: what `plan` shows as needing approval.
 
     Parameters
@@ -143,9 +145,9 @@ def approve(app: str, stage: str | None = None, /, *, place: Reach = ANYWHERE) -
         where = load_target(app)
         owner = owner_of(where, stage)
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
-        async for lookout, _ in looks(where, owner.name, place):
+        async for pipeline_view, _ in looks(where, owner.name, place):
             await set_approved(
-                lookout.database, owner.name, known.name, known.code.total, by=operator(), seconds=APPROVAL_LASTS
+                pipeline_view.database, owner.name, known.name, known.code.total, by=operator(), seconds=APPROVAL_LASTS
             )
         out().print(f"approved for a day: states of {known.name} are built again by its code of now")
 
@@ -155,7 +157,7 @@ def approve(app: str, stage: str | None = None, /, *, place: Reach = ANYWHERE) -
         return remote.approve(server, remote.only_word(app, stage) or "")
 
 
-def pause(app: str, target: str | None = None, /, *, place: Reach = ANYWHERE) -> None:
+def pause(app: str, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Let a pipeline or a stage build nothing more; what is being built is finished.
 
     Parameters
@@ -169,7 +171,7 @@ def pause(app: str, target: str | None = None, /, *, place: Reach = ANYWHERE) ->
     _set_paused(app, target, place, paused=True)
 
 
-def resume(app: str, target: str | None = None, /, *, place: Reach = ANYWHERE) -> None:
+def resume(app: str, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Let a paused pipeline or stage go on.
 
     Parameters
@@ -193,7 +195,7 @@ def backfill(
     rate: str | None = None,
     downstream: bool = False,
     wait: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> int:
     """Have a range of a stage's states built again, some at a time.
 
@@ -222,8 +224,8 @@ def backfill(
         known = owner.require(stage.removeprefix(f"{owner.name}/"))
         mark = f"{operator()} (backfill of {known.name} at {datetime.now(UTC):%Y-%m-%d %H:%M:%S})"
         failed = 0
-        async for lookout, _ in looks(where, owner.name, place):
-            entities = operate.in_range(known, lookout.world.records[known.name], first, last)
+        async for pipeline_view, _ in looks(where, owner.name, place):
+            entities = operate.in_range(known, pipeline_view.world.records[known.name], first, last)
             per_second = None if rate is None else parse_rate(rate, what="rate")
             size = len(entities) if per_second is None else max(1, round(per_second / 4))
             asked = 0
@@ -232,15 +234,15 @@ def backfill(
                 for start in range(0, len(entities), size or 1):
                     chosen = [(known, entity) for entity in entities[start : start + size]]
                     if downstream:
-                        chosen = operate.consumers(lookout, chosen)
-                    asked += await operate.invalidate(lookout, chosen, by=mark)
+                        chosen = operate.consumers(pipeline_view, chosen)
+                    asked += await operate.invalidate(pipeline_view, chosen, by=mark)
                     if not wait:
                         progress.advance(bar, min(size, len(entities) - start))
                     if per_second is not None and start + size < len(entities):
                         await asyncio.sleep(size / per_second)
                 if wait:
                     progress.update(bar, total=asked)
-                    failed = await _follow(lookout, mark, progress, bar, asked)
+                    failed = await _follow(pipeline_view, mark, progress, bar, asked)
             out().print(f"{len(entities)} states of {known.name} {'were' if wait else 'are'} built again")
             if failed:
                 out().print(f"{failed} of them failed: see `tidemill pipeline status`", style="red")
@@ -253,15 +255,15 @@ def backfill(
         return remote.backfill(server, remote.only_word(app, stage) or "", wanted, wait=wait)
 
 
-async def _follow(lookout: Lookout, mark: str, progress: Progress, bar: TaskID, asked: int) -> int:
+async def _follow(pipeline_view: PipelineView, mark: str, progress: Progress, bar: TaskID, asked: int) -> int:
     """Show how far a backfill is until nothing is left of it but what has failed; returns how many that are."""
     while True:
-        if not await is_kept(lookout.database, lookout.pipeline.name):
+        if not await is_kept(pipeline_view.database, pipeline_view.pipeline.name):
             raise ConfigError(
-                f"nobody keeps pipeline {lookout.pipeline.name} up to date: it goes on when `tidemill up` or "
+                f"nobody keeps pipeline {pipeline_view.pipeline.name} up to date: it goes on when `tidemill up` or "
                 "`tidemill pipeline run` does"
             )
-        left, failed = await count_marked(lookout.database, lookout.pipeline.name, mark)
+        left, failed = await count_marked(pipeline_view.database, pipeline_view.pipeline.name, mark)
         progress.update(bar, completed=asked - left)
         if left == failed:
             return failed
@@ -269,7 +271,13 @@ async def _follow(lookout: Lookout, mark: str, progress: Progress, bar: TaskID, 
 
 
 def clean(
-    app: str, pipeline: str | None = None, /, *, how: str | None = None, yes: bool = False, place: Place = HERE
+    app: str,
+    pipeline: str | None = None,
+    /,
+    *,
+    how: str | None = None,
+    yes: bool = False,
+    place: ConnectionOptions = HERE,
 ) -> None:
     """List outputs whose inputs are gone, and archive or delete them as their stages want.
 
@@ -288,23 +296,23 @@ def clean(
         raise ConfigError(f"--how {how} is not one of keep, archive, delete")
 
     async def act() -> None:
-        async for lookout, found in looks(local_target(app, place), pipeline, place):
+        async for pipeline_view, found in looks(local_target(app, place), pipeline, place):
             for stage, entity in found.orphans:
-                for path in operate.output_paths(lookout, stage, entity):
+                for path in operate.output_paths(pipeline_view, stage, entity):
                     out().print(f"{how or stage.options.on_orphan:<8} {path}")
             if not found.orphans:
-                out().print(f"{lookout.pipeline.name}: no orphans", style="dim")
+                out().print(f"{pipeline_view.pipeline.name}: no orphans", style="dim")
             elif yes:
-                done = await operate.clean(lookout, found, how=how)
+                done = await operate.clean(pipeline_view, found, how=how)
                 told = ", ".join(f"{len(paths)} {word}" for word, paths in done.items() if paths)
-                out().print(f"{lookout.pipeline.name}: done ({told})")
+                out().print(f"{pipeline_view.pipeline.name}: done ({told})")
             else:
                 out().print("nothing was done: add --yes", style="dim")
 
     asyncio.run(act())
 
 
-def _set_paused(app: str, target: str | None, place: Reach, *, paused: bool) -> None:
+def _set_paused(app: str, target: str | None, place: ServerOptions, *, paused: bool) -> None:
     async def stored(target: str) -> None:
         where = load_target(app)
         owner = owner_of(where, target)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cyclopts import App
 
-from tidemill.cli.connection_options import ANYWHERE, HERE, Place, Reach, operator, require_database
+from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, operator, require_database
 from tidemill.cli.pipelines import remote
 from tidemill.cli.pipelines.actions import COMMANDS
 from tidemill.cli.pipelines.open import APPROVAL_LASTS, local_target, looks, named, opened, owner_of, settings_of
@@ -20,7 +20,7 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.role import Role
-from tidemill.pipelines.definition.load_target import Target, is_workflow, load_target
+from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.runner import operate
 from tidemill.pipelines.runner.driver import Driver, run_once
@@ -50,7 +50,7 @@ def run(
     once: bool = False,
     approve: bool = False,
     metrics: str | None = None,
-    place: Place = HERE,
+    place: ConnectionOptions = HERE,
 ) -> int:
     """Keep pipelines up to date until stopped; with --once, bring them up to date and end.
 
@@ -96,7 +96,7 @@ def run(
 
 @commands.command
 def status(
-    app: str | None = None, pipeline: str | None = None, /, *, json: bool = False, place: Reach = ANYWHERE
+    app: str | None = None, pipeline: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
 ) -> None:
     """Show how many states of each stage are fresh, stale, failed or waiting.
 
@@ -124,7 +124,7 @@ def status(
 
 
 @commands.command
-def check(app: str, pipeline: str | None = None, /, *, place: Place = HERE) -> int:
+def check(app: str, pipeline: str | None = None, /, *, place: ConnectionOptions = HERE) -> int:
     """Say whether everything is up to date; the status is 1 if it is not.
 
     Parameters
@@ -137,9 +137,9 @@ def check(app: str, pipeline: str | None = None, /, *, place: Place = HERE) -> i
 
     async def look() -> int:
         stale = 0
-        async for lookout, plan in looks(local_target(app, place), pipeline, place):
+        async for pipeline_view, plan in looks(local_target(app, place), pipeline, place):
             fresh, left = sum(plan.fresh.values()), len(plan.steps)
-            out().print(f"{lookout.pipeline.name}: {fresh:,} fresh, {left:,} not")
+            out().print(f"{pipeline_view.pipeline.name}: {fresh:,} fresh, {left:,} not")
             stale += left
         return 1 if stale else 0
 
@@ -147,7 +147,9 @@ def check(app: str, pipeline: str | None = None, /, *, place: Place = HERE) -> i
 
 
 @commands.command
-def plan(app: str, pipeline: str | None = None, /, *, limit: int = 50, json: bool = False, place: Place = HERE) -> None:
+def plan(
+    app: str, pipeline: str | None = None, /, *, limit: int = 50, json: bool = False, place: ConnectionOptions = HERE
+) -> None:
     """Say for every state what would be built and why, without building anything.
 
     Parameters
@@ -164,20 +166,20 @@ def plan(app: str, pipeline: str | None = None, /, *, limit: int = 50, json: boo
 
     async def look() -> None:
         told = []
-        async for lookout, found in looks(local_target(app, place), pipeline, place):
+        async for pipeline_view, found in looks(local_target(app, place), pipeline, place):
             if json:
                 told.append(
                     {
-                        "pipeline": lookout.pipeline.name,
+                        "pipeline": pipeline_view.pipeline.name,
                         "builds": [step_json(step) for step in found.builds],
                         "holds": [step_json(step) for step in found.holds],
                         "orphans": [f"{stage.name}/{entity}" for stage, entity in found.orphans],
                         "fresh": found.fresh,
-                        "problems": [*lookout.problems, *found.problems],
+                        "problems": [*pipeline_view.problems, *found.problems],
                     }
                 )
             else:
-                print_plan(lookout, found, limit)
+                print_plan(pipeline_view, found, limit)
         if json:
             print_json(told)
 
@@ -185,7 +187,7 @@ def plan(app: str, pipeline: str | None = None, /, *, limit: int = 50, json: boo
 
 
 @commands.command
-def explain(app: str, state: str | None = None, /, *, json: bool = False, place: Reach = ANYWHERE) -> None:
+def explain(app: str, state: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Tell the whole story of one state: why it is as it is, what it was made from, who takes it, every build.
 
     Parameters
@@ -199,13 +201,13 @@ def explain(app: str, state: str | None = None, /, *, json: bool = False, place:
         Print one JSON document.
     """
 
-    async def stored(wanted: str) -> operate.Story:
+    async def stored(wanted: str) -> operate.StateStory:
         target = load_target(app)
         owner = owner_of(target, wanted)
         stage, entity = operate.find_state(owner, wanted)
         async with opened(target, place, create=target.app is None) as database:
-            lookout, found = await look_at(database, owner)
-            return await operate.explain(lookout, found, stage, entity, others=target.pipelines)
+            pipeline_view, found = await look_at(database, owner)
+            return await operate.explain(pipeline_view, found, stage, entity, others=target.pipelines)
 
     if place.server_url is not None:
         with place.remote() as server:
@@ -223,7 +225,7 @@ def history(
     *,
     limit: int = 25,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """List builds, the newest first.
 
@@ -298,7 +300,7 @@ def trigger(file: str, payload: str = "null", /) -> int:
 
 @commands.command
 def draw(
-    app: str, pipeline: str | None = None, /, *, svg: bool = False, live: bool = False, place: Place = HERE
+    app: str, pipeline: str | None = None, /, *, svg: bool = False, live: bool = False, place: ConnectionOptions = HERE
 ) -> None:
     """Draw pipelines as Mermaid text, or as SVG.
 
@@ -317,8 +319,8 @@ def draw(
     if live:
 
         async def look() -> None:
-            async for lookout, found in looks(target, pipeline, place):
-                out().print(draw_pipeline(lookout.pipeline, operate.counts(lookout, found)))
+            async for pipeline_view, found in looks(target, pipeline, place):
+                out().print(draw_pipeline(pipeline_view.pipeline, operate.counts(pipeline_view, found)))
 
         return asyncio.run(look())
     for each in target.choose(pipeline):
@@ -326,23 +328,24 @@ def draw(
     return None
 
 
-async def _stand(target: Target, name: str | None, place: Place) -> list[dict[str, Any]]:
+async def _stand(target: PipelineTarget, name: str | None, place: ConnectionOptions) -> list[dict[str, Any]]:
     """How pipelines are."""
     told: list[dict[str, Any]] = []
-    async for lookout, plan in looks(target, name, place):
-        jobs = await builds_under_way(lookout.database, lookout.pipeline, lookout.order)
-        paused = {stage: c.paused_by for stage, c in lookout.world.controls.items() if c.paused_by}
+    async for pipeline_view, plan in looks(target, name, place):
+        jobs = await builds_under_way(pipeline_view.database, pipeline_view.pipeline, pipeline_view.order)
+        paused = {stage: c.paused_by for stage, c in pipeline_view.world.controls.items() if c.paused_by}
         told.append(
             {
-                "pipeline": lookout.pipeline.name, "root": str(lookout.pipeline.root),
-                "stages": operate.counts(lookout, plan, jobs), "bytes": operate.usage(lookout), "paused": paused,
-                "problems": [*lookout.problems, *plan.problems], "notes": list(lookout.notes),
+                "pipeline": pipeline_view.pipeline.name, "root": str(pipeline_view.pipeline.root),
+                "stages": operate.counts(pipeline_view, plan, jobs),
+                "bytes": operate.usage(pipeline_view), "paused": paused,
+                "problems": [*pipeline_view.problems, *plan.problems], "notes": list(pipeline_view.notes),
             }
         )  # fmt: skip
     return told
 
 
-async def _run_once(target: Target, name: str | None, approve: bool, place: Place) -> int:
+async def _run_once(target: PipelineTarget, name: str | None, approve: bool, place: ConnectionOptions) -> int:
     left = 0
     configure_logs("warning", settings_of(target, place).log_format)
     async with opened(target, place, create=True) as database:
@@ -350,17 +353,21 @@ async def _run_once(target: Target, name: str | None, approve: bool, place: Plac
             began = time.monotonic()
             driver = Driver(database, pipeline)
             if approve:
-                for stage in driver.lookout.order:
+                for stage in driver.pipeline_view.order:
                     await set_approved(
                         database, pipeline.name, stage.name, stage.code.total, by=operator(), seconds=APPROVAL_LASTS
                     )
             found = await run_once(driver)
             took, fresh = time.monotonic() - began, sum(found.fresh.values())
             out().print(f"{pipeline.name}: {fresh:,} fresh, {len(found.steps):,} not, in {took:.2f} s")
-            for problem in (*driver.lookout.problems, *found.problems, *([driver.trouble] if driver.trouble else [])):
+            for problem in (
+                *driver.pipeline_view.problems,
+                *found.problems,
+                *([driver.trouble] if driver.trouble else []),
+            ):
                 out().print(f"  {problem}", style="red")
             if found.steps:
-                print_plan(driver.lookout, found, 20)
+                print_plan(driver.pipeline_view, found, 20)
             left += len(found.steps)
     return 1 if left else 0
 

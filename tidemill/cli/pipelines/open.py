@@ -8,20 +8,20 @@ from typing import Any
 
 from cyclopts import CycloptsError
 
-from tidemill.cli.connection_options import Place, open_soon, require_database
+from tidemill.cli.connection_options import ConnectionOptions, open_soon, require_database
 from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import Settings
-from tidemill.pipelines.definition.load_target import Target, load_target
+from tidemill.pipelines.definition.load_target import PipelineTarget, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline
-from tidemill.pipelines.reducer.plan import Plan
-from tidemill.pipelines.view.pipeline_view import Lookout, look_at
+from tidemill.pipelines.reducer.plan import BuildPlan
+from tidemill.pipelines.view.pipeline_view import PipelineView, look_at
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate, wait_for_schema
 
 APPROVAL_LASTS = 86400.0
 
 
-def settings_of(target: Target, place: Place, **more: Any) -> Settings:
+def settings_of(target: PipelineTarget, place: ConnectionOptions, **more: Any) -> Settings:
     if target.app is None:
         return place.settings(**more)
     target.app.configure(**place.arguments(), **more)
@@ -29,7 +29,7 @@ def settings_of(target: Target, place: Place, **more: Any) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def opened(target: Target, place: Place, *, create: bool = False) -> AsyncIterator[Database]:
+async def opened(target: PipelineTarget, place: ConnectionOptions, *, create: bool = False) -> AsyncIterator[Database]:
     settings = settings_of(target, place)
     if not create:
         require_database(settings)
@@ -44,14 +44,16 @@ async def opened(target: Target, place: Place, *, create: bool = False) -> Async
         await database.close()
 
 
-async def looks(target: Target, name: str | None, place: Place) -> AsyncIterator[tuple[Lookout, Plan]]:
+async def looks(
+    target: PipelineTarget, name: str | None, place: ConnectionOptions
+) -> AsyncIterator[tuple[PipelineView, BuildPlan]]:
     """Each pipeline with what is known of it and what is to be done about it; nothing is changed."""
     async with opened(target, place, create=target.app is None) as database:
         for pipeline in target.choose(name):
             yield await look_at(database, pipeline)
 
 
-def local_target(app: str, place: Place) -> Target:
+def local_target(app: str, place: ConnectionOptions) -> PipelineTarget:
     """The pipelines of an application, for what a server cannot do."""
     place.arguments()  # says so, before anything is loaded
     return load_target(app)
@@ -64,7 +66,7 @@ def named(word: str | None, what: str) -> str:
     return word
 
 
-def owner_of(target: Target, text: str) -> Pipeline:
+def owner_of(target: PipelineTarget, text: str) -> Pipeline:
     """The pipeline that a target on the command line belongs to."""
     by_name = [one for one in target.pipelines if text == one.name or text.startswith(f"{one.name}/")]
     if by_name:

@@ -9,10 +9,10 @@ import msgspec
 from rich.text import Text
 
 from tidemill.cli.render import ago, cut, out, short, table
-from tidemill.pipelines.reducer.plan import Plan, Step
+from tidemill.pipelines.reducer.plan import BuildPlan, BuildStep
 from tidemill.pipelines.reducer.reasons import kind_of_reason
-from tidemill.pipelines.runner.operate import Story, status_of
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.runner.operate import StateStory, status_of
+from tidemill.pipelines.view.pipeline_view import PipelineView
 
 STYLES = {
     "fresh": "green",
@@ -20,7 +20,7 @@ STYLES = {
     "stale": "cyan",
     "waiting": "",
     "failed": "red",
-    "parked": "bold red",
+    "needs_attention": "bold red",
     "paused": "yellow",
     "needs approval": "yellow",
     "orphan": "dim",
@@ -53,11 +53,11 @@ def print_problems(problems: Iterable[str], notes: Iterable[str]) -> None:
         out().print(f"  {note}", style="yellow")
 
 
-def print_plan(lookout: Lookout, plan: Plan, limit: int) -> None:
+def print_plan(pipeline_view: PipelineView, plan: BuildPlan, limit: int) -> None:
     """What would be done, and why."""
     console = out()
     console.print(
-        f"{lookout.pipeline.name}: {len(plan.builds):,} to build, {len(plan.holds):,} held, "
+        f"{pipeline_view.pipeline.name}: {len(plan.builds):,} to build, {len(plan.holds):,} held, "
         f"{sum(plan.fresh.values()):,} fresh, {len(plan.orphans):,} orphans",
         style="bold",
     )
@@ -71,10 +71,10 @@ def print_plan(lookout: Lookout, plan: Plan, limit: int) -> None:
         console.print(f"  and {len(plan.steps) - limit:,} more", style="dim")
     for stage, entity in plan.orphans[:limit]:
         console.print(f"  orphan  {stage.name}/{entity}", style="dim")
-    print_problems((*lookout.problems, *plan.problems), lookout.notes)
+    print_problems((*pipeline_view.problems, *plan.problems), pipeline_view.notes)
 
 
-def step_json(step: Step) -> dict[str, Any]:
+def step_json(step: BuildStep) -> dict[str, Any]:
     """A step for programs."""
     return {
         "stage": step.stage.name,
@@ -87,11 +87,11 @@ def step_json(step: Step) -> dict[str, Any]:
     }
 
 
-def story_json(story: Story) -> Any:
+def story_json(story: StateStory) -> Any:
     return msgspec.to_builtins(story, enc_hook=str)
 
 
-def print_story(story: Story) -> None:
+def print_story(story: StateStory) -> None:
     """Everything that is known of a state."""
     console = out()
     title = (f"{story.pipeline}/{story.stage}/{story.entity}  ", "bold")

@@ -17,7 +17,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.pipelines.definition.load_target import is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.stores.files import FileStates
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.view.quick_check import count_fresh, is_plain
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.states.summary import glance
@@ -60,26 +60,26 @@ async def _check(settings: DatabaseSettings, pipelines: Sequence[Pipeline]) -> i
     left = 0
     async with Database(settings, application="tidemill check") as database:
         for pipeline in pipelines:
-            lookout = Lookout(database, pipeline)
-            fresh = await _glance(lookout)
+            pipeline_view = PipelineView(database, pipeline)
+            fresh = await _glance(pipeline_view)
             amiss = 0
             if fresh is None:
-                await lookout.look_around()
-                await lookout.settle()
-                plan = lookout.plan()
+                await pipeline_view.look_around()
+                await pipeline_view.settle()
+                plan = pipeline_view.plan()
                 fresh, amiss = sum(plan.fresh.values()), len(plan.steps)
             left += amiss
             sys.stdout.write(f"{pipeline.name}: {fresh:,} fresh, {amiss:,} not\n")
     return 1 if left else 0
 
 
-async def _glance(lookout: Lookout) -> int | None:
+async def _glance(pipeline_view: PipelineView) -> int | None:
     """How many states there are, if it can be told at a glance that all of them are fresh."""
-    if not isinstance(lookout.states, FileStates) or not is_plain(lookout.order):
+    if not isinstance(pipeline_view.states, FileStates) or not is_plain(pipeline_view.order):
         return None
-    knowing = asyncio.ensure_future(glance(lookout.database, lookout.pipeline.name))
+    knowing = asyncio.ensure_future(glance(pipeline_view.database, pipeline_view.pipeline.name))
     try:
-        survey = await lookout.states.survey(lookout.patterns)
+        survey = await pipeline_view.states.survey(pipeline_view.patterns)
     finally:
         files, states = await knowing
-    return count_fresh(lookout.order, survey, files, states)
+    return count_fresh(pipeline_view.order, survey, files, states)

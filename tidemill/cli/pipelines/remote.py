@@ -11,7 +11,7 @@ from rich.progress import Progress
 from tidemill.cli.confirm import agreed
 from tidemill.cli.render import out, timely
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.pipelines.runner.operate import Story
+from tidemill.pipelines.runner.operate import StateStory
 
 if TYPE_CHECKING:
     from tidemill.cli.client import Row, RowClient
@@ -101,14 +101,14 @@ def history(server: RowClient, text: str | None, limit: int) -> list[Row]:
     return sorted(found, key=lambda row: row["at"], reverse=True)[:limit]
 
 
-def story(server: RowClient, text: str) -> Story:
+def story(server: RowClient, text: str) -> StateStory:
     """Everything that is known of one state."""
     meant = find(server, text)
     if meant.stage is None:
         raise NotFoundError(f"{text!r} is no state of pipeline {meant.pipeline}: write STAGE/ENTITY")
     told = server.row("pipelines", meant.pipeline, "state", stage=meant.stage, entity=meant.entity or "")
     makers = {each["path"]: each["made_by"] for each in told["inputs"] if each["made_by"]}
-    return Story(
+    return StateStory(
         pipeline=told["pipeline"],
         stage=told["stage"],
         entity=told["entity"],

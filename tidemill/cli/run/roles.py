@@ -19,7 +19,7 @@ import structlog
 from cyclopts import Parameter
 
 from tidemill.app import App
-from tidemill.cli.connection_options import HERE, Place, open_soon, require_database
+from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon, require_database
 from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.engine.lease import EXIT_FENCED, exit_now
 from tidemill.engine.load_app import load_app
@@ -56,7 +56,7 @@ class Part(NamedTuple):
     patience: float | None = STOP_PATIENCE
 
 
-def maintenance(app: str | None = None, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+def maintenance(app: str | None = None, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
     """Migrate the schema, then keep the tables in order: lapsed leases, dead workers, retention.
 
     Parameters
@@ -77,7 +77,7 @@ def maintenance(app: str | None = None, /, *, metrics: str | None = None, place:
     return play(cast)
 
 
-def scheduler(app: str | None = None, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+def scheduler(app: str | None = None, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
     """Enqueue the jobs of schedules when they are due.
 
     Parameters
@@ -107,7 +107,7 @@ def worker(
     concurrency: int | None = None,
     supervise: Annotated[bool, Parameter(negative="--no-supervise")] = True,
     metrics: str | None = None,
-    place: Place = HERE,
+    place: ConnectionOptions = HERE,
 ) -> int:
     """Run the jobs of an application.
 
@@ -140,7 +140,7 @@ def worker(
     return asyncio.run(_supervise(part, spec))
 
 
-def run_worker(app: str, /, *, metrics: str | None = None, place: Place = HERE) -> int:
+def run_worker(app: str, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
     """Own and drive the durable runs of an application's workflows, and runs of dags.
 
     Parameters
@@ -160,7 +160,7 @@ def run_worker(app: str, /, *, metrics: str | None = None, place: Place = HERE) 
     return play(cast)
 
 
-def application(target: str, place: Place, **settings: Any) -> App:
+def application(target: str, place: ConnectionOptions, **settings: Any) -> App:
     """The application that a command names, with the command's options on top of its own settings."""
     known: App = load_app(target)
     known.configure(**place.arguments(), **settings)
@@ -175,7 +175,9 @@ def served_queues(known: App, queues: list[str] | None, concurrency: int | None)
     return known.settings.worker(wanted, concurrency).validate().queues
 
 
-def worker_command(app: str, queues: list[str] | None, concurrency: int | None, place: Place) -> tuple[str, ...]:
+def worker_command(
+    app: str, queues: list[str] | None, concurrency: int | None, place: ConnectionOptions
+) -> tuple[str, ...]:
     """How to start a bare worker."""
     options = [f"--queue={queue}" for queue in queues or ()]
     if concurrency is not None:

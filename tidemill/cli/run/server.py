@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.cli.connection_options import HERE, Place, require_database
+from tidemill.cli.connection_options import HERE, ConnectionOptions, require_database
 from tidemill.cli.run.roles import Part, application, play
 from tidemill.engine.role import Role
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
@@ -24,7 +24,7 @@ def server(
     plain_http: bool = False,
     name: list[str] | None = None,
     grpc: str | None = None,
-    place: Place = HERE,
+    place: ConnectionOptions = HERE,
 ) -> int:
     """Serve the HTTP API of an application under /api/v1, at this machine only unless told otherwise.
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tidemill.app import App
-from tidemill.cli.connection_options import HERE, Place, open_soon
+from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon
 from tidemill.cli.run.live_footer import Footer, OwnLines
 from tidemill.cli.run.roles import announcer, application, hear_signals, role_command, served_queues, worker_command
 from tidemill.core.errors import ConfigError
@@ -33,7 +33,7 @@ def up(
     read_only: bool = False,
     grpc: str | None = None,
     metrics: str | None = None,
-    place: Place = HERE,
+    place: ConnectionOptions = HERE,
 ) -> int:
     """Start everything: database, maintenance, workers, scheduler, server. Ctrl-C ends it.
 
@@ -76,7 +76,7 @@ def up(
 
 
 def tree(
-    known: App, app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: Place
+    known: App, app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: ConnectionOptions
 ) -> list[ChildSpec]:
     """The children to keep running."""
     names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]

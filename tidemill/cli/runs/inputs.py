@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rich.table import Table
 
-from tidemill.cli.connection_options import ANYWHERE, Reach, opened, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions, opened, operator
 from tidemill.cli.render import ago, cut, out, print_json, read_json, table
 from tidemill.cli.runs.reported_run import run_number
 from tidemill.core.errors import ConfigError, PayloadError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidemill.cli.client import RowClient
 
 
-def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: Reach = ANYWHERE) -> None:
+def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """List what runs of dags and flows wait for a person to answer, the longest waiting first.
 
     Parameters
@@ -60,7 +60,14 @@ def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, plac
 
 
 def submit(
-    id: str, node: str, answer: str, /, *, key: str | None = None, app: str | None = None, place: Reach = ANYWHERE
+    id: str,
+    node: str,
+    answer: str,
+    /,
+    *,
+    key: str | None = None,
+    app: str | None = None,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """Answer what a run asks. The answer must fit the schema; the first that does counts.
 
@@ -99,7 +106,7 @@ def read_value(text: str, what: str) -> Any:
         ) from error
 
 
-async def _submit(number: int, node: str, value: Any, key: str | None, app: str | None, place: Reach) -> bool:
+async def _submit(number: int, node: str, value: Any, key: str | None, app: str | None, place: ServerOptions) -> bool:
     from tidemill.cli.dags.watch import dag_kind
     from tidemill.cli.run.roles import application
     from tidemill.dags.runner.dag_handle import DagHandle

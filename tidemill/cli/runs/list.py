@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from tidemill.cli.connection_options import ANYWHERE, Reach
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import json_text
 from tidemill.cli.render import ago, cut, out, print_json, short, state, table
 from tidemill.cli.runs.reported_run import run_number, served_run, told_run
@@ -36,14 +36,14 @@ def runs(
     limit: int = 25,
     before: str | None = None,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """List durable runs of workflows, the newest first.
 
     Parameters
     ----------
     state
-        Only runs in this state: running, parked, succeeded, failed, cancelled, timed_out.
+        Only runs in this state: running, needs_attention, succeeded, failed, cancelled, timed_out.
     workflow
         Only runs of this workflow.
     limit
@@ -86,7 +86,7 @@ def run(
     app: str | None = None,
     as_workflows: str | None = None,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> int | None:
     """Show one run: where it stands and why, and everything that happened to it; of a dag, the tree of its nodes.
 
@@ -205,7 +205,7 @@ def _served_ticks(server: RowClient, number: int) -> list[dict[str, Any]]:
             return found
 
 
-def _state_at(row: dict[str, Any], at: int, app: str | None, place: Reach) -> Any:
+def _state_at(row: dict[str, Any], at: int, app: str | None, place: ServerOptions) -> Any:
     """The state of a workflow's run after a tick, which takes its code to tell."""
 
     async def stored(database: Database) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidemill.cli.connection_options import ANYWHERE, Reach, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions, operator
 from tidemill.cli.render import out
 from tidemill.cli.runs.reported_run import run_number
 from tidemill.core.codec import decode, encode
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from tidemill.cli.client import RowClient
 
 
-def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, place: Reach = ANYWHERE) -> None:
+def send(
+    id: str, event: str, fields: str = "{}", /, *, app: str | None = None, place: ServerOptions = ANYWHERE
+) -> None:
     """Send an event to a run: it is stored when this returns, and wakes the run if it sleeps.
 
     Parameters
@@ -65,7 +67,7 @@ def send(id: str, event: str, fields: str = "{}", /, *, app: str | None = None, 
     out().print(f"{event} sent to run r{number}{later}")
 
 
-def fork(id: str, /, *, at: int, app: str | None = None, place: Reach = ANYWHERE) -> None:
+def fork(id: str, /, *, at: int, app: str | None = None, place: ServerOptions = ANYWHERE) -> None:
     """Start a new run where another was after one of its ticks.
 
     Parameters
@@ -86,7 +88,7 @@ def fork(id: str, /, *, at: int, app: str | None = None, place: Reach = ANYWHERE
     out().print(f"run r{forked} goes on from tick {at} of run r{number}")
 
 
-def cancel_runs(ids: list[str], place: Reach) -> None:
+def cancel_runs(ids: list[str], place: ServerOptions) -> None:
     """Ask runs to end; each is told by itself."""
     numbers = [run_number(each) for each in ids]
 
@@ -116,7 +118,7 @@ async def _note(database: Database, action: str, number: int, after: object, *, 
         )
 
 
-async def _fork(number: int, at: int, app: str | None, place: Reach) -> int:
+async def _fork(number: int, at: int, app: str | None, place: ServerOptions) -> int:
     if app is None:
         raise ConfigError("a fork begins with the workflow's code: say --app app.py")
     from tidemill.cli.run.roles import application
@@ -139,7 +141,7 @@ def _object(text: str) -> dict[str, Any]:
     return values
 
 
-def _event_of(workflow: str, event: str, values: dict[str, Any], app: str | None, place: Reach) -> bytes:
+def _event_of(workflow: str, event: str, values: dict[str, Any], app: str | None, place: ServerOptions) -> bytes:
     if app is None:
         return encode({"type": event, "value": values})
     from tidemill.cli.run.roles import application

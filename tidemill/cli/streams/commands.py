@@ -12,7 +12,15 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.live import Live
 
-from tidemill.cli.connection_options import ANYWHERE, HERE, Place, Reach, open_soon, require_database, with_database
+from tidemill.cli.connection_options import (
+    ANYWHERE,
+    HERE,
+    ConnectionOptions,
+    ServerOptions,
+    open_soon,
+    require_database,
+    with_database,
+)
 from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, application, hear_signals, play, role_command
 from tidemill.cli.streams import control
@@ -38,7 +46,7 @@ commands.command(dead_letters)
 commands.command(replay)
 
 
-class Target(msgspec.Struct, frozen=True):
+class StreamTarget(msgspec.Struct, frozen=True):
     """What a command names: the streams of an application, or of a configuration file."""
 
     path: str
@@ -70,7 +78,7 @@ def run(
     *,
     supervise: Annotated[bool, Parameter(negative="--no-supervise")] = True,
     metrics: str | None = None,
-    place: Place = HERE,
+    place: ConnectionOptions = HERE,
 ) -> int:
     """Take messages and run them through their plans until stopped.
 
@@ -110,7 +118,9 @@ def run(
 
 
 @commands.command
-def status(stream: str | None = None, /, *, watch: bool = False, json: bool = False, place: Reach = ANYWHERE) -> None:
+def status(
+    stream: str | None = None, /, *, watch: bool = False, json: bool = False, place: ServerOptions = ANYWHERE
+) -> None:
     """Show sources and plans: rate, lag, in flight, retries, dead letters, latency.
 
     Parameters
@@ -138,7 +148,9 @@ def status(stream: str | None = None, /, *, watch: bool = False, json: bool = Fa
 
 
 @commands.command
-def publish(topic: str, payload: list[str] | None = None, /, *, key: str | None = None, place: Place = HERE) -> None:
+def publish(
+    topic: str, payload: list[str] | None = None, /, *, key: str | None = None, place: ConnectionOptions = HERE
+) -> None:
     """Append messages to a topic of the PostgreSQL log; without any given, one per line of the standard input.
 
     Parameters
@@ -177,15 +189,15 @@ async def _watch(look: Callable[[], Awaitable[dict[str, Any]]]) -> None:
                 continue
 
 
-def _load(target: str, place: Place, metrics: str | None) -> Target:
+def _load(target: str, place: ConnectionOptions, metrics: str | None) -> StreamTarget:
     if is_config(target):
         streams = {stream.name: stream for stream in read_config(target)}
-        return Target(target, place.settings(metrics=metrics), streams, True)
+        return StreamTarget(target, place.settings(metrics=metrics), streams, True)
     known = application(target, place, metrics=metrics)
-    return Target(target, known.settings, known.streams.declared, False)
+    return StreamTarget(target, known.settings, known.streams.declared, False)
 
 
-async def _supervise(known: Target, specs: list[ChildSpec], *, grace: float) -> int:
+async def _supervise(known: StreamTarget, specs: list[ChildSpec], *, grace: float) -> int:
     """The dispatchers' parent: holds the embedded server, and starts again whoever dies."""
     database = Database(known.settings.database(), application="tidemill stream")
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from tidemill.cli.connection_options import ANYWHERE, Reach, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions, operator
 from tidemill.cli.render import out
 from tidemill.cli.streams.status import EVERY, look, look_there
 from tidemill.core.errors import ConfigError, NotFoundError
@@ -23,7 +23,7 @@ DRAIN_PATIENCE = 600.0
 
 
 def drain(
-    stream: str, /, *, wait: Annotated[bool, Parameter(negative="--no-wait")] = True, place: Reach = ANYWHERE
+    stream: str, /, *, wait: Annotated[bool, Parameter(negative="--no-wait")] = True, place: ServerOptions = ANYWHERE
 ) -> None:
     """Take no more messages of a stream and finish what is under way; `resume` takes more again.
 
@@ -61,7 +61,7 @@ def drain(
     out().print(f"stream {stream} {'is drained' if wait else 'drains'}; `tidemill stream resume {stream}` goes on")
 
 
-def resume(stream: str, /, *, place: Reach = ANYWHERE) -> None:
+def resume(stream: str, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Take messages again, after `drain`.
 
     Parameters
@@ -73,7 +73,7 @@ def resume(stream: str, /, *, place: Reach = ANYWHERE) -> None:
     out().print(f"stream {stream} takes messages again")
 
 
-def set_weight(stream: str, source: str, weight: float, /, *, place: Reach = ANYWHERE) -> None:
+def set_weight(stream: str, source: str, weight: float, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Give a source another share, at once.
 
     Parameters
@@ -91,7 +91,7 @@ def set_weight(stream: str, source: str, weight: float, /, *, place: Reach = ANY
     out().print(f"{stream}/{source} has weight {weight:g} now")
 
 
-def set_limit(stream: str, source: str, max_qps: float, /, *, place: Reach = ANYWHERE) -> None:
+def set_limit(stream: str, source: str, max_qps: float, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Give a source another limit of messages a second, at once.
 
     Parameters
@@ -109,7 +109,7 @@ def set_limit(stream: str, source: str, max_qps: float, /, *, place: Reach = ANY
     out().print(f"{stream}/{source} sends {f'at most {max_qps:g}/s' if max_qps else 'without a limit'} now")
 
 
-def enable(stream: str, source: str, /, *, place: Reach = ANYWHERE) -> None:
+def enable(stream: str, source: str, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Take messages of a source again.
 
     Parameters
@@ -123,7 +123,7 @@ def enable(stream: str, source: str, /, *, place: Reach = ANYWHERE) -> None:
     out().print(f"{stream}/{source} is on")
 
 
-def disable(stream: str, source: str, /, *, place: Reach = ANYWHERE) -> None:
+def disable(stream: str, source: str, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Send no message of a source any more; what is under way ends.
 
     Parameters
@@ -137,7 +137,7 @@ def disable(stream: str, source: str, /, *, place: Reach = ANYWHERE) -> None:
     out().print(f"{stream}/{source} is off")
 
 
-def _control(place: Reach, stream: str, source: str = "", **wanted: Any) -> None:
+def _control(place: ServerOptions, stream: str, source: str = "", **wanted: Any) -> None:
     place.ask(
         lambda database: _say(database, stream, source, **wanted),
         lambda server: server.post("streams", stream, "control", body={"source": source, **wanted}),

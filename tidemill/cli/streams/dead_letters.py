@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import ANYWHERE, Reach, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions, operator
 from tidemill.cli.render import out, print_json, read_json
 from tidemill.cli.streams.view import dead_page, dead_table
 from tidemill.core.duration import parse_duration
@@ -33,7 +33,7 @@ def dead_letters(
     id: list[int] | None = None,
     limit: int = 25,
     json: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """List messages that were given up, the newest first; one alone is shown in full.
 
@@ -87,7 +87,7 @@ def replay(
     since: str | None = None,
     id: list[int] | None = None,
     yes: bool = False,
-    place: Reach = ANYWHERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """Try dead letters again, with all their attempts; prints how many.
 

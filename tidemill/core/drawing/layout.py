@@ -17,7 +17,7 @@ _LANE = 16.0
 Point = tuple[float, float]
 
 
-class Place(msgspec.Struct, frozen=True):
+class NodePosition(msgspec.Struct, frozen=True):
     """A box's middle and size."""
 
     x: float
@@ -31,7 +31,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     width: float
     height: float
-    places: dict[str, Place]
+    places: dict[str, NodePosition]
     ways: list[list[Point]]
 
 
@@ -175,7 +175,9 @@ def _drawn(
     def middle(layer: int) -> float:
         return MARGIN + layer * (HEIGHT + DOWN) + HEIGHT / 2
 
-    places = {name: Place(spot.x + shift, middle(spot.layer), spot.width, HEIGHT) for name, spot in spots.items()}
+    places = {
+        name: NodePosition(spot.x + shift, middle(spot.layer), spot.width, HEIGHT) for name, spot in spots.items()
+    }
     ways: list[list[Point]] = []
     ends = _ends(chains)
     for index, chain in enumerate(chains):

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from tidemill.core.drawing.layout import HEIGHT, Layout, Place, Point, lay_out
+from tidemill.core.drawing.layout import HEIGHT, Layout, NodePosition, Point, lay_out
 from tidemill.core.errors import ConfigError
 
 INK, LINE = "#0f172a", "#64748b"
@@ -81,7 +81,7 @@ def png(rows: Sequence[Sequence[Box]], arrows: Iterable[tuple[str, str]], *, sca
     return kept.getvalue()
 
 
-def _draw_box(pen: Any, box: Box, place: Place, font: Any, fine: float) -> None:
+def _draw_box(pen: Any, box: Box, place: NodePosition, font: Any, fine: float) -> None:
     corners = (
         (place.x - place.width / 2) * fine,
         (place.y - HEIGHT / 2) * fine,

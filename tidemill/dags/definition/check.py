@@ -13,7 +13,7 @@ from tidemill.core.conditions import Condition
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import PRIORITIES, check_name
 from tidemill.core.paths import Path, RefError, format_path
-from tidemill.core.refs import ITEM, RefResolver, Refs, Source
+from tidemill.core.refs import ITEM, RefResolver, Refs, RefSource
 from tidemill.core.template import Template
 from tidemill.dags.definition.model import RUN, UNSET, Dag, InputNode, Node, SubDag, TaskNode
 from tidemill.dags.definition.schema import Schema, SchemaProblem
@@ -50,10 +50,10 @@ def find_problems(name: str, nodes: Sequence[Node], result: Any, refs: RefResolv
     if names is None:
         return
     deps: dict[str, tuple[str, ...]] = {}
-    sources: list[list[Source]] = []
+    sources: list[list[RefSource]] = []
     sound = len(names) == len(nodes)
     for index, node in enumerate(nodes):
-        found: list[Source] = []
+        found: list[RefSource] = []
         for error in _node_problems(node, names, refs, found):
             sound = False
             yield error.within("nodes", index)
@@ -66,7 +66,9 @@ def find_problems(name: str, nodes: Sequence[Node], result: Any, refs: RefResolv
     yield from _result_problems(result, refs, names)
 
 
-def _node_problems(node: Node, names: dict[str, int], refs: RefResolver, sources: list[Source]) -> Iterator[DagError]:
+def _node_problems(
+    node: Node, names: dict[str, int], refs: RefResolver, sources: list[RefSource]
+) -> Iterator[DagError]:
     yield from _field_problems(node)
     try:
         for source in reads(node, refs, names):
@@ -85,17 +87,17 @@ def _because(told: DagError, cause: BaseException) -> DagError:
     return told
 
 
-def reads(node: Node, refs: RefResolver, names: Mapping[str, Any]) -> Iterator[Source]:
+def reads(node: Node, refs: RefResolver, names: Mapping[str, Any]) -> Iterator[RefSource]:
     """All paths that a node reads, with the place in the node where it does."""
     if node.skip_if is not None:
         if isinstance(node.skip_if, str):
             for name in sorted(condition_of(node.skip_if, names).names):
-                yield Source((name,), ("skip_if",))
+                yield RefSource((name,), ("skip_if",))
         else:
             yield from refs.sources(node.skip_if, ("skip_if",))
     if isinstance(node, InputNode):
         for path in Template(node.prompt, ("prompt",)).sources:
-            yield Source(path, ("prompt",))
+            yield RefSource(path, ("prompt",))
         return
     if isinstance(node, TaskNode) and node.map is not None:
         yield from refs.sources(node.map, ("map",))
@@ -107,7 +109,7 @@ def condition_of(text: str, names: Mapping[str, Any]) -> Condition:
     return Condition(text, ChainMap(names, _RESERVED), ("skip_if",))  # pyright: ignore[reportArgumentType]
 
 
-def deps_of(node: Node, sources: Iterable[Source]) -> tuple[str, ...]:
+def deps_of(node: Node, sources: Iterable[RefSource]) -> tuple[str, ...]:
     """What a node depends on: its deps, or else the nodes that its refs read."""
     if node.deps is not None:
         return node.deps
@@ -216,7 +218,7 @@ def _dep_problems(node: Node, names: dict[str, int]) -> Iterator[DagError]:
         seen.add(dep)
 
 
-def _name_problems(node: Node, sources: list[Source], names: dict[str, int]) -> Iterator[DagError]:
+def _name_problems(node: Node, sources: list[RefSource], names: dict[str, int]) -> Iterator[DagError]:
     is_map = isinstance(node, TaskNode) and node.map is not None
     for source in sources:
         name = source.path[0]
@@ -269,7 +271,7 @@ def _unsure_reads(
     names: dict[str, int],
     deps: dict[str, tuple[str, ...]],
     order: list[str],
-    sources: list[list[Source]],
+    sources: list[list[RefSource]],
 ) -> Iterator[DagError]:
     """What a node reads must surely have ended before it starts."""
     if all(node.deps is None or _only_direct(node.deps, sources[index]) for index, node in enumerate(nodes)):
@@ -291,14 +293,14 @@ def _unsure_reads(
                 )
 
 
-def _only_direct(deps: tuple[str, ...], sources: list[Source]) -> bool:
+def _only_direct(deps: tuple[str, ...], sources: list[RefSource]) -> bool:
     known = RESERVED.union(deps)
     return all(source.path[0] in known for source in sources)
 
 
 def _result_problems(result: Any, refs: RefResolver, names: dict[str, int]) -> Iterator[DagError]:
     try:
-        sources: list[Source] = [] if result is None else list(refs.sources(result, ("result",)))
+        sources: list[RefSource] = [] if result is None else list(refs.sources(result, ("result",)))
     except RefError as error:
         yield _because(DagError(error.place, error.problem), error)
         return

@@ -61,7 +61,7 @@ RARE = ("stall", "required_model", "skip_with", "on_failure", "max_parallel", "t
 KINDS = {"task": TaskNode, "input": InputNode, "dag": SubDag}
 
 
-class Kind(msgspec.Struct, frozen=True):
+class NodeKind(msgspec.Struct, frozen=True):
     """A kind of nodes. `mark` is the field by which a file tells it."""
 
     type: str
@@ -70,7 +70,7 @@ class Kind(msgspec.Struct, frozen=True):
     schema: dict[str, Any]
 
 
-def kinds() -> list[Kind]:
+def kinds() -> list[NodeKind]:
     """All kinds of nodes."""
     marks = {"task": "task", "input": "prompt", "dag": "dag"}
     about = {
@@ -78,7 +78,7 @@ def kinds() -> list[Kind]:
         "input": "Asks a person, and waits for the answer.",
         "dag": "A whole dag as one node.",
     }
-    return [Kind(name, marks[name], about[name], schema_of(kind)) for name, kind in KINDS.items()]
+    return [NodeKind(name, marks[name], about[name], schema_of(kind)) for name, kind in KINDS.items()]
 
 
 def schema_of(kind: Any) -> dict[str, Any]:

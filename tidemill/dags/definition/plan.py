@@ -24,7 +24,7 @@ Kind = Literal["task", "map", "input", "enter", "leave"]
 ROOT = ""
 
 
-class Step(msgspec.Struct, frozen=True):
+class PlannedNode(msgspec.Struct, frozen=True):
     """A node as it is run. Its refs read names in its `scope`; its failure matters to its `home`."""
 
     name: str
@@ -39,7 +39,7 @@ class Step(msgspec.Struct, frozen=True):
     schema: Schema | None = None
 
 
-class Scope(msgspec.Struct, frozen=True):
+class PlanScope(msgspec.Struct, frozen=True):
     """A dag or sub-dag: what its refs can read, and what its end is made of."""
 
     prefix: str
@@ -54,15 +54,15 @@ class Scope(msgspec.Struct, frozen=True):
     """Where its steps are in the order of all steps, its own end not included."""
 
 
-class Plan:
+class DagPlan:
     """What follows from the dag alone; worked out once."""
 
     def __init__(self, dag: Dag, refs: RefResolver) -> None:
         check_dag(dag, refs)
         self.dag = dag
         self.version = hashlib.sha256(dag.to_json()).hexdigest()[:16]
-        self.steps: dict[str, Step] = {}
-        self.scopes: dict[str, Scope] = {}
+        self.steps: dict[str, PlannedNode] = {}
+        self.scopes: dict[str, PlanScope] = {}
         self._refs = refs
         self._unfold(dag, ROOT, None, first=0, keeps_going=False)
         self.order = tuple(self.steps)
@@ -112,32 +112,34 @@ class Plan:
             else:
                 self._add(_plain_step(node, prefix, after, condition))
         span = (first, len(self.steps))
-        self.scopes[prefix] = Scope(prefix, parent, enter, leave, keeps_going, dag.result, sinks, span)
+        self.scopes[prefix] = PlanScope(prefix, parent, enter, leave, keeps_going, dag.result, sinks, span)
 
     def _unfold_sub_dag(self, node: SubDag, prefix: str, after: tuple[str, ...], condition: Condition | None) -> None:
         name = prefix + node.name
         inner = f"{name}/"
         first = len(self.steps)
-        self._add(Step(inner + RUN, "enter", node, prefix, prefix, after, [], condition))
+        self._add(PlannedNode(inner + RUN, "enter", node, prefix, prefix, after, [], condition))
         self._unfold(node.dag, inner, prefix, first=first, keeps_going=node.on_failure == "continue")
         # Not only its last nodes: one of those may be blocked while others are still at work.
         inside = tuple(inner + each.name for each in node.dag.nodes)
-        self._add(Step(name, "leave", node, inner, prefix, inside, []))
+        self._add(PlannedNode(name, "leave", node, inner, prefix, inside, []))
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: PlannedNode) -> None:
         self.steps[step.name] = step
 
 
-def _plain_step(node: TaskNode | InputNode, prefix: str, after: tuple[str, ...], condition: Condition | None) -> Step:
+def _plain_step(
+    node: TaskNode | InputNode, prefix: str, after: tuple[str, ...], condition: Condition | None
+) -> PlannedNode:
     name = prefix + node.name
     if isinstance(node, TaskNode):
-        return Step(name, "task" if node.map is None else "map", node, prefix, prefix, after, [], condition)
+        return PlannedNode(name, "task" if node.map is None else "map", node, prefix, prefix, after, [], condition)
     schema = None if node.schema is None else Schema(node.schema)
     prompt = Template(node.prompt, ("prompt",))
-    return Step(name, "input", node, prefix, prefix, after, [], condition, prompt, schema)
+    return PlannedNode(name, "input", node, prefix, prefix, after, [], condition, prompt, schema)
 
 
-def task_of(step: Step) -> TaskNode:
+def task_of(step: PlannedNode) -> TaskNode:
     """The task node of a step that runs jobs."""
     assert isinstance(step.spec, TaskNode)  # noqa: S101 - only such steps have work
     return step.spec

@@ -12,7 +12,7 @@ FINAL: frozenset[str] = frozenset({"succeeded", "skipped", "failed", "blocked", 
 DONE: frozenset[str] = frozenset({"succeeded", "skipped"})
 
 
-class NodeError(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeFailure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a node failed, or one item of it."""
 
     kind: str
@@ -37,7 +37,7 @@ class NodeEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="node_ended
     state: Literal["succeeded", "failed", "cancelled", "expired"]
     job: int | None = None
     result: msgspec.Raw | None = None
-    error: NodeError | None = None
+    error: NodeFailure | None = None
     note: str = ""
 
 
@@ -62,7 +62,7 @@ class NodeChanged(msgspec.Struct, frozen=True, omit_defaults=True, tag="node_cha
     note: str = ""
     done: int | None = None
     total: int | None = None
-    error: NodeError | None = None
+    error: NodeFailure | None = None
 
 
 class InputWanted(msgspec.Struct, frozen=True, omit_defaults=True, tag="input_wanted"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidemill.dags.reducer.reducer import DagProgram
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class AnswerCheck(msgspec.Struct, frozen=True):
     """Whether a submission counts; `repeated` if it is one that has counted already."""
 
     accepted: bool
@@ -28,41 +28,43 @@ class Verdict(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-def judge(program: DagProgram, state: DagState, given: Submission) -> Verdict:
+def judge(program: DagProgram, state: DagState, given: Submission) -> AnswerCheck:
     """What would become of a submission if it came now. The first that fits counts, and no other."""
     step, node = program.plan.steps.get(given.node), state.nodes.get(given.node)
     if step is None or node is None:
-        return Verdict(False, f"there is no node {given.node!r} in dag {program.dag.name!r}")
+        return AnswerCheck(False, f"there is no node {given.node!r} in dag {program.dag.name!r}")
     if step.kind != "input":
-        return Verdict(False, f"node {given.node!r} asks nobody anything")
+        return AnswerCheck(False, f"node {given.node!r} asks nobody anything")
     if node.status != "waiting":
         return _too_late(state, node, given)
     try:
         size = len(encode(given.value))
     except PayloadError as error:
-        return Verdict(False, str(error))
+        return AnswerCheck(False, str(error))
     if size > program.limits.result:
-        return Verdict(False, too_large("the answer", size, program.limits.result).message)
+        return AnswerCheck(False, too_large("the answer", size, program.limits.result).message)
     problem = None if step.schema is None else step.schema.problem(given.value)
     if problem is not None:
-        return Verdict(False, f"the answer does not fit: {problem}")
-    return Verdict(True)
+        return AnswerCheck(False, f"the answer does not fit: {problem}")
+    return AnswerCheck(True)
 
 
-def _too_late(state: DagState, node: NodeState, given: Submission) -> Verdict:
+def _too_late(state: DagState, node: NodeState, given: Submission) -> AnswerCheck:
     answered = node.answered
     if answered is not None:
         if given.key is not None and answered.key == given.key:
             if same(node.result, given.value):
-                return Verdict(True, repeated=True)
-            return Verdict(False, f"the key {given.key!r} came with another answer before, which counts")
-        return Verdict(False, f"node {given.node!r} was answered already{f' by {answered.by}' if answered.by else ''}")
+                return AnswerCheck(True, repeated=True)
+            return AnswerCheck(False, f"the key {given.key!r} came with another answer before, which counts")
+        return AnswerCheck(
+            False, f"node {given.node!r} was answered already{f' by {answered.by}' if answered.by else ''}"
+        )
     if node.status == "pending":
         if state.status != "running":
-            return Verdict(False, f"the run has ended: {state.status}")
-        return Verdict(False, f"node {given.node!r} does not ask yet: it waits for other nodes")
+            return AnswerCheck(False, f"the run has ended: {state.status}")
+        return AnswerCheck(False, f"node {given.node!r} does not ask yet: it waits for other nodes")
     why = f": {node.note}" if node.note else ""
-    return Verdict(False, f"node {given.node!r} does not ask any more, it {_PAST[node.status]}{why}")
+    return AnswerCheck(False, f"node {given.node!r} does not ask any more, it {_PAST[node.status]}{why}")
 
 
 _PAST = {

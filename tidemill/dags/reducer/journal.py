@@ -8,7 +8,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
-from tidemill.dags.reducer.events import NodeEnded, NodeError, Submission
+from tidemill.dags.reducer.events import NodeEnded, NodeFailure, Submission
 
 _NOTHING = msgspec.Raw(b"")
 
@@ -23,7 +23,7 @@ class _Ended(msgspec.Struct, tag="node_ended"):
     state: Literal["succeeded", "failed", "cancelled", "expired"]
     job: int | None = None
     result: msgspec.Raw = _NOTHING
-    error: NodeError | None = None
+    error: NodeFailure | None = None
     note: str = ""
 
 

@@ -7,25 +7,25 @@ from typing import Any
 from tidemill.core.paths import RefError
 from tidemill.core.ticks import RunWork, StopWork
 from tidemill.dags.definition.model import MOST_ITEMS
-from tidemill.dags.definition.plan import Step, task_of
-from tidemill.dags.reducer.events import NodeError
-from tidemill.dags.reducer.reduction import Turn, too_large
-from tidemill.dags.reducer.ref_scope import Sight, item_sight, read_list, read_object
+from tidemill.dags.definition.plan import PlannedNode, task_of
+from tidemill.dags.reducer.events import NodeFailure
+from tidemill.dags.reducer.reduction import Reduction, too_large
+from tidemill.dags.reducer.ref_scope import RefScope, item_sight, read_list, read_object
 from tidemill.dags.reducer.state import UNSET, Items, NodeState
 
 
-def begin_items(turn: Turn, step: Step) -> None:
+def begin_items(turn: Reduction, step: PlannedNode) -> None:
     """Read the list and start on it; what another run has done of it already stays done."""
     node, spec = turn.state.nodes[step.name], task_of(step)
     if node.items is None:
-        values = read_list(spec.map, Sight(turn.plan, turn.state, step.scope), turn.refs, MOST_ITEMS)
+        values = read_list(spec.map, RefScope(turn.plan, turn.state, step.scope), turn.refs, MOST_ITEMS)
         node.items = Items(values, len(values), list(range(len(values) - 1, -1, -1)))
     node.status = "running"
     turn.tell(step.name, node)
     start_items(turn, step, node)
 
 
-def start_items(turn: Turn, step: Step, node: NodeState) -> None:
+def start_items(turn: Reduction, step: PlannedNode, node: NodeState) -> None:
     """Start as many items as may run at a time; end the node when there is nothing left of it."""
     items, spec = node.items, task_of(step)
     assert items is not None  # noqa: S101 - only maps come here
@@ -36,7 +36,7 @@ def start_items(turn: Turn, step: Step, node: NodeState) -> None:
         try:
             args = read_object(declared, item_sight(turn.plan, turn.state, step, index, items.values[index]), turn.refs)
         except RefError as error:
-            if not _fail_item(turn, step, node, index, NodeError("bad_ref", str(error))):
+            if not _fail_item(turn, step, node, index, NodeFailure("bad_ref", str(error))):
                 return
             continue
         work = turn.new_work(step.name)
@@ -47,7 +47,7 @@ def start_items(turn: Turn, step: Step, node: NodeState) -> None:
 
 
 def item_ended(
-    turn: Turn, step: Step, node: NodeState, work: int, result: Any, error: NodeError | None, size: int
+    turn: Reduction, step: PlannedNode, node: NodeState, work: int, result: Any, error: NodeFailure | None, size: int
 ) -> None:
     """One item has ended: keep what came of it, and start the next."""
     items = node.items
@@ -70,7 +70,7 @@ def item_ended(
     start_items(turn, step, node)
 
 
-def stop_items(turn: Turn, node: NodeState) -> None:
+def stop_items(turn: Reduction, node: NodeState) -> None:
     """Everything that is under way for a map is wanted no longer."""
     items = node.items
     assert items is not None  # noqa: S101 - only maps come here
@@ -80,7 +80,7 @@ def stop_items(turn: Turn, node: NodeState) -> None:
     items.working = {}
 
 
-def _fail_item(turn: Turn, step: Step, node: NodeState, index: int, error: NodeError) -> bool:
+def _fail_item(turn: Reduction, step: PlannedNode, node: NodeState, index: int, error: NodeFailure) -> bool:
     """Whether the map can bear one more failed item; if not, it ends here."""
     items, spec = node.items, task_of(step)
     assert items is not None  # noqa: S101 - only maps come here
@@ -89,12 +89,12 @@ def _fail_item(turn: Turn, step: Step, node: NodeState, index: int, error: NodeE
         return True
     stop_items(turn, node)
     many = f"{len(items.failed)} of {items.total} items failed, and {spec.tolerate} may; " if spec.tolerate else ""
-    told = NodeError(error.kind, f"{many}item {index}: {error.message}", error.traceback)
+    told = NodeFailure(error.kind, f"{many}item {index}: {error.message}", error.traceback)
     turn.finish(step.name, "failed", error=told)
     return False
 
 
-def _join(turn: Turn, step: Step, node: NodeState, items: Items) -> None:
+def _join(turn: Reduction, step: PlannedNode, node: NodeState, items: Items) -> None:
     result = [items.results.get(index) for index in range(items.total)]
     note = f"{len(items.failed)} of {items.total} items failed, which is tolerated" if items.failed else ""
     items.values, items.results = [], dict.fromkeys(items.results)  # The result has them now.

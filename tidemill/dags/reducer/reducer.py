@@ -29,7 +29,7 @@ from tidemill.core.ticks import (
     Tick,
 )
 from tidemill.dags.definition.model import UNSET, Dag, InputNode
-from tidemill.dags.definition.plan import ROOT, Plan, Step, task_of
+from tidemill.dags.definition.plan import ROOT, DagPlan, PlannedNode, task_of
 from tidemill.dags.reducer.events import (
     DONE,
     FINAL,
@@ -37,14 +37,14 @@ from tidemill.dags.reducer.events import (
     InputTaken,
     InputWanted,
     NodeEnded,
-    NodeError,
+    NodeFailure,
     RunFailure,
     Submission,
 )
-from tidemill.dags.reducer.inputs import Verdict, judge
+from tidemill.dags.reducer.inputs import AnswerCheck, judge
 from tidemill.dags.reducer.map_items import begin_items, item_ended, stop_items
-from tidemill.dags.reducer.reduction import RESULT_LIMIT, Limits, Turn, too_large
-from tidemill.dags.reducer.ref_scope import Sight, read_object, read_skip
+from tidemill.dags.reducer.reduction import RESULT_LIMIT, DagLimits, Reduction, too_large
+from tidemill.dags.reducer.ref_scope import RefScope, read_object, read_skip
 from tidemill.dags.reducer.state import Answered, DagState, NodeState, decode_state, encode_state
 
 INPUT_TIMER = "input:"
@@ -68,8 +68,8 @@ class DagProgram:
     ) -> None:
         self.dag = dag
         self.refs: RefResolver = refs or Refs()
-        self.plan = Plan(dag, self.refs)
-        self.limits = Limits(result_limit, join_limit)
+        self.plan = DagPlan(dag, self.refs)
+        self.limits = DagLimits(result_limit, join_limit)
         self._narrate = narrate
 
     @property
@@ -92,7 +92,7 @@ class DagProgram:
             )
         return state
 
-    def step_of(self, state: DagState, work: int) -> Step | None:
+    def step_of(self, state: DagState, work: int) -> PlannedNode | None:
         """The step that a work is for: its spec says which task, queue, priority, budget and retry policy."""
         name = state.works.get(work)
         return None if name is None else self.plan.steps[name]
@@ -107,7 +107,7 @@ class DagProgram:
         """Change the state by one tick; what follows from it."""
         if state.status != "running":
             return self._too_late(state, tick)
-        turn = Turn(self.plan, self.refs, self.limits, state, tick.at, deque(), [], self._narrate)
+        turn = Reduction(self.plan, self.refs, self.limits, state, tick.at, deque(), [], self._narrate)
         kind = type(tick)
         if kind is Completed:
             self._completed(turn, tick)  # pyright: ignore[reportArgumentType]
@@ -125,7 +125,7 @@ class DagProgram:
 
     # -- ticks ------------------------------------------------------------------------------------
 
-    def _started(self, turn: Turn, tick: Started) -> None:
+    def _started(self, turn: Reduction, tick: Started) -> None:
         state = turn.state
         if state.started is not None:
             return
@@ -142,7 +142,7 @@ class DagProgram:
             if node.status == "pending" and node.left == 0:
                 self._start(turn, step)
 
-    def _completed(self, turn: Turn, tick: Completed) -> None:
+    def _completed(self, turn: Reduction, tick: Completed) -> None:
         name = turn.state.works.pop(tick.work, None)
         if name is None:
             return  # It has ended already, or is wanted no longer: what counted stands.
@@ -159,7 +159,7 @@ class DagProgram:
             status = "cancelled" if ended.state == "cancelled" else "failed"
             turn.finish(name, status, error=error, note=ended.note)
 
-    def _received(self, turn: Turn, tick: Received) -> None:
+    def _received(self, turn: Reduction, tick: Received) -> None:
         given: Submission = tick.event
         verdict = judge(self, turn.state, given)
         if verdict.repeated:
@@ -174,7 +174,7 @@ class DagProgram:
             turn.out.append(DropTimer(INPUT_TIMER + given.node))
         turn.finish(given.node, "succeeded", result=given.value, note=f"answered by {given.by}" if given.by else "")
 
-    def _elapsed(self, turn: Turn, tick: Elapsed) -> None:
+    def _elapsed(self, turn: Reduction, tick: Elapsed) -> None:
         name = tick.timer.removeprefix(INPUT_TIMER)
         step, node = self.plan.steps.get(name), turn.state.nodes.get(name)
         if step is None or node is None or node.status != "waiting" or not isinstance(step.spec, InputNode):
@@ -183,10 +183,10 @@ class DagProgram:
             turn.finish(name, "succeeded", result=step.spec.default, note="nobody answered in time: the default counts")
             return
         turn.finish(
-            name, "failed", error=NodeError("input_timeout", "nobody answered in time, and there is no default")
+            name, "failed", error=NodeFailure("input_timeout", "nobody answered in time, and there is no default")
         )
 
-    def _cancel(self, turn: Turn, tick: CancelAsked) -> None:
+    def _cancel(self, turn: Reduction, tick: CancelAsked) -> None:
         reason = tick.reason or "somebody asked for it"
         self._end(turn, "cancelled", error=RunFailure("cancelled", reason), note=f"the run was cancelled: {reason}")
 
@@ -198,7 +198,7 @@ class DagProgram:
 
     # -- the walk ---------------------------------------------------------------------------------
 
-    def _spread(self, turn: Turn) -> None:
+    def _spread(self, turn: Reduction) -> None:
         """Tell the followers of every node that has ended, and theirs, until nothing follows any more."""
         state = turn.state
         while turn.settled and state.status == "running":
@@ -214,7 +214,7 @@ class DagProgram:
         if state.status == "running" and state.open == 0:
             self._finish_run(turn)
 
-    def _hear(self, turn: Turn, name: str, dep: str, status: str) -> None:
+    def _hear(self, turn: Reduction, name: str, dep: str, status: str) -> None:
         node = turn.state.nodes[name]
         node.left -= 1
         if status == "skipped":
@@ -229,7 +229,7 @@ class DagProgram:
         elif node.left == 0:
             self._start(turn, step)
 
-    def _start(self, turn: Turn, step: Step) -> None:
+    def _start(self, turn: Reduction, step: PlannedNode) -> None:
         """Everything that the node depends on is done or skipped: skip it too, or set it to work."""
         try:
             if (why := self._why_skipped(turn, step)) is not None:
@@ -248,9 +248,9 @@ class DagProgram:
             else:
                 self._leave(turn, step)
         except RefError as error:
-            turn.finish(step.name, "failed", error=NodeError("bad_ref", str(error)))
+            turn.finish(step.name, "failed", error=NodeFailure("bad_ref", str(error)))
 
-    def _why_skipped(self, turn: Turn, step: Step) -> str | None:
+    def _why_skipped(self, turn: Reduction, step: PlannedNode) -> str | None:
         nodes, enter = turn.state.nodes, self.plan.scopes[step.scope].enter
         if enter is not None and nodes[enter].status == "skipped":
             return "the sub-dag that it belongs to was skipped"
@@ -263,17 +263,17 @@ class DagProgram:
             return "everything that it depends on was skipped"
         if step.condition is None and step.spec.skip_if is None:
             return None
-        if read_skip(step, Sight(self.plan, turn.state, step.scope), self.refs):
+        if read_skip(step, RefScope(self.plan, turn.state, step.scope), self.refs):
             told = step.spec.skip_if if isinstance(step.spec.skip_if, str) else encode(step.spec.skip_if).decode()
             return f"its skip_if holds: {told}"
         return None
 
-    def _args(self, turn: Turn, step: Step) -> dict[str, Any]:
+    def _args(self, turn: Reduction, step: PlannedNode) -> dict[str, Any]:
         edited = turn.state.nodes[step.name].edited
         given = step.spec.args if edited is UNSET else edited  # pyright: ignore[reportAttributeAccessIssue]
-        return read_object(given, Sight(self.plan, turn.state, step.scope), self.refs) if given != {} else {}
+        return read_object(given, RefScope(self.plan, turn.state, step.scope), self.refs) if given != {} else {}
 
-    def _start_task(self, turn: Turn, step: Step) -> None:
+    def _start_task(self, turn: Reduction, step: PlannedNode) -> None:
         args = self._args(turn, step)
         node = turn.state.nodes[step.name]
         node.work = turn.new_work(step.name)
@@ -281,13 +281,13 @@ class DagProgram:
         turn.out.append(RunWork(node.work, step.name, args, queue=task_of(step).queue))
         turn.tell(step.name, node)
 
-    def _ask(self, turn: Turn, step: Step) -> None:
+    def _ask(self, turn: Reduction, step: PlannedNode) -> None:
         node, spec = turn.state.nodes[step.name], step.spec
         assert isinstance(spec, InputNode) and step.prompt is not None  # noqa: S101, PT018 - only inputs are asked for
         if node.edited is not UNSET:
             turn.finish(step.name, "succeeded", result=node.edited, note="answered when the run was repeated")
             return
-        node.prompt = step.prompt.render(Sight(self.plan, turn.state, step.scope))
+        node.prompt = step.prompt.render(RefScope(self.plan, turn.state, step.scope))
         node.status = "waiting"
         if spec.timeout is not None:
             node.due = turn.at + spec.timeout
@@ -295,7 +295,7 @@ class DagProgram:
         turn.out.append(Publish(InputWanted(step.name, node.prompt, turn.at, spec.schema, node.due)))
         turn.tell(step.name, node)
 
-    def _leave(self, turn: Turn, step: Step) -> None:
+    def _leave(self, turn: Reduction, step: PlannedNode) -> None:
         """All nodes of a sub-dag have ended."""
         node, enter = turn.state.nodes[step.name], turn.state.nodes[self.plan.scopes[step.scope].enter or ""]
         if enter.status == "blocked":  # It has not begun: what failed was outside of it.
@@ -304,13 +304,13 @@ class DagProgram:
             return
         if node.hurt is not None:
             blamed = [name for name in turn.state.failed if name.startswith(step.scope)]
-            turn.finish(step.name, "failed", error=NodeError("nodes_failed", _told_failed(turn.state, blamed)))
+            turn.finish(step.name, "failed", error=NodeFailure("nodes_failed", _told_failed(turn.state, blamed)))
             return
         turn.finish(step.name, "succeeded", result=self._result(turn.state, step.scope))
 
     # -- ends -------------------------------------------------------------------------------------
 
-    def _judge_failure(self, turn: Turn, step: Step) -> None:
+    def _judge_failure(self, turn: Reduction, step: PlannedNode) -> None:
         """What the failure of a node means beyond its followers: by its own policy, then that of its sub-dag."""
         if step.spec.on_failure == "continue":
             return
@@ -324,15 +324,15 @@ class DagProgram:
         failure = RunFailure("node_failed", _told_failed(turn.state, [step.name]), tuple(turn.state.failed))
         self._end(turn, "failed", error=failure, note=f"the run ended because {step.name!r} failed")
 
-    def _stop_scope(self, turn: Turn, scope: str, blamed: str) -> None:
+    def _stop_scope(self, turn: Reduction, scope: str, blamed: str) -> None:
         """A failure ends a sub-dag, and nothing else."""
         leave = self.plan.scopes[scope].leave or ""
         for name in self.plan.within(scope):
             self._drop(turn, name, f"the sub-dag {leave!r} ended because {blamed!r} failed")
-        error = NodeError("node_failed", _told_failed(turn.state, [blamed]))
+        error = NodeFailure("node_failed", _told_failed(turn.state, [blamed]))
         turn.finish(leave, "failed", error=error)
 
-    def _drop(self, turn: Turn, name: str, note: str) -> None:
+    def _drop(self, turn: Reduction, name: str, note: str) -> None:
         """Cancel a node in whatever state it is; its followers are not told, as they are dropped too."""
         node = turn.state.nodes[name]
         if node.status in FINAL:
@@ -345,7 +345,7 @@ class DagProgram:
             turn.out.append(DropTimer(INPUT_TIMER + name))
         turn.close(name, "cancelled", note=note)
 
-    def _finish_run(self, turn: Turn) -> None:
+    def _finish_run(self, turn: Reduction) -> None:
         state = turn.state
         if state.failed:
             failure = RunFailure("nodes_failed", _told_failed(state, state.failed), tuple(state.failed))
@@ -359,7 +359,7 @@ class DagProgram:
         self._end(turn, "succeeded", result=result)
 
     def _end(
-        self, turn: Turn, status: Any, *, result: Any = None, error: RunFailure | None = None, note: str = ""
+        self, turn: Reduction, status: Any, *, result: Any = None, error: RunFailure | None = None, note: str = ""
     ) -> None:
         state = turn.state
         if state.open:
@@ -372,12 +372,12 @@ class DagProgram:
     def _result(self, state: DagState, scope: str) -> Any:
         found = self.plan.scopes[scope]
         if found.result is not None:
-            return self.refs.resolve(found.result, Sight(self.plan, state, scope), ("result",))
+            return self.refs.resolve(found.result, RefScope(self.plan, state, scope), ("result",))
         results = {name: state.nodes[scope + name].result for name in found.sinks}
         return {name: result for name, result in results.items() if result is not UNSET}
 
 
-def _read_outcome(ended: NodeEnded, limit: int) -> tuple[Any, NodeError | None]:
+def _read_outcome(ended: NodeEnded, limit: int) -> tuple[Any, NodeFailure | None]:
     """A job's result as plain data, or why there is none."""
     if ended.state == "succeeded":
         if ended.result is None:
@@ -387,14 +387,14 @@ def _read_outcome(ended: NodeEnded, limit: int) -> tuple[Any, NodeError | None]:
         try:
             return decode(bytes(ended.result)), None
         except PayloadError as error:
-            return None, NodeError("bad_result", f"the result is not JSON: {error}")
+            return None, NodeFailure("bad_result", f"the result is not JSON: {error}")
     if ended.error is not None:
         return None, ended.error
     told = {"failed": "the job failed", "cancelled": "the job was cancelled", "expired": "the job came too late to run"}
-    return None, NodeError(ended.state, ended.note or told[ended.state])
+    return None, NodeFailure(ended.state, ended.note or told[ended.state])
 
 
-def _refusal(given: Submission, at: float, verdict: Verdict) -> Publish:
+def _refusal(given: Submission, at: float, verdict: AnswerCheck) -> Publish:
     return Publish(InputRefused(given.node, given.by, at, verdict.reason, given.key))
 
 

@@ -9,26 +9,26 @@ import msgspec
 
 from tidemill.core.refs import RefResolver
 from tidemill.core.ticks import Command, Publish
-from tidemill.dags.definition.plan import Plan
-from tidemill.dags.reducer.events import FINAL, NodeChanged, NodeError, NodeStatus
+from tidemill.dags.definition.plan import DagPlan
+from tidemill.dags.reducer.events import FINAL, NodeChanged, NodeFailure, NodeStatus
 from tidemill.dags.reducer.state import UNSET, DagState, NodeState
 
 RESULT_LIMIT = 256 * 1024
 
 
-class Limits(msgspec.Struct, frozen=True):
+class DagLimits(msgspec.Struct, frozen=True):
     """The most bytes, as JSON, of one result and of all results of a map together."""
 
     result: int
     join: int
 
 
-class Turn(msgspec.Struct):
+class Reduction(msgspec.Struct):
     """The state, the time, the nodes whose end has not been told to their followers, and the commands so far."""
 
-    plan: Plan
+    plan: DagPlan
     refs: RefResolver
-    limits: Limits
+    limits: DagLimits
     state: DagState
     at: float
     settled: deque[str]
@@ -42,14 +42,14 @@ class Turn(msgspec.Struct):
         return self.state.sequence
 
     def finish(
-        self, name: str, status: NodeStatus, *, result: Any = UNSET, error: NodeError | None = None, note: str = ""
+        self, name: str, status: NodeStatus, *, result: Any = UNSET, error: NodeFailure | None = None, note: str = ""
     ) -> None:
         """A node has ended, once and for all; its followers will hear of it."""
         if self.close(name, status, result=result, error=error, note=note):
             self.settled.append(name)
 
     def close(
-        self, name: str, status: NodeStatus, *, result: Any = UNSET, error: NodeError | None = None, note: str = ""
+        self, name: str, status: NodeStatus, *, result: Any = UNSET, error: NodeFailure | None = None, note: str = ""
     ) -> bool:
         """A node has ended; False if it had ended before, and nothing changes."""
         node = self.state.nodes[name]
@@ -68,8 +68,8 @@ class Turn(msgspec.Struct):
             self.out.append(Publish(NodeChanged(name, node.status, self.at, node.note, done, total, node.error)))
 
 
-def too_large(what: str, size: int, limit: int) -> NodeError:
-    return NodeError(
+def too_large(what: str, size: int, limit: int) -> NodeFailure:
+    return NodeFailure(
         "too_large",
         f"{what} has {size:,} bytes as JSON, and at most {limit:,} are kept with a run; "
         "store large things elsewhere, and return where they are",

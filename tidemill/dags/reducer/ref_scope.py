@@ -9,14 +9,14 @@ from tidemill.core.paths import ABSENT, Path, RefError, kind_of
 from tidemill.core.refs import ITEM, RefResolver
 from tidemill.dags.definition.check import INDEX
 from tidemill.dags.definition.model import RUN
-from tidemill.dags.definition.plan import Plan, Step
+from tidemill.dags.definition.plan import DagPlan, PlannedNode
 from tidemill.dags.reducer.state import UNSET, DagState
 
 
-class Sight(Mapping[str, Any]):
+class RefScope(Mapping[str, Any]):
     """The names that refs can read in one scope of a run, looked up when they are asked for."""
 
-    def __init__(self, plan: Plan, state: DagState, scope: str, **more: Any) -> None:
+    def __init__(self, plan: DagPlan, state: DagState, scope: str, **more: Any) -> None:
         self._state = state
         self._scope = scope
         self._enter = plan.scopes[scope].enter
@@ -40,29 +40,29 @@ class Sight(Mapping[str, Any]):
         return 1 + len(self._more)
 
 
-def read_skip(step: Step, sight: Sight, refs: RefResolver) -> bool:
+def read_skip(step: PlannedNode, ref_scope: RefScope, refs: RefResolver) -> bool:
     """Whether the node's own condition says that it is skipped."""
     if step.condition is not None:
-        return step.condition.holds(sight)
+        return step.condition.holds(ref_scope)
     if step.spec.skip_if is None:
         return False
-    held = refs.resolve(step.spec.skip_if, sight, ("skip_if",))
+    held = refs.resolve(step.spec.skip_if, ref_scope, ("skip_if",))
     if not isinstance(held, bool):
         raise RefError(("skip_if",), f"the condition is neither true nor false, but {held!r}")
     return held
 
 
-def read_object(expression: Any, sight: Sight, refs: RefResolver, place: Path = ("args",)) -> dict[str, Any]:
+def read_object(expression: Any, ref_scope: RefScope, refs: RefResolver, place: Path = ("args",)) -> dict[str, Any]:
     """Arguments with their refs read."""
-    found = refs.resolve(expression, sight, place)
+    found = refs.resolve(expression, ref_scope, place)
     if not isinstance(found, dict):
         raise RefError(place, f"arguments are an object with names, and this is {kind_of(found)}")
     return found
 
 
-def read_list(expression: Any, sight: Sight, refs: RefResolver, most: int) -> list[Any]:
+def read_list(expression: Any, ref_scope: RefScope, refs: RefResolver, most: int) -> list[Any]:
     """The items of a map; nothing if they were to come from a node that was skipped."""
-    found = refs.resolve(expression, sight, ("map",))
+    found = refs.resolve(expression, ref_scope, ("map",))
     if found is None:
         return []
     if not isinstance(found, list | tuple):
@@ -72,6 +72,6 @@ def read_list(expression: Any, sight: Sight, refs: RefResolver, most: int) -> li
     return list(found)
 
 
-def item_sight(plan: Plan, state: DagState, step: Step, index: int, value: Any) -> Sight:
+def item_sight(plan: DagPlan, state: DagState, step: PlannedNode, index: int, value: Any) -> RefScope:
     """What one item of a map sees."""
-    return Sight(plan, state, step.scope, **{ITEM: value, INDEX: index})
+    return RefScope(plan, state, step.scope, **{ITEM: value, INDEX: index})

@@ -8,7 +8,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.dags.reducer.events import NodeError, NodeStatus, RunFailure
+from tidemill.dags.reducer.events import NodeFailure, NodeStatus, RunFailure
 
 FORMAT = 1
 
@@ -57,7 +57,7 @@ class NodeState(msgspec.Struct, omit_defaults=True):
     work: int | None = None
     job: int | None = None
     result: Any = UNSET
-    error: NodeError | None = None
+    error: NodeFailure | None = None
     note: str = ""
     prompt: str | None = None
     items: Items | None = None

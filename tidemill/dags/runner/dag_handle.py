@@ -21,7 +21,7 @@ from tidemill.dags.reducer.journal import encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, encode_state
 from tidemill.dags.runner.rerun import rerun_failed, rerun_from
-from tidemill.dags.view.explain import Row, explain, tree
+from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
@@ -66,7 +66,7 @@ class DagHandle:
                 await asyncio.wait([self._near])
                 self._near = None
             pause = _FIRST_PAUSE
-            while (row := await show_run(self._database, self.id))["state"] in ("running", "parked"):
+            while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
         if row["state"] == "succeeded":
@@ -77,14 +77,14 @@ class DagHandle:
         raise DagRunError(f"run r{self.id} {row['state']}: {failure.message}", nodes=failure.nodes)
 
     async def state(self) -> str:
-        """Where the run stands: running, parked, succeeded, failed or cancelled."""
+        """Where the run stands: running, needs_attention, succeeded, failed or cancelled."""
         return (await show_run(self._database, self.id))["state"]
 
     async def look(self) -> tuple[DagProgram, DagState]:
         """The run's program and its state as it is stored now."""
         return (await self._load())[1:]
 
-    async def tree(self) -> list[Row]:
+    async def tree(self) -> list[TreeRow]:
         """Every node with its state and progress, in order."""
         return tree(*await self.look())
 
@@ -98,7 +98,7 @@ class DagHandle:
         jobs = [
             job for job in await show_jobs_of_run(self._database, self.id, limit=_MOST_JOBS) if job["work"] in works
         ]
-        return f"{told}; {_about(min(jobs, key=lambda job: job['state'] != 'unrouted'))}" if jobs else told
+        return f"{told}; {_about(min(jobs, key=lambda job: job['state'] != 'no_worker'))}" if jobs else told
 
     async def inputs(self) -> list[dict[str, Any]]:
         """What the run asks people now."""
@@ -153,7 +153,9 @@ class DagHandle:
     async def _load(self) -> tuple[Any, DagProgram, DagState]:
         row, snapshot, ticks = await load_run(self._database, self.id)
         program, state = self._kind.restore(row["input"], snapshot, ticks)
-        if row["state"] == "cancelled" and state.status == "running":  # It was parked, and nobody drove it any more.
+        if (
+            row["state"] == "cancelled" and state.status == "running"
+        ):  # It needed attention, and nobody drove it any more.
             program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
         return row, program, state
 
@@ -193,5 +195,5 @@ def _about(job: Any) -> str:
         return f"its job {job['id']} runs, attempt {job['attempt']}{why}"
     if not job["serving"]:
         return f"its job {job['id']} waits, and no worker serves queue {job['queue']}"
-    where = "is unrouted" if job["state"] == "unrouted" else f"waits in queue {job['queue']}"
+    where = "is no_worker" if job["state"] == "no_worker" else f"waits in queue {job['queue']}"
     return f"its job {job['id']} {where}{why}"

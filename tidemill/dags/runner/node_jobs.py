@@ -10,7 +10,7 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.job import DEFAULT_QUEUE, JobOptions, NewJob
 from tidemill.core.ticks import RunWork
-from tidemill.dags.definition.plan import Step, task_of
+from tidemill.dags.definition.plan import PlannedNode, task_of
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.store.runs.turns import Gate, JobRow
 
@@ -18,7 +18,7 @@ from tidemill.store.runs.turns import Gate, JobRow
 class NodeJob:
     """How jobs for one node are made, whatever the run. With `named`, a job knows which node it is."""
 
-    def __init__(self, step: Step, task: Task[Any, Any] | None, *, named: bool) -> None:
+    def __init__(self, step: PlannedNode, task: Task[Any, Any] | None, *, named: bool) -> None:
         spec = task_of(step)
         declared = JobOptions() if task is None else task.job_options or JobOptions()
         options = msgspec.structs.replace(
@@ -70,7 +70,7 @@ class NodeJobs:
         self._named = named
         self._known: dict[str, NodeJob] = {}
 
-    def row(self, run: int, step: Step, command: RunWork) -> JobRow:
+    def row(self, run: int, step: PlannedNode, command: RunWork) -> JobRow:
         """The job for one piece of work of a node."""
         known = self._known.get(step.name)
         if known is None:

@@ -16,7 +16,7 @@ from tidemill.core.paths import RefError, format_path
 from tidemill.core.refs import ITEM
 from tidemill.dags.definition.check import INDEX
 from tidemill.dags.definition.model import RUN, UNSET, plain
-from tidemill.dags.definition.plan import Step
+from tidemill.dags.definition.plan import PlannedNode
 from tidemill.dags.reducer.events import DONE
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, Items, NodeState
@@ -97,7 +97,7 @@ def _rest_of(items: Items) -> Items:
     return Items(items.values, items.total, todo, results=dict(items.results), size=items.size)
 
 
-def _checked(program: DagProgram, step: Step, edited: Any) -> Any:
+def _checked(program: DagProgram, step: PlannedNode, edited: Any) -> Any:
     edited = plain(edited, f"node {step.name!r}: the edited input")
     if step.kind == "input":
         problem = None if step.schema is None else step.schema.problem(edited)

@@ -18,7 +18,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.refs import RefResolver
 from tidemill.core.ticks import Command, Completed, EndRun, Publish, Resumed, RunWork, Started, Tick
 from tidemill.dags.definition.model import Dag
-from tidemill.dags.reducer.events import InputWanted, NodeEnded, NodeError
+from tidemill.dags.reducer.events import InputWanted, NodeEnded, NodeFailure
 from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.reduction import too_large
@@ -174,14 +174,14 @@ class DagRun(DurableRun):
         try:
             return self._jobs.row(self.number, self.program.plan.steps[command.name], command)
         except TidemillError as error:  # Nothing can be enqueued: the node has failed before it began.
-            ended = NodeEnded("failed", error=NodeError("bad_args", storable(str(error))))
+            ended = NodeEnded("failed", error=NodeFailure("bad_args", storable(str(error))))
             self.loop.post(Completed(self._run_worker.clock.now(), command.work, ended))
             return None
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         error = None
         if end.error is not None:
-            error = NodeError(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))
+            error = NodeFailure(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))
         result = None if bytes(end.result) == b"null" else msgspec.Raw(bytes(end.result))
         state: Any = end.state
         if result is not None and len(result) > self.program.limits.result:  # It has no place in the journal either.

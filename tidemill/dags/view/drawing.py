@@ -10,7 +10,7 @@ from __future__ import annotations
 from tidemill.core.drawing.render import Box, quoted, svg
 from tidemill.core.refs import RefResolver, Refs
 from tidemill.dags.definition.model import RUN, Dag, InputNode, SubDag, TaskNode
-from tidemill.dags.definition.plan import ROOT, Plan, Step
+from tidemill.dags.definition.plan import ROOT, DagPlan, PlannedNode
 from tidemill.dags.reducer.state import DagState
 
 FILLS = {
@@ -30,7 +30,7 @@ _KIND_FILLS = {"task": "#dbeafe", "map": "#e0e7ff", "input": "#fee2e2", "leave":
 
 def draw_dag(dag: Dag, state: DagState | None = None, *, refs: RefResolver | None = None) -> str:
     """A dag as a Mermaid flowchart, with sub-dags as boxes around their nodes."""
-    plan = Plan(dag, refs or Refs(strict=False))
+    plan = DagPlan(dag, refs or Refs(strict=False))
     numbers = {name: f"n{index}" for index, name in enumerate(plan.order)}
     lines = ["flowchart TD"]
     _draw_nodes(plan, dag, ROOT, state, numbers, "    ", lines)
@@ -51,7 +51,7 @@ def draw_dag(dag: Dag, state: DagState | None = None, *, refs: RefResolver | Non
 
 def draw_dag_svg(dag: Dag, state: DagState | None = None, *, refs: RefResolver | None = None) -> str:
     """The same as an SVG picture: every node below all that it depends on."""
-    plan = Plan(dag, refs or Refs(strict=False))
+    plan = DagPlan(dag, refs or Refs(strict=False))
     rows: dict[int, list[Box]] = {}
     depths = _depths(plan)
     for step in plan.steps.values():
@@ -64,7 +64,7 @@ def draw_dag_svg(dag: Dag, state: DagState | None = None, *, refs: RefResolver |
 
 
 def _draw_nodes(
-    plan: Plan, dag: Dag, scope: str, state: DagState | None, numbers: dict[str, str], indent: str, lines: list[str]
+    plan: DagPlan, dag: Dag, scope: str, state: DagState | None, numbers: dict[str, str], indent: str, lines: list[str]
 ) -> None:
     for node in dag.nodes:
         step = plan.steps[scope + node.name]
@@ -78,7 +78,7 @@ def _draw_nodes(
             lines.append(f"{indent}{numbers[step.name]}{left}{label}{right}")
 
 
-def _label(step: Step, state: DagState | None, name: str | None = None) -> str:
+def _label(step: PlannedNode, state: DagState | None, name: str | None = None) -> str:
     items = None if state is None else state.nodes[step.name].items
     text = name or step.name
     if items is not None:
@@ -88,7 +88,7 @@ def _label(step: Step, state: DagState | None, name: str | None = None) -> str:
     return f"{text} *" if isinstance(step.spec, TaskNode) and step.spec.map is not None else text
 
 
-def _deps(plan: Plan, step: Step) -> list[str]:
+def _deps(plan: DagPlan, step: PlannedNode) -> list[str]:
     """What a step depends on, with the beginning of a sub-dag replaced by what leads to it."""
     if step.kind == "leave":
         return [step.scope + sink for sink in plan.scopes[step.scope].sinks]
@@ -98,7 +98,7 @@ def _deps(plan: Plan, step: Step) -> list[str]:
     return found
 
 
-def _depths(plan: Plan) -> dict[str, int]:
+def _depths(plan: DagPlan) -> dict[str, int]:
     left = {name: len(step.deps) for name, step in plan.steps.items()}
     order = [name for name, count in left.items() if count == 0]
     depths = dict.fromkeys(order, 0)

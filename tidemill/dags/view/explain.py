@@ -9,13 +9,13 @@ import msgspec
 
 from tidemill.core.errors import NotFoundError
 from tidemill.dags.definition.model import RUN, SubDag
-from tidemill.dags.definition.plan import ROOT, Step
+from tidemill.dags.definition.plan import ROOT, PlannedNode
 from tidemill.dags.reducer.events import FINAL, NodeStatus
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, NodeState
 
 
-class Row(msgspec.Struct, frozen=True):
+class TreeRow(msgspec.Struct, frozen=True):
     """A node in the tree of a run: `branch` are the lines that lead to it."""
 
     node: str
@@ -38,7 +38,7 @@ def explain(program: DagProgram, state: DagState, name: str) -> str:
     return f"{told} (carried over from the run that this one repeats)" if node.carried else told
 
 
-def _pending(program: DagProgram, state: DagState, step: Step, node: NodeState) -> str:
+def _pending(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     if state.started is None:
         return f"{step.name!r} waits for the run to start"
     if step.kind == "leave":
@@ -64,7 +64,7 @@ def _nodes_within(program: DagProgram, scope: str) -> list[str]:
     return [name for name in program.plan.within(scope) if program.plan.steps[name].kind != "enter"]
 
 
-def _running(program: DagProgram, state: DagState, step: Step, node: NodeState) -> str:
+def _running(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     items = node.items
     if items is None:
         return f"{step.name!r} has been handed to a worker's queue or runs there (work {node.work})"
@@ -75,17 +75,17 @@ def _running(program: DagProgram, state: DagState, step: Step, node: NodeState) 
     )
 
 
-def _waiting(program: DagProgram, state: DagState, step: Step, node: NodeState) -> str:
+def _waiting(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     until = f", until {datetime.fromtimestamp(node.due, UTC):%Y-%m-%d %H:%M:%S} UTC" if node.due is not None else ""
     return f"{step.name!r} waits for somebody's answer{until}: {node.prompt}"
 
 
-def _ended(program: DagProgram, state: DagState, step: Step, node: NodeState) -> str:
+def _ended(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     why = f": {node.note}" if node.note else ""
     return f"{step.name!r} {_WORDS[node.status]}{why}"
 
 
-def _failed(program: DagProgram, state: DagState, step: Step, node: NodeState) -> str:
+def _failed(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     error = node.error
     why = f": {error.kind}: {error.message}" if error is not None else f": {node.note}" if node.note else ""
     more = f" ({node.note})" if error is not None and node.note else ""
@@ -95,7 +95,7 @@ def _failed(program: DagProgram, state: DagState, step: Step, node: NodeState) -
     return f"{step.name!r} {_WORDS[node.status]}{why}{more}; {after}"
 
 
-def _blocked(program: DagProgram, state: DagState, step: Step, node: NodeState) -> str:
+def _blocked(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     root, blamed = node, step.name
     hops: list[str] = []
     while root.hurt is not None and root.status == "blocked":
@@ -111,7 +111,7 @@ def _failed_in_short(node: NodeState, name: str) -> str:
     return f"{name!r} {_WORDS[node.status]}{why}"
 
 
-def _keeps_going(program: DagProgram, step: Step) -> bool:
+def _keeps_going(program: DagProgram, step: PlannedNode) -> bool:
     scope = step.home
     while scope != ROOT:
         found = program.plan.scopes[scope]
@@ -146,14 +146,14 @@ _EXPLAIN = {
 }
 
 
-def tree(program: DagProgram, state: DagState) -> list[Row]:
+def tree(program: DagProgram, state: DagState) -> list[TreeRow]:
     """All nodes as rows, those of a sub-dag under it; `done` of `total` counts the items or nodes inside of one."""
-    rows: list[Row] = []
+    rows: list[TreeRow] = []
     _grow(program, state, ROOT, "", rows)
     return rows
 
 
-def _grow(program: DagProgram, state: DagState, scope: str, lines: str, rows: list[Row]) -> None:
+def _grow(program: DagProgram, state: DagState, scope: str, lines: str, rows: list[TreeRow]) -> None:
     specs = _specs(program, scope)
     for index, spec in enumerate(specs):
         last = index == len(specs) - 1
@@ -174,7 +174,7 @@ def _grow(program: DagProgram, state: DagState, scope: str, lines: str, rows: li
         )
         began = state.nodes[f"{name}/{RUN}"].began if isinstance(spec, SubDag) else node.began
         branch = lines + ("└─ " if last else "├─ ")
-        rows.append(Row(name, spec.name, branch, status, note, done, total, began, node.ended))
+        rows.append(TreeRow(name, spec.name, branch, status, note, done, total, began, node.ended))
         if isinstance(spec, SubDag):
             _grow(program, state, f"{name}/", lines + ("   " if last else "│  "), rows)
 

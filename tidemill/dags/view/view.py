@@ -12,7 +12,7 @@ from tidemill.core.duration import format_duration
 from tidemill.dags.reducer.events import FINAL
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, NodeState
-from tidemill.dags.view.explain import Row, explain, tree
+from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.engine.explain import explain_control, explain_job, explain_workers
 
 Job = Mapping[str, Any]
@@ -21,7 +21,7 @@ MOST_ITEMS_SHOWN = 4
 UNSEEN_JOB = "its job waits in its queue or runs"
 
 
-class View(msgspec.Struct, frozen=True):
+class DagView(msgspec.Struct, frozen=True):
     """A run as somebody looks at it: its row, its state, its unfinished jobs (or some of many), who could drive it."""
 
     row: Mapping[str, Any]
@@ -44,10 +44,10 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        return self.run_state not in ("running", "parked")
+        return self.run_state not in ("running", "needs_attention")
 
 
-class Line(msgspec.Struct, frozen=True):
+class NodeLine(msgspec.Struct, frozen=True):
     """One line of the tree: a node, or an item of a map that is under way."""
 
     branch: str
@@ -60,9 +60,9 @@ class Line(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def lines(view: View) -> list[Line]:
+def lines(view: DagView) -> list[NodeLine]:
     """The tree, top to bottom."""
-    found: list[Line] = []
+    found: list[NodeLine] = []
     jobs = jobs_by_node(view)
     for row in tree(view.program, view.state):
         mine = jobs.get(row.node, [])
@@ -72,7 +72,7 @@ def lines(view: View) -> list[Line]:
     return found
 
 
-def nodes_json(view: View) -> list[dict[str, Any]]:
+def nodes_json(view: DagView) -> list[dict[str, Any]]:
     """The tree for programs."""
     jobs = jobs_by_node(view)
     return [
@@ -95,7 +95,7 @@ def nodes_json(view: View) -> list[dict[str, Any]]:
     ]
 
 
-def jobs_by_node(view: View) -> dict[str, list[Job]]:
+def jobs_by_node(view: DagView) -> dict[str, list[Job]]:
     """The unfinished jobs of each node."""
     found: dict[str, list[Job]] = {}
     for job in view.jobs:
@@ -105,12 +105,12 @@ def jobs_by_node(view: View) -> dict[str, list[Job]]:
     return found
 
 
-def why_run(view: View) -> list[str]:
+def why_run(view: DagView) -> list[str]:
     """Where the run stands, in a few sentences."""
     row = view.row
     if view.tick is not None:
         return [f"It is shown as it was after tick {view.tick} of {row['seq']}; now it is {row['state']}."]
-    if view.ended or row["state"] == "parked":
+    if view.ended or row["state"] == "needs_attention":
         return [str(row["note"] or f"It has ended: {row['state']}.")]
     said: list[str] = []
     if row["note"]:
@@ -132,7 +132,7 @@ def why_run(view: View) -> list[str]:
     return ["It waits for its jobs, and costs nothing meanwhile."]
 
 
-def why_node(view: View, name: str, jobs: Sequence[Job]) -> str:
+def why_node(view: DagView, name: str, jobs: Sequence[Job]) -> str:
     """Why a node is where it is, in a sentence; for one with a job, what the job is doing."""
     node = view.state.nodes[name]
     if node.status == "running" and node.items is None:
@@ -163,7 +163,7 @@ def why_job(job: Job) -> str:
 # -- inner parts ----------------------------------------------------------------------------------
 
 
-def _line(view: View, row: Row, jobs: Sequence[Job]) -> Line:
+def _line(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> NodeLine:
     node = view.state.nodes[row.node]
     single = jobs[0] if len(jobs) == 1 and node.items is None else None
     shown = "queued" if row.status == "running" and single is not None and single["state"] != "running" else row.status
@@ -174,10 +174,10 @@ def _line(view: View, row: Row, jobs: Sequence[Job]) -> Line:
         far = (row.done or 0) / row.total if row.total else 1.0
     end = row.ended if row.status in FINAL else view.now
     took = None if row.began is None or end is None else max(0.0, end - row.began)
-    return Line(row.branch, row.label, shown, far, count, took, _told(view, row, node, jobs))
+    return NodeLine(row.branch, row.label, shown, far, count, took, _told(view, row, node, jobs))
 
 
-def _told(view: View, row: Row, node: NodeState, jobs: Sequence[Job]) -> str:
+def _told(view: DagView, row: TreeRow, node: NodeState, jobs: Sequence[Job]) -> str:
     """What there is to say of a node beside its state."""
     again = " (carried over)" if node.carried else ""
     match row.status:
@@ -211,20 +211,22 @@ def _told_items(node: NodeState, jobs: Sequence[Job]) -> str:
     return ", ".join(part for part in parts if not part.startswith("0 "))
 
 
-def _items(view: View, row: Row, jobs: Sequence[Job]) -> list[Line]:
+def _items(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> list[NodeLine]:
     """Some of the items that run now; those that tell how far they are come first."""
     running = sorted((job for job in jobs if job["state"] == "running"), key=lambda job: job["progress"] is None)
     branch = row.branch.replace("├─ ", "│  ").replace("└─ ", "   ")
-    found: list[Line] = []
+    found: list[NodeLine] = []
     for job in running[:MOST_ITEMS_SHOWN]:
         index = view.program.item_of(view.state, job["work"])
         found.append(
-            Line(f"{branch}· ", f"item {index}", "running", job["progress"], "", job["running_for"], job["note"] or "")
+            NodeLine(
+                f"{branch}· ", f"item {index}", "running", job["progress"], "", job["running_for"], job["note"] or ""
+            )
         )
     return found
 
 
-def _why_job(view: View, jobs: Sequence[Job]) -> str:
+def _why_job(view: DagView, jobs: Sequence[Job]) -> str:
     if jobs:
         return why_job(jobs[0])
     if view.tick is not None or not view.all_jobs:
@@ -232,7 +234,7 @@ def _why_job(view: View, jobs: Sequence[Job]) -> str:
     return "its job has ended, and the run will hear of it"
 
 
-def _example(view: View, name: str) -> str:
+def _example(view: DagView, name: str) -> str:
     """What an answer looks like, as far as its schema says."""
     schema = getattr(view.program.plan.steps[name].spec, "schema", None)
     fields = schema.get("properties") if isinstance(schema, dict) else None

@@ -18,7 +18,7 @@ from tidemill.core.job import JobRef, NewJob
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.store.database import Connection, Database, Executor, is_away, left_nothing
 from tidemill.store.jobs.insert import insert_alike, insert_jobs
-from tidemill.store.notify import Bell
+from tidemill.store.notify import Notifier
 
 MOST_TOGETHER = 500
 MANY_CHUNK = 10_000
@@ -30,7 +30,7 @@ class Enqueuer:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._bell = Bell(database)
+        self._notifier = Notifier(database)
         self._waiting: list[tuple[NewJob, asyncio.Future[JobRef]]] = []
         self._sender: asyncio.Task[None] | None = None
         self._alone = False
@@ -71,7 +71,7 @@ class Enqueuer:
         """Finish what is under way."""
         if self._sender is not None:
             await self._sender
-        await self._bell.close()
+        await self._notifier.close()
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
@@ -122,7 +122,7 @@ class Enqueuer:
             _give(answer, ref)
 
     async def _store(self, jobs: Sequence[NewJob]) -> list[JobRef]:
-        inside = self._bell.may_ring_inside()
+        inside = self._notifier.may_ring_inside()
         for tries_left in reversed(range(_TRIES)):
             try:
                 refs = await self._insert(jobs, notify=inside)
@@ -134,7 +134,7 @@ class Enqueuer:
                     raise _explained(error) from error
                 raise
         if not inside:
-            self._bell.ring_soon({job.queue for job in jobs})
+            self._notifier.ring_soon({job.queue for job in jobs})
         return refs
 
     async def _insert(self, jobs: Sequence[NewJob], *, notify: bool) -> list[JobRef]:

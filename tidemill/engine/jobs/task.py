@@ -117,7 +117,7 @@ class Task(Generic[P, R]):
         return NewJob(**fields).validate()
 
 
-class TaskBook(Mapping[str, Task[Any, Any]]):
+class TaskRegistry(Mapping[str, Task[Any, Any]]):
     """All tasks of an application, by name."""
 
     def __init__(self) -> None:

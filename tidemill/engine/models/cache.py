@@ -9,7 +9,7 @@
 
 A job with a required model starts when the model is there, and the model stays until the job has ended. A task
 may ask for further ones by name: `job.model(name)` in a plain function, `await job.load_model(name)` in an async
-one. What is loaded and unloaded when, the `Shelf` decides; here is what does it, and waits for it.
+one. What is loaded and unloaded when, the `Eviction` decides; here is what does it, and waits for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
 from tidemill.core.memory_size import format_memory
-from tidemill.engine.models.eviction import Ask, Command, Footprint, Give, Load, Refuse, Shelf, Unload
+from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, Refuse, Unload
 from tidemill.engine.models.spec import ModelError, ModelSpec, check_budget, read_specs, require_model
 
 log = structlog.get_logger("tidemill.models")
@@ -61,26 +61,26 @@ class ModelCache:
         check_budget(self.specs.values(), budget)
         self.loaded_at: float | None = None  # when a load last ended, by the monotonic clock
         self._clock = clock
-        self._shelf = Shelf(
+        self._eviction = Eviction(
             {spec.name: Footprint(spec.memory, spec.pinned, spec.idle) for spec in self.specs.values()}, budget
         )
         self._values: dict[str, Any] = {}
         self._figures = {spec.name: ModelFigures(spec.name, spec.memory) for spec in self.specs.values()}
         # A future says that a model is there and does not hold it: nothing here keeps alive what is to go.
-        self._waiting: dict[Ask, Future[None]] = {}
+        self._waiting: dict[ModelRequest, Future[None]] = {}
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def budget(self) -> int | None:
-        return self._shelf.budget
+        return self._eviction.budget
 
     @property
     def taken(self) -> int:
         """Bytes of all models in memory, by their own account."""
         with self._lock:
-            return self._shelf.taken
+            return self._eviction.taken
 
     def start(self) -> None:
         """Belong to the running event loop, and begin to load what is pinned."""
@@ -98,11 +98,11 @@ class ModelCache:
 
     def rest(self) -> None:
         """Unload what has been idle for too long."""
-        self._tell(self._shelf.rest)
+        self._tell(self._eviction.rest)
 
     async def close(self) -> None:
         """Unload everything that is not in use, and load no more."""
-        self._tell(self._shelf.close)
+        self._tell(self._eviction.close)
         await asyncio.to_thread(self._wait_for_moves, LAST_UNLOADS)
 
     def use(self) -> ModelUse:
@@ -112,7 +112,7 @@ class ModelCache:
     def warm(self) -> list[str]:
         """The models that are loaded, or are being loaded."""
         with self._lock:
-            return self._shelf.warm()
+            return self._eviction.warm()
 
     def value(self, name: str) -> Any:
         """A model that is there: only for one who has been given it."""
@@ -121,17 +121,17 @@ class ModelCache:
     def in_use(self) -> list[str]:
         """The models that some job has now."""
         with self._lock:
-            return [name for name, standing in self._shelf.standings.items() if standing.users]
+            return [name for name, standing in self._eviction.standings.items() if standing.users]
 
     def fits_beside(self, model: str, others: Iterable[str]) -> bool:
         """Whether a model can be in memory together with these and all pinned ones."""
-        return self._shelf.fits_beside(model, others)
+        return self._eviction.fits_beside(model, others)
 
     def figures(self) -> list[ModelFigures]:
         """What has happened to each model so far, and where it is now."""
         with self._lock:
             for name, figures in self._figures.items():
-                standing = self._shelf.standings.get(name)
+                standing = self._eviction.standings.get(name)
                 figures.phase = "absent" if standing is None else standing.phase
                 figures.users = 0 if standing is None else len(standing.users)
             return [msgspec.structs.replace(figures) for figures in self._figures.values()]
@@ -152,9 +152,9 @@ class ModelCache:
         future: Future[None] = Future()
 
         def ask(now: float) -> list[Command]:
-            wish = Ask(name, user)
+            wish = ModelRequest(name, user)
             self._waiting[wish] = future
-            return [Refuse(wish, "its job has ended")] if user.closed else self._shelf.ask(wish, now)
+            return [Refuse(wish, "its job has ended")] if user.closed else self._eviction.ask(wish, now)
 
         self._tell(ask)
         return future
@@ -165,7 +165,7 @@ class ModelCache:
         def leave(now: float) -> list[Command]:
             user.closed = True
             left.extend(self._waiting.pop(ask) for ask in list(self._waiting) if ask.user is user)
-            return self._shelf.leave(user, now)
+            return self._eviction.leave(user, now)
 
         self._tell(leave)
         for future in left:
@@ -183,7 +183,7 @@ class ModelCache:
             return lambda: _in_background(lambda: self._unload(spec, why), f"unload-{spec.name}")
         ask = command.ask
         future = self._waiting.pop(ask, None)
-        if isinstance(command, Give):
+        if isinstance(command, Grant):
             self._figures[ask.model].hits += command.hit
             return lambda: _settle(future)
         error = ModelError(f"model {ask.model} cannot be had: {command.why}")
@@ -205,7 +205,7 @@ class ModelCache:
             self.loaded_at = ended
         del value
         log.info("model loaded", model=spec.name, seconds=round(ended - began, 3), memory=format_memory(spec.memory))
-        self._tell(self._shelf.loaded, spec.name)
+        self._tell(self._eviction.loaded, spec.name)
 
     def _after_failure(self, spec: ModelSpec, error: BaseException) -> None:
         log.error("model could not be loaded", model=spec.name, error=repr(error))
@@ -213,7 +213,7 @@ class ModelCache:
 
         def fail(name: str, now: float) -> list[Command]:
             self._figures[name].failures += 1
-            asks, commands = self._shelf.failed(name, now)
+            asks, commands = self._eviction.failed(name, now)
             told.extend(self._waiting.pop(ask, None) for ask in asks)
             return commands
 
@@ -234,7 +234,7 @@ class ModelCache:
         del value
         gc.collect()  # what holds itself in a cycle must be gone before the next is loaded
         log.info("model unloaded", model=spec.name, why=why)
-        self._tell(self._shelf.unloaded, spec.name)
+        self._tell(self._eviction.unloaded, spec.name)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a plain function here, in its thread; an async one runs on the worker's event loop."""
@@ -246,7 +246,7 @@ class ModelCache:
     def _wait_for_moves(self, timeout: float) -> None:
         with self._moved:
             self._moved.wait_for(
-                lambda: all(standing.phase == "loaded" for standing in self._shelf.standings.values()), timeout
+                lambda: all(standing.phase == "loaded" for standing in self._eviction.standings.values()), timeout
             )
 
 

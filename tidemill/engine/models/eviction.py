@@ -1,6 +1,6 @@
 """Which models are in memory, and what must happen so that another one fits. Pure: no threads, no clock.
 
-A `Shelf` is told what happens (somebody asks for a model, a load has ended, a user has gone) and answers with
+A `Eviction` is told what happens (somebody asks for a model, a load has ended, a user has gone) and answers with
 commands: load this, unload that, give this model to that one who asked, tell that one that it cannot be.
 
 - All models together, those on their way in or out too, never take more than the budget.
@@ -32,7 +32,7 @@ class Footprint(msgspec.Struct, frozen=True):
     idle: float | None = None
 
 
-class Ask(msgspec.Struct, eq=False):
+class ModelRequest(msgspec.Struct, eq=False):
     """One wish for one model. What a user is given stays its own until it leaves."""
 
     model: str
@@ -52,24 +52,24 @@ class Unload(msgspec.Struct, frozen=True):
     why: Reason
 
 
-class Give(msgspec.Struct, frozen=True, eq=False):
+class Grant(msgspec.Struct, frozen=True, eq=False):
     """The model is there, and its user's until it leaves. A `hit` did not have to wait for a load."""
 
-    ask: Ask
+    ask: ModelRequest
     hit: bool
 
 
 class Refuse(msgspec.Struct, frozen=True, eq=False):
     """This can never be."""
 
-    ask: Ask
+    ask: ModelRequest
     why: str
 
 
-Command = Load | Unload | Give | Refuse
+Command = Load | Unload | Grant | Refuse
 
 
-class Standing:
+class ModelStatus:
     """A model that takes memory now."""
 
     __slots__ = ("phase", "used_at", "users", "waiting")
@@ -78,17 +78,17 @@ class Standing:
         self.phase: Phase = "loading"
         self.used_at = now
         self.users: set[Hashable] = set()
-        self.waiting: list[Ask] = []
+        self.waiting: list[ModelRequest] = []
 
 
-class Shelf:
+class Eviction:
     """The models in memory, their users, and those who wait for one. Without a budget there is room for all."""
 
     def __init__(self, footprints: Mapping[str, Footprint], budget: int | None = None) -> None:
         self.footprints = footprints
         self.budget = budget
-        self.standings: dict[str, Standing] = {}
-        self.queue: list[Ask] = []
+        self.standings: dict[str, ModelStatus] = {}
+        self.queue: list[ModelRequest] = []
         self._closed = False
 
     @property
@@ -107,7 +107,7 @@ class Shelf:
 
     # -- what happens -----------------------------------------------------------------------------
 
-    def ask(self, ask: Ask, now: float) -> list[Command]:
+    def ask(self, ask: ModelRequest, now: float) -> list[Command]:
         """Somebody wants a model."""
         if self._closed:
             return [Refuse(ask, "the worker is stopping")]
@@ -132,10 +132,10 @@ class Shelf:
         standing.phase, standing.used_at = "loaded", now
         asks, standing.waiting = standing.waiting, []
         standing.users.update(ask.user for ask in asks)
-        given: list[Command] = [Give(ask, hit=False) for ask in asks]
+        given: list[Command] = [Grant(ask, hit=False) for ask in asks]
         return given + self._advance(now)
 
-    def failed(self, model: str, now: float) -> tuple[list[Ask], list[Command]]:
+    def failed(self, model: str, now: float) -> tuple[list[ModelRequest], list[Command]]:
         """A load has failed: those who waited for it are to be told; whoever asks next tries anew."""
         asks = self.standings.pop(model).waiting
         return asks, self._advance(now)
@@ -162,7 +162,7 @@ class Shelf:
     def _advance(self, now: float) -> list[Command]:
         """Serve the queue from its front as far as that goes."""
         commands: list[Command] = []
-        still: list[Ask] = []
+        still: list[ModelRequest] = []
         for ask in self.queue:
             if (still and not self._may_pass(ask)) or not self._serve(ask, now, commands):
                 still.append(ask)
@@ -176,16 +176,16 @@ class Shelf:
             commands.append(Refuse(last, f"it has {held}, and all who have models wait for each other's memory"))
         return commands
 
-    def _may_pass(self, ask: Ask) -> bool:
+    def _may_pass(self, ask: ModelRequest) -> bool:
         """Whether somebody may be served while others before it wait: that takes nothing from them."""
         return self.footprints[ask.model].pinned or bool(self._held_by(ask.user))
 
-    def _serve(self, ask: Ask, now: float, commands: list[Command]) -> bool:
+    def _serve(self, ask: ModelRequest, now: float, commands: list[Command]) -> bool:
         standing = self.standings.get(ask.model)
         if standing is None:
             if not self._make_room(ask.model, commands):
                 return False
-            standing = self.standings[ask.model] = Standing(now)
+            standing = self.standings[ask.model] = ModelStatus(now)
             commands.append(Load(ask.model))
         if standing.phase == "unloading":
             return False
@@ -194,7 +194,7 @@ class Shelf:
         else:
             standing.users.add(ask.user)
             standing.used_at = now
-            commands.append(Give(ask, hit=True))
+            commands.append(Grant(ask, hit=True))
         return True
 
     def _make_room(self, model: str, commands: list[Command]) -> bool:

@@ -184,7 +184,7 @@ class DurableRun:
         """Hand over what is to be written, and what follows once it is."""
         turn, self._turn = self.turn(), None
         after, self._after = self._after, []
-        if turn.state is not None and turn.state != "parked":
+        if turn.state is not None and turn.state != "needs_attention":
             turn.asks.clear()  # Who has ended asks nothing any more, though it may have begun to in this very turn.
         if turn.release:
             turn.awake = not self.at_rest
@@ -199,9 +199,9 @@ class DurableRun:
         """The run cannot go on through a defect: it waits, loudly, for somebody to decide."""
         if self.let_go:
             return
-        log.error("run parked: it cannot go on", run=self.number, error=repr(error), exc_info=error)
+        log.error("run needs attention: it cannot go on", run=self.number, error=repr(error), exc_info=error)
         turn = self.turn()
-        turn.state = turn.state or "parked"
+        turn.state = turn.state or "needs_attention"
         turn.note = turn.note or storable(
             f"{type(error).__name__}: {error}; the run cannot go on: cancel it, or deploy what can"
         )

@@ -63,7 +63,7 @@ class JournalWriter:
                 return mine
             except CLASHES:
                 continue
-            except Exception as error:  # noqa: BLE001 - what is not passing is found and parked
+            except Exception as error:  # noqa: BLE001 - what is not passing is found, and its run needs attention
                 if is_away(error) or is_full(error):
                     log.warning("the database is away", error=str(error), runs=len(turns))
                     uncertain = True
@@ -78,9 +78,11 @@ class JournalWriter:
             half = len(turns) // 2
             return await self._write_as(number, turns[:half]) | await self._write_as(number, turns[half:])
         (turn,) = turns
-        if turn.state == "parked":
+        if turn.state == "needs_attention":
             raise error
-        log.error("run parked: the database refuses what it has to write", run=turn.run_id, error=str(error))
+        log.error("run needs attention: the database refuses what it has to write", run=turn.run_id, error=str(error))
         note = storable(f"{type(error).__name__}: {error}; what the run had to write could not be written: cancel it")
-        await self._write_as(number, [RunTurn(turn.run_id, turn.before, turn.before, state="parked", note=note)])
+        await self._write_as(
+            number, [RunTurn(turn.run_id, turn.before, turn.before, state="needs_attention", note=note)]
+        )
         return set()

@@ -30,8 +30,8 @@ from tidemill.store.runs.runs import (
     TELL_OWNERS,
     WAKE_RUNS,
     publish,
+    resume_runs,
     send_to_run,
-    unpark_runs,
 )
 from tidemill.store.runs.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers
 
@@ -87,7 +87,7 @@ class RunStore(Protocol):
 
     # -- taking up --------------------------------------------------------------------------------
 
-    async def unpark(self, kinds: Sequence[str]) -> None: ...
+    async def resume_stopped(self, kinds: Sequence[str]) -> None: ...
 
     async def claim(
         self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int
@@ -208,8 +208,8 @@ class PostgresRunStore:
 
     # -- taking up --------------------------------------------------------------------------------
 
-    async def unpark(self, kinds: Sequence[str]) -> None:
-        await unpark_runs(self._database, kinds)
+    async def resume_stopped(self, kinds: Sequence[str]) -> None:
+        await resume_runs(self._database, kinds)
 
     async def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> Sequence[Row]:
         return await self._fetch(CLAIM_RUNS, owner, list(kinds), room, list(versions))

@@ -120,7 +120,7 @@ class RunWorker:
     async def work(self, life: Life) -> None:
         """Own and drive runs until stopped."""
         self._life, self._writer.owner = life, life.worker_id
-        await self._store.unpark(list(self._kinds))
+        await self._store.resume_stopped(list(self._kinds))
         hears = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
@@ -348,11 +348,11 @@ class RunWorker:
 
     def _park(self, row: Any, why: str) -> None:
         """A run that does not fit the code any more waits, loudly, for somebody to decide."""
-        log.error("run parked: it does not fit the workflow any more", run=row["id"], why=why)
+        log.error("run needs attention: it does not fit the workflow any more", run=row["id"], why=why)
         for run in [run for run in self._dirty if run.number == row["id"]]:
             self._forget(run)
         turn = Unopened(self, row["id"], row["seq"]).turn()
-        turn.state = "parked"
+        turn.state = "needs_attention"
         turn.note = storable(f"{why}; the workflow has changed since: cancel the run, or deploy what fits")
 
     async def _bring_inbox(self) -> int:

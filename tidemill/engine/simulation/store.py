@@ -30,7 +30,7 @@ from tidemill.engine.worker.isolation import Children
 from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.outcome import after_loss, record
 from tidemill.store.jobs.workers import WorkerCard
-from tidemill.store.runs.model import News, StoreModel, View
+from tidemill.store.runs.model import News, StoreModel, StoreView
 from tidemill.store.runs.turns import RunTurn
 
 LEASE = 3.0
@@ -129,7 +129,9 @@ class Simulation:
         self.world.close()
 
     def _is_over(self) -> bool:
-        return not self._to_begin and all(run.state not in ("running", "parked") for run in self.model.runs.values())
+        return not self._to_begin and all(
+            run.state not in ("running", "needs_attention") for run in self.model.runs.values()
+        )
 
     # -- who there is -----------------------------------------------------------------------------
 
@@ -211,7 +213,7 @@ class Simulation:
 
     # -- the store --------------------------------------------------------------------------------
 
-    async def ask(self, process: Process, name: str, statement: Callable[[View], Any]) -> Any:
+    async def ask(self, process: Process, name: str, statement: Callable[[StoreView], Any]) -> Any:
         """Send a statement to the store and wait for the answer. Raises `ConnectionError` if that is lost."""
         world, answer = self.world, process.expect()
 
@@ -219,7 +221,7 @@ class Simulation:
             view = self.model.look()
             world.later(self._duration(), lambda: done(view))
 
-        def done(view: View) -> None:
+        def done(view: StoreView) -> None:
             if answer.done() and world.chance.random() < 0.5:
                 return  # The connection broke before it was heard.
             try:
@@ -305,7 +307,7 @@ class SimulatedRunStore:
         )
 
     async def commit_within(self, connection: Any, owner: int, number: int, turn: RunTurn) -> set[int]:
-        def statement(view: View) -> set[int]:
+        def statement(view: StoreView) -> set[int]:
             mine = self._model.commit(owner, number, [turn], view)
             if mine:
                 self.simulation.committed.setdefault(str(turn.run_id), []).extend(connection.written)
@@ -324,8 +326,8 @@ class SimulatedRunStore:
 
     # -- taking up --------------------------------------------------------------------------------
 
-    async def unpark(self, kinds: Sequence[str]) -> None:
-        await self.ask("unpark", lambda: self._model.unpark(kinds))
+    async def resume_stopped(self, kinds: Sequence[str]) -> None:
+        await self.ask("resume_stopped", lambda: self._model.resume_stopped(kinds))
 
     async def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> Sequence[Row]:
         return await self.ask("claim", lambda: _rows(self._model.claim(owner, kinds, versions, room)))

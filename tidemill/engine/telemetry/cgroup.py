@@ -16,7 +16,7 @@ MOUNT = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 
 
-class Account(msgspec.Struct, frozen=True, omit_defaults=True):
+class CgroupUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one control group has used and may use. Memory in bytes, CPU time in seconds, limits in bytes and cores."""
 
     path: str
@@ -37,14 +37,14 @@ def group_of(pid: int | str = "self", *, proc: Path = PROC) -> str | None:
     return None
 
 
-def read_account(path: str, *, mount: Path = MOUNT) -> Account | None:
+def read_account(path: str, *, mount: Path = MOUNT) -> CgroupUsage | None:
     """A group's account; None where the kernel keeps none for it, as for the root of a host."""
     folder = mount / path.strip("/")
     memory, cpu = _number(folder / "memory.current"), _pairs(folder / "cpu.stat")
     if memory is None or "usage_usec" not in cpu:
         return None
     around = [folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))]
-    return Account(
+    return CgroupUsage(
         path=path,
         memory=memory,
         cpu_seconds=cpu["usage_usec"] / 1e6,
@@ -55,10 +55,10 @@ def read_account(path: str, *, mount: Path = MOUNT) -> Account | None:
     )
 
 
-def read_accounts(pids: Iterable[int], *, mount: Path = MOUNT, proc: Path = PROC) -> list[Account]:
+def read_accounts(pids: Iterable[int], *, mount: Path = MOUNT, proc: Path = PROC) -> list[CgroupUsage]:
     """The accounts of all groups that these processes are in, each once; a group inside another counts with it."""
     paths = sorted({path for pid in pids if (path := group_of(pid, proc=proc)) is not None})
-    found: list[Account] = []
+    found: list[CgroupUsage] = []
     for path in paths:  # an outer one comes first; one without an account hides nobody
         if any(path.startswith(f"{account.path.rstrip('/')}/") for account in found):
             continue

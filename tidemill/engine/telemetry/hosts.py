@@ -73,7 +73,7 @@ class HostReader:
         self._read_at = 0.0
         self._host: tuple[float, float] | None = None
         self._spent: dict[int, float] = {}
-        self._groups: dict[str, cgroup.Account] = {}
+        self._groups: dict[str, cgroup.CgroupUsage] = {}
 
     def read(self, pids: Iterable[int] = ()) -> HostSample:
         """A sample; `pids` are our processes. Takes a few milliseconds, and more where a tool must be asked."""

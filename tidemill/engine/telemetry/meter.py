@@ -22,7 +22,7 @@ import structlog
 from tidemill.core.errors import StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor, is_away, is_full
-from tidemill.store.telemetry.hosts import Key, Place, leave, report
+from tidemill.store.telemetry.hosts import Key, ProcessPlace, leave, report
 
 log = structlog.get_logger("tidemill.telemetry")
 
@@ -106,11 +106,11 @@ class Meter:
         self._counts[f"{name}_sum", labels] += sum(times)
 
 
-class Reporter:
+class MeterReporter:
     """Adds what a meter has counted to the totals, and watches how late its event loop is."""
 
     def __init__(self, database: Database, meter: Meter, role: str, *, host: str | None = None) -> None:
-        self.place = Place(host or socket.gethostname(), os.getpid(), role)
+        self.place = ProcessPlace(host or socket.gethostname(), os.getpid(), role)
         self._database = database
         self._meter = meter
         self._told_at = 0.0

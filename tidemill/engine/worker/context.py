@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.engine.worker.log_capture import Lines, listen
+from tidemill.engine.worker.log_capture import CapturedLines, listen
 
 if TYPE_CHECKING:
     from tidemill.engine.models.cache import ModelUse
@@ -67,7 +67,7 @@ class RunningJob:
         self.kill_at: float | None = None
         self.overrun: str | None = None
         self.models: ModelUse | None = None
-        self.lines: Lines | None = None
+        self.lines: CapturedLines | None = None
 
     def report(self, progress: float | None = None, message: str | None = None) -> None:
         """Say how far the job has come: a fraction from 0 to 1, a message, or both. Counts as a sign of life."""
@@ -85,7 +85,7 @@ class RunningJob:
     def keep_line(self, line: bytes) -> None:
         """Keep a logged line for people who look at this job."""
         if self.lines is None:
-            self.lines = Lines()
+            self.lines = CapturedLines()
         self.lines.add(line)
 
     def model(self, name: str) -> Any:

@@ -23,7 +23,7 @@ from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.telemetry.tracing import continuing
 from tidemill.engine.worker.context import RunningJob, enter_job
-from tidemill.engine.worker.isolation import Order, Word
+from tidemill.engine.worker.isolation import ChildOrder, ChildReport
 from tidemill.engine.worker.outcome import message_of, trace_of
 
 _PR_SET_PDEATHSIG = 1
@@ -34,20 +34,20 @@ class ReportingJob(RunningJob):
 
     __slots__ = ("_say",)
 
-    def __init__(self, order: Order, say: Callable[[Word], None]) -> None:
+    def __init__(self, order: ChildOrder, say: Callable[[ChildReport], None]) -> None:
         super().__init__(order.id, order.attempt, order.queue, order.task)
         self._say = say
 
     def report(self, progress: float | None = None, message: str | None = None) -> None:
         super().report(progress, message)
-        self._say(Word(beat=True, progress=self.progress, note=message))
+        self._say(ChildReport(beat=True, progress=self.progress, note=message))
 
     def beat(self) -> None:
         super().beat()
-        self._say(Word(beat=True))
+        self._say(ChildReport(beat=True))
 
     def keep_line(self, line: bytes) -> None:
-        self._say(Word(line=msgspec.Raw(line)))
+        self._say(ChildReport(line=msgspec.Raw(line)))
 
 
 def serve(app_path: str) -> None:
@@ -60,7 +60,7 @@ def serve(app_path: str) -> None:
 
     speaking = threading.Lock()  # A task may log from several threads, and a long line is written in pieces.
 
-    def say(word: Word) -> None:
+    def say(word: ChildReport) -> None:
         with speaking:
             mouth.write(encode(word) + b"\n")
 
@@ -68,7 +68,7 @@ def serve(app_path: str) -> None:
     configure_logs(app.settings.log_level, app.settings.log_format)
     tasks = app.tasks
     for line in sys.stdin.buffer:
-        order: Order = decode(line, Order)
+        order: ChildOrder = decode(line, ChildOrder)
         try:
             task = tasks.require(order.task)
             kwargs = task.signature.load(bytes(order.args))
@@ -77,7 +77,7 @@ def serve(app_path: str) -> None:
         except BaseException as error:  # noqa: BLE001 - whatever a task raises is told to the parent
             say(_word_of(error))
         else:
-            say(Word(ok=True, result=msgspec.Raw(data or b"")))
+            say(ChildReport(ok=True, result=msgspec.Raw(data or b"")))
 
 
 def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob, trace: str | None) -> Any:
@@ -86,10 +86,10 @@ def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob,
         return function(**kwargs)
 
 
-def _word_of(error: BaseException) -> Word:
+def _word_of(error: BaseException) -> ChildReport:
     """An error as the parent is told of it."""
     ours = isinstance(error, Snooze | RetryAfter | Discard)
-    return Word(
+    return ChildReport(
         lineage=error_lineage(type(error)),
         message=storable(error.reason) if ours else message_of(error),
         trace=storable(trace_of(error)),

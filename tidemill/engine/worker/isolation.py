@@ -22,7 +22,7 @@ from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.engine.worker.context import RunningJob
 
 
-class Order(msgspec.Struct, omit_defaults=True):
+class ChildOrder(msgspec.Struct, omit_defaults=True):
     """Parent to child: run this."""
 
     task: str
@@ -33,7 +33,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     trace: str | None = None
 
 
-class Word(msgspec.Struct, omit_defaults=True):
+class ChildReport(msgspec.Struct, omit_defaults=True):
     """Child to parent: a sign of life, a result, or an error."""
 
     beat: bool = False
@@ -75,7 +75,7 @@ class Children:
         child = await self._take()
         self._busy.add(child)
         try:
-            order = Order(task, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace())
+            order = ChildOrder(task, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace())
             word = await self._converse(child, order, job)
         except BaseException:
             await _kill(child)
@@ -108,7 +108,7 @@ class Children:
             limit=64 * 1024 * 1024,
         )
 
-    async def _converse(self, child: asyncio.subprocess.Process, order: Order, job: RunningJob) -> Word:
+    async def _converse(self, child: asyncio.subprocess.Process, order: ChildOrder, job: RunningJob) -> ChildReport:
         stdin, stdout = child.stdin, child.stdout
         if stdin is None or stdout is None:
             raise ChildDied("its process has no pipes")
@@ -116,7 +116,7 @@ class Children:
             stdin.write(encode(order) + b"\n")
             await stdin.drain()
         while line := await stdout.readline():
-            word: Word = decode(line, Word)
+            word: ChildReport = decode(line, ChildReport)
             if word.beat:
                 if word.progress is not None or word.note is not None:
                     job.report(word.progress, word.note)
@@ -132,7 +132,7 @@ class Children:
         raise ChildDied(f"the process of the isolated task {how}")
 
 
-def _result_of(word: Word) -> bytes | None:
+def _result_of(word: ChildReport) -> bytes | None:
     if word.ok:
         return bytes(word.result) or None
     if _is_a(word, Snooze):
@@ -146,7 +146,7 @@ def _result_of(word: Word) -> bytes | None:
     raise TaskError(word.lineage, word.message, word.trace)
 
 
-def _is_a(word: Word, kind: type[BaseException]) -> bool:
+def _is_a(word: ChildReport, kind: type[BaseException]) -> bool:
     return error_lineage(kind)[0] in word.lineage
 
 

@@ -28,7 +28,7 @@ from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.tracing import is_tracing, run_traced
 from tidemill.engine.worker.context import JobCancelled, RunningJob, enter_job
 from tidemill.engine.worker.isolation import Children
-from tidemill.engine.worker.log_capture import Lines
+from tidemill.engine.worker.log_capture import CapturedLines
 from tidemill.engine.worker.outcome import (
     OVERRUNS,
     after_cancel,
@@ -218,7 +218,7 @@ class JobRunner:
         if task is None:
             self.unknown.add(claim.task)
             note = f"worker {self.worker} does not know task {claim.task}: waiting for one that does"
-            self.requeues.append(Requeue(claim.id, claim.attempt, 0.0, note, state="unrouted"))
+            self.requeues.append(Requeue(claim.id, claim.attempt, 0.0, note, state="no_worker"))
             log.warning("unknown task", job=claim.id, task=claim.task, queue=claim.queue, worker=self.worker)
             self._on_news()
         elif claim.expired:
@@ -385,5 +385,5 @@ class JobRunner:
 
 def log_of(job: RunningJob) -> AttemptLog:
     """What an attempt has logged so far."""
-    began_at, dropped, lines = (job.lines or Lines()).take()
+    began_at, dropped, lines = (job.lines or CapturedLines()).take()
     return AttemptLog(job.id, job.attempt, began_at, dropped, lines)

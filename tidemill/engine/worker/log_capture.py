@@ -24,26 +24,26 @@ MOST_OF_A_FIELD = 1_000
 _KNOWN = frozenset({"event", "level", "job", "task", "attempt", "exc_info", "timestamp", "exception"})
 
 
-class KeepsLines(Protocol):
+class LineSink(Protocol):
     """An attempt that keeps what is logged in it; from any thread."""
 
     def keep_line(self, line: bytes) -> None: ...
 
 
-_listener: ContextVar[KeepsLines] = ContextVar("tidemill_lines")
+_listener: ContextVar[LineSink] = ContextVar("tidemill_lines")
 
 
-def listen(attempt: KeepsLines) -> None:
+def listen(attempt: LineSink) -> None:
     """Have what the calling context logs from here on kept with this attempt."""
     _listener.set(attempt)
 
 
-def find_listener() -> KeepsLines | None:
+def find_listener() -> LineSink | None:
     """The attempt that the calling code runs in, if any."""
     return _listener.get(None)
 
 
-class Lines:
+class CapturedLines:
     """The last lines of one attempt."""
 
     __slots__ = ("_began_at", "_dropped", "_lines", "_lock", "_size", "fresh")

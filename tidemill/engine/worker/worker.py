@@ -28,7 +28,7 @@ from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.models.cache import ModelCache
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.role import Life, Role
-from tidemill.engine.telemetry.meter import Reporter
+from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.engine.watchdog import Watchdog
 from tidemill.engine.worker.claimer import Claimer
 from tidemill.engine.worker.isolation import Children
@@ -298,5 +298,5 @@ def worker_role(worker: Worker, database: Database) -> Role[Worker]:
         condition=worker.condition,
         watch=Watchdog(database, worker.runner).check,
     )
-    reporter = Reporter(database, worker.runner.meter, "worker", host=worker.host)
+    reporter = MeterReporter(database, worker.runner.meter, "worker", host=worker.host)
     return Role(worker, database, lease=lease, reporter=reporter)

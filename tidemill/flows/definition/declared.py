@@ -32,7 +32,7 @@ from tidemill.flows.runner.runtime import basic_runtime, get_current_runtime
 PLACE = "_Workflow__declared"
 
 
-class Declared:
+class WorkflowDeclaration:
     """The steps and the options of one workflow object."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Declared:
             ) from error
 
 
-def declared(workflow: object) -> Declared:
+def declared(workflow: object) -> WorkflowDeclaration:
     """What a workflow object knows about itself."""
     found = vars(workflow).get(PLACE)
     if found is None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidemill.flows.definition.declared import PLACE, Declared, Shown, declared
+from tidemill.flows.definition.declared import PLACE, Shown, WorkflowDeclaration, declared
 from tidemill.flows.definition.decorators import attach_step
 from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 from tidemill.flows.definition.resource import ResourceManager
@@ -45,7 +45,7 @@ class Workflow:
         skip_graph_checks: Collection[str] | None = None,
         serializer: Any = None,
     ) -> None:
-        vars(self)[PLACE] = Declared(
+        vars(self)[PLACE] = WorkflowDeclaration(
             type(self),
             timeout=timeout,
             disable_validation=disable_validation,

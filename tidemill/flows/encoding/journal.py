@@ -14,7 +14,18 @@ from tidemill.flows.encoding.events import decode_event, encode_event, qualified
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.values import loaded_class, pack, unpack
 from tidemill.flows.reducer.state_paths import MISSING
-from tidemill.flows.reducer.step_ticks import Asked, Did, Edited, Ended, Failure, Gathered, Note, Sent, Withdrew, Wrote
+from tidemill.flows.reducer.step_ticks import (
+    Did,
+    Ended,
+    EventSent,
+    Gathered,
+    Note,
+    StateEdited,
+    StepFailure,
+    WaitAsked,
+    Withdrew,
+    Wrote,
+)
 
 _encoder = msgspec.json.Encoder()
 
@@ -122,7 +133,7 @@ def _ended(record: TickRecord) -> Ended:
     if record.error is not None:
         kind, message, trace = record.error
         exception = exception_from({"exception_type": kind, "exception_message": message})
-        failure = Failure(kind, message, trace, exception)
+        failure = StepFailure(kind, message, trace, exception)
     return Ended(
         tuple(decode_event(bytes(event)) for event in record.events),
         record.listed,
@@ -133,12 +144,12 @@ def _ended(record: TickRecord) -> Ended:
 
 
 def _pack_note(note: Note) -> dict[str, Any]:
-    if isinstance(note, Sent):
+    if isinstance(note, EventSent):
         return {"kind": "sent", "events": [[pack(event), target] for event, target in note.events]}
     if isinstance(note, Gathered):
         expected = [qualified_name(kind) for kind in note.expected]
         return {"kind": "gathered", "buffer": note.buffer, "event": pack(note.event), "expected": expected}
-    if isinstance(note, Asked):
+    if isinstance(note, WaitAsked):
         return {
             "kind": "asked",
             "question": note.question,
@@ -151,7 +162,7 @@ def _pack_note(note: Note) -> dict[str, Any]:
         }
     if isinstance(note, Withdrew):
         return {"kind": "withdrew", "question": note.question}
-    if isinstance(note, Edited):
+    if isinstance(note, StateEdited):
         gone = [path for path, value in note.changes if value is MISSING]
         values = [[path, pack(value)] for path, value in note.changes if value is not MISSING]
         return {"kind": "edited", "values": values, "gone": gone}
@@ -165,19 +176,21 @@ def _pack_note(note: Note) -> dict[str, Any]:
 def _unpack_note(data: dict[str, Any]) -> Note:
     match data["kind"]:
         case "sent":
-            return Sent(tuple((unpack(event), target) for event, target in data["events"]))
+            return EventSent(tuple((unpack(event), target) for event, target in data["events"]))
         case "gathered":
             expected = tuple(loaded_class(name) for name in data["expected"])
             return Gathered(data["buffer"], unpack(data["event"]), expected)
         case "asked":
             kind = loaded_class(data["of"])
             needed, show = unpack(data["requirements"]), unpack(data["show"])
-            return Asked(data["question"], kind, needed, show, data["timeout"], data["shown"], data.get("lapses", 0))
+            return WaitAsked(
+                data["question"], kind, needed, show, data["timeout"], data["shown"], data.get("lapses", 0)
+            )
         case "withdrew":
             return Withdrew(data["question"])
         case "edited":
             values = [(path, unpack(value)) for path, value in data["values"]]
-            return Edited((*values, *((path, MISSING) for path in data["gone"])))
+            return StateEdited((*values, *((path, MISSING) for path in data["gone"])))
         case "wrote":
             return Wrote(data["path"], MISSING if data.get("missing") else unpack(data["value"]))
         case "did":

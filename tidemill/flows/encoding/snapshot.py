@@ -20,15 +20,15 @@ from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.events import qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.values import loaded_class, pack, unpack
-from tidemill.flows.reducer.state import Batch, Draft, FlowState, StepState, Wait, Work
+from tidemill.flows.reducer.state import EventBatch, FlowState, PendingWrite, StepProgress, Wait, Work
 from tidemill.flows.reducer.state_paths import MISSING
 from tidemill.flows.reducer.state_undo import add_draft, settled_drafts
-from tidemill.flows.reducer.step_ticks import Failure
+from tidemill.flows.reducer.step_ticks import StepFailure
 
 FORMAT = 1
 
 
-class Snapshot(msgspec.Struct, omit_defaults=True):
+class FlowSnapshot(msgspec.Struct, omit_defaults=True):
     """A run's state in plain JSON values."""
 
     format: int
@@ -54,7 +54,7 @@ class Snapshot(msgspec.Struct, omit_defaults=True):
 def encode_state(state: FlowState) -> bytes:
     """Everything there is to know about a run, as JSON bytes."""
     return encode(
-        Snapshot(
+        FlowSnapshot(
             format=FORMAT,
             status=state.status,
             sequence=state.sequence,
@@ -90,7 +90,7 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         raise PayloadError("this is not the snapshot of a run")
     if header["format"] > FORMAT:
         raise PayloadError(f"this snapshot has format {header['format']}, and this code knows only {FORMAT}")
-    snap: Snapshot = decode(data, Snapshot)
+    snap: FlowSnapshot = decode(data, FlowSnapshot)
     state = FlowState(
         status=snap.status,
         sequence=snap.sequence,
@@ -101,7 +101,7 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         store=unpack(snap.store),
         result=unpack(snap.result),
         error=_unpack_failure(snap.error),
-        steps={name: StepState() for name in topology.steps},
+        steps={name: StepProgress() for name in topology.steps},
         batches={batch["id"]: _unpack_batch(batch) for batch in snap.batches},
         prompts=deque(unpack(event) for event in snap.prompts),
         drafted=snap.drafted,
@@ -135,9 +135,9 @@ def _restore_work(state: FlowState, work: Work) -> None:
         state.waits.setdefault(wait.kind, {})[work.id, question] = work
 
 
-def _line_up_drafts(state: FlowState, snap: Snapshot) -> None:
+def _line_up_drafts(state: FlowState, snap: FlowSnapshot) -> None:
     drafts = [draft for work in state.works.values() for act in work.undo for draft in act if not draft.void]
-    drafts += [Draft(number, path, MISSING, settled=True) for number, path in snap.settled]
+    drafts += [PendingWrite(number, path, MISSING, settled=True) for number, path in snap.settled]
     for draft in sorted(drafts, key=lambda each: each.number):
         add_draft(state.drafts, draft)
 
@@ -155,7 +155,7 @@ def _find_gathered(state: FlowState, work: Work) -> None:
                 break
 
 
-def _step(state: FlowState, name: str) -> StepState:
+def _step(state: FlowState, name: str) -> StepProgress:
     step = state.steps.get(name)
     if step is None:
         raise PayloadError(f"the run is at step {name!r}, which the workflow does not have any more")
@@ -220,21 +220,21 @@ def unpack_work(data: dict[str, Any]) -> Work:
     )
 
 
-def _pack_draft(draft: Draft) -> list[Any]:
+def _pack_draft(draft: PendingWrite) -> list[Any]:
     if draft.void:
         return [draft.number]
     head = [draft.number, draft.path, draft.made]
     return head if draft.before is MISSING else [*head, pack(draft.before)]
 
 
-def _unpack_draft(data: list[Any]) -> Draft:
+def _unpack_draft(data: list[Any]) -> PendingWrite:
     if len(data) == 1:
-        return Draft(data[0], "", MISSING, void=True)
+        return PendingWrite(data[0], "", MISSING, void=True)
     number, path, made, *before = data
-    return Draft(number, path, unpack(before[0]) if before else MISSING, made)
+    return PendingWrite(number, path, unpack(before[0]) if before else MISSING, made)
 
 
-def _pack_batch(batch: Batch) -> dict[str, Any]:
+def _pack_batch(batch: EventBatch) -> dict[str, Any]:
     return {
         "id": batch.id,
         "step": batch.step,
@@ -246,8 +246,8 @@ def _pack_batch(batch: Batch) -> dict[str, Any]:
     }
 
 
-def _unpack_batch(data: dict[str, Any]) -> Batch:
-    return Batch(
+def _unpack_batch(data: dict[str, Any]) -> EventBatch:
+    return EventBatch(
         id=data["id"],
         step=data["step"],
         lineage=tuple(data["lineage"]),
@@ -258,12 +258,12 @@ def _unpack_batch(data: dict[str, Any]) -> Batch:
     )
 
 
-def _pack_failure(failure: Failure | None) -> Any:
+def _pack_failure(failure: StepFailure | None) -> Any:
     return None if failure is None else [failure.kind, failure.message, failure.traceback]
 
 
-def _unpack_failure(data: Any) -> Failure | None:
+def _unpack_failure(data: Any) -> StepFailure | None:
     if data is None:
         return None
     kind, message, trace = data
-    return Failure(kind, message, trace, exception_from({"exception_type": kind, "exception_message": message}))
+    return StepFailure(kind, message, trace, exception_from({"exception_type": kind, "exception_message": message}))

@@ -12,7 +12,7 @@ from tidemill.core.ticks import Command
 from tidemill.flows.definition.events import CollectionReleaseEvent
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.topology import taken_of_batch
-from tidemill.flows.reducer.state import Batch, FlowState, Parcel, Work
+from tidemill.flows.reducer.state import EventBatch, FlowState, QueuedEvent, Work
 
 if TYPE_CHECKING:
     from tidemill.flows.reducer.reducer import FlowProgram
@@ -27,27 +27,31 @@ class Joins:
     def open_batch(self, state: FlowState, work: Work, events: tuple[Any, ...], at: float, out: list[Command]) -> None:
         """A step has returned a list: its events travel together until a joining step takes them."""
         state.sequence += 1
-        batch = Batch(state.sequence, work.step, work.lineage, work.recovered, tokens=1)
+        batch = EventBatch(state.sequence, work.step, work.lineage, work.recovered, tokens=1)
         state.batches[batch.id] = batch
         for outer in work.lineage:
             state.batches[outer].tokens += 1
         for event in events:
-            self._program.route(state, Parcel(event, (*work.lineage, batch.id), work.recovered), at, out, returned=True)
+            self._program.route(
+                state, QueuedEvent(event, (*work.lineage, batch.id), work.recovered), at, out, returned=True
+            )
             if state.status != "running":
                 return
         self.release_token(state, (batch.id,), at, out)
 
-    def arrive(self, state: FlowState, spec: StepSpec, parcel: Parcel, at: float, out: list[Command]) -> None:
+    def arrive(
+        self, state: FlowState, spec: StepSpec, queued_event: QueuedEvent, at: float, out: list[Command]
+    ) -> None:
         """An event of a batch has come to a step that joins it."""
-        if not parcel.lineage:
+        if not queued_event.lineage:
             return
-        batch = state.batches[parcel.lineage[-1]]
+        batch = state.batches[queued_event.lineage[-1]]
         arrived = batch.arrived.setdefault(spec.name, [])
-        arrived.append(parcel.event)
+        arrived.append(queued_event.event)
         if len(arrived) == taken_of_batch(spec):
             self._release_join(state, batch, spec, at, out)
 
-    def _release_join(self, state: FlowState, batch: Batch, spec: StepSpec, at: float, out: list[Command]) -> None:
+    def _release_join(self, state: FlowState, batch: EventBatch, spec: StepSpec, at: float, out: list[Command]) -> None:
         if spec.name not in batch.released:
             batch.released.add(spec.name)
             events = list(batch.arrived.get(spec.name, ()))
@@ -66,18 +70,18 @@ class Joins:
                     self._release_join(state, batch, self._program.topology.steps[name], at, out)
                 self.release_token(state, batch.lineage, at, out)
 
-    def pair(self, state: FlowState, spec: StepSpec, parcel: Parcel, at: float, out: list[Command]) -> None:
+    def pair(self, state: FlowState, spec: StepSpec, queued_event: QueuedEvent, at: float, out: list[Command]) -> None:
         """One of the several events that a step takes together has come."""
         waiting = state.pairs.setdefault(
-            (spec.name, parcel.lineage), {name: deque() for name, _ in spec.collect_params}
+            (spec.name, queued_event.lineage), {name: deque() for name, _ in spec.collect_params}
         )
-        fitting = [name for name, kind in spec.collect_params if _fits(spec, parcel.event, kind)]
+        fitting = [name for name, kind in spec.collect_params if _fits(spec, queued_event.event, kind)]
         place = min(fitting, key=lambda name: len(waiting[name]))
-        waiting[place].append(parcel.event)
+        waiting[place].append(queued_event.event)
         if all(waiting.values()):
             events = {name: queue.popleft() for name, queue in waiting.items()}
-            kind = type(parcel.event)
-            self._program.enqueue(state, spec, events, parcel.lineage, parcel.recovered, kind, at, out)
+            kind = type(queued_event.event)
+            self._program.enqueue(state, spec, events, queued_event.lineage, queued_event.recovered, kind, at, out)
 
 
 def _fits(spec: StepSpec, event: Any, kind: type) -> bool:

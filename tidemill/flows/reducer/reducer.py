@@ -47,17 +47,17 @@ from tidemill.flows.encoding.snapshot import decode_state, encode_state
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.event_buffer import gather, undo
 from tidemill.flows.reducer.joins import Joins
-from tidemill.flows.reducer.state import FlowState, Parcel, StepState, Wait, Work
+from tidemill.flows.reducer.state import FlowState, QueuedEvent, StepProgress, Wait, Work
 from tidemill.flows.reducer.state_undo import settle, write
 from tidemill.flows.reducer.step_ticks import (
-    Asked,
     Did,
-    Edited,
     Ended,
-    Failure,
+    EventSent,
     Gathered,
     Narrated,
-    Sent,
+    StateEdited,
+    StepFailure,
+    WaitAsked,
     Withdrew,
     Wrote,
 )
@@ -78,7 +78,7 @@ class FlowProgram:
         return self.topology.version
 
     def begin(self) -> FlowState:
-        return FlowState(steps={name: StepState() for name in self.topology.steps})
+        return FlowState(steps={name: StepProgress() for name in self.topology.steps})
 
     def reduce(self, state: FlowState, tick: Tick) -> list[Command]:
         """Change the state by one tick; what follows from it."""
@@ -117,12 +117,12 @@ class FlowProgram:
         state.started = tick.at
         if self.topology.timeout is not None:
             out.append(SetTimer(RUN_TIMEOUT, tick.at + self.topology.timeout))
-        self.route(state, Parcel(tick.input), tick.at, out)
+        self.route(state, QueuedEvent(tick.input), tick.at, out)
 
     def _received(self, state: FlowState, tick: Received, out: list[Command]) -> None:
         if state.prompts and isinstance(tick.event, HumanResponseEvent):
             state.prompts.popleft()
-        self._deliver(state, Parcel(tick.event), tick.at, out, target=tick.target)
+        self._deliver(state, QueuedEvent(tick.event), tick.at, out, target=tick.target)
 
     def _completed(self, state: FlowState, tick: Completed, out: list[Command]) -> None:
         work = state.works.get(tick.work)
@@ -143,11 +143,11 @@ class FlowProgram:
             self._joins.open_batch(state, work, ended.events, tick.at, out)
         else:
             for event in ended.events:
-                self.route(state, Parcel(event, work.lineage, work.recovered), tick.at, out, returned=True)
+                self.route(state, QueuedEvent(event, work.lineage, work.recovered), tick.at, out, returned=True)
         if state.status != "running":
             return
         for event, target in ended.sent:
-            self._deliver(state, Parcel(event), tick.at, out, target=target)
+            self._deliver(state, QueuedEvent(event), tick.at, out, target=target)
         if work.lineage:
             self._joins.release_token(state, work.lineage, tick.at, out)
         self._claimer(state, work.step, out)
@@ -201,13 +201,13 @@ class FlowProgram:
             gather(state, work, note)
         elif kind is Wrote:
             write(state, work, ((note.path, note.value),))
-        elif kind is Edited:
+        elif kind is StateEdited:
             write(state, work, note.changes)
-        elif kind is Sent:
+        elif kind is EventSent:
             work.sent += len(note.events)
             for event, target in note.events:
-                self._deliver(state, Parcel(event), tick.at, out, target=target)
-        elif kind is Asked:
+                self._deliver(state, QueuedEvent(event), tick.at, out, target=target)
+        elif kind is WaitAsked:
             self._ask(state, work, note, tick.at, out)
         elif kind is Withdrew:
             self._withdraw(state, work, note.question, out)
@@ -248,9 +248,11 @@ class FlowProgram:
 
     # -- routing ----------------------------------------------------------------------------------
 
-    def route(self, state: FlowState, parcel: Parcel, at: float, out: list[Command], *, returned: bool = False) -> None:
+    def route(
+        self, state: FlowState, queued_event: QueuedEvent, at: float, out: list[Command], *, returned: bool = False
+    ) -> None:
         """An event that a step has returned, or that began the run."""
-        event = parcel.event
+        event = queued_event.event
         if returned and isinstance(event, StopEvent):
             self._end(state, out, "succeeded", result=event, event=event)
             return
@@ -258,26 +260,28 @@ class FlowProgram:
             out.append(Publish(event))
             if self.topology.answers:
                 state.prompts.append(event)
-        self._deliver(state, parcel, at, out)
+        self._deliver(state, queued_event, at, out)
 
     def _deliver(
-        self, state: FlowState, parcel: Parcel, at: float, out: list[Command], *, target: str | None = None
+        self, state: FlowState, queued_event: QueuedEvent, at: float, out: list[Command], *, target: str | None = None
     ) -> None:
         """Hand an event to the steps that wait for it, and to those that take it."""
-        kind = type(parcel.event)
-        answered = self._answer(state, parcel.event, out) if state.waits else False
+        kind = type(queued_event.event)
+        answered = self._answer(state, queued_event.event, out) if state.waits else False
         specs = self.topology.accepting(kind)
         if target is not None:
             specs = tuple(spec for spec in specs if spec.name == target)
         for spec in specs:
             if spec.collection_param is not None:
-                self._joins.arrive(state, spec, parcel, at, out)
+                self._joins.arrive(state, spec, queued_event, at, out)
             elif spec.collect_params:
-                self._joins.pair(state, spec, parcel, at, out)
+                self._joins.pair(state, spec, queued_event, at, out)
             else:
-                self.enqueue(state, spec, parcel.event, parcel.lineage, parcel.recovered, kind, at, out)
+                self.enqueue(
+                    state, spec, queued_event.event, queued_event.lineage, queued_event.recovered, kind, at, out
+                )
         if not specs and not answered:
-            self._unhandled(state, parcel.event, out)
+            self._unhandled(state, queued_event.event, out)
 
     def enqueue(
         self,
@@ -312,7 +316,7 @@ class FlowProgram:
             while step.queue and len(step.slots) < most:
                 self._begin(state, step, step.queue.popleft(), out)
 
-    def _begin(self, state: FlowState, step: StepState, work: Work, out: list[Command]) -> None:
+    def _begin(self, state: FlowState, step: StepProgress, work: Work, out: list[Command]) -> None:
         self._take_slot(state, step, work)
         self._narrate(out, work, "running", None)
         out.append(self._run(work))
@@ -338,7 +342,7 @@ class FlowProgram:
 
     # -- collecting and waiting -------------------------------------------------------------------
 
-    def _ask(self, state: FlowState, work: Work, note: Asked, at: float, out: list[Command]) -> None:
+    def _ask(self, state: FlowState, work: Work, note: WaitAsked, at: float, out: list[Command]) -> None:
         # Others have seen what it has written and shown: when it is run again, that stands and is not done twice.
         work.wrote, work.shown = len(work.undo), max(work.shown, note.shown)
         if note.lapses < work.lapsed.get(note.question, 0):
@@ -409,7 +413,7 @@ class FlowProgram:
         if work.slot < 0:
             self._take_slot(state, state.steps[work.step], work)
 
-    def _take_slot(self, state: FlowState, step: StepState, work: Work) -> None:
+    def _take_slot(self, state: FlowState, step: StepProgress, work: Work) -> None:
         """The first worker that is free; a step that goes on after waiting gets one beyond their number."""
         slot = 0
         while slot in step.slots:
@@ -430,7 +434,7 @@ class FlowProgram:
         *,
         event: Any,
         result: Any = None,
-        error: Failure | None = None,
+        error: StepFailure | None = None,
         why: str = "",
     ) -> None:
         state.status, state.result, state.error = status, result, error
@@ -472,7 +476,7 @@ def _as_event(given: Any) -> Any:
     return next(iter(given.values())) if isinstance(given, dict) else given
 
 
-def _exception(failure: Failure | None) -> Exception:
+def _exception(failure: StepFailure | None) -> Exception:
     if failure is None:
         return WorkflowRuntimeError("the step failed")
     if failure.exception is not None:

@@ -11,7 +11,7 @@ Lineage = tuple[int, ...]
 Recovered = tuple[tuple[str, int], ...]
 
 
-class Parcel(msgspec.Struct, frozen=True):
+class QueuedEvent(msgspec.Struct, frozen=True):
     """An event on its way: the batches it is in, and how often each error handler has rescued it."""
 
     event: Any
@@ -29,7 +29,7 @@ class Wait(msgspec.Struct):
     """When the waiting ends without an answer: set by the first asking, whoever asks again."""
 
 
-class Draft(msgspec.Struct, eq=False):
+class PendingWrite(msgspec.Struct, eq=False):
     """A value that an attempt has written, as long as the attempt may fail. Numbered in the order of writing."""
 
     number: int
@@ -43,11 +43,11 @@ class Draft(msgspec.Struct, eq=False):
     """There is nothing to take back: it stands, was taken back, or has been replaced for good."""
 
 
-class Drafts(msgspec.Struct):
+class PendingWrites(msgspec.Struct):
     """The drafts at one place of the state, in order, and those of the places inside of it, by name."""
 
-    chain: list[Draft] = []
-    inside: dict[str, Drafts] = {}
+    chain: list[PendingWrite] = []
+    inside: dict[str, PendingWrites] = {}
 
 
 class Work(msgspec.Struct):
@@ -73,7 +73,7 @@ class Work(msgspec.Struct):
     collected: list[Any] | None = None
     gathered: list[tuple[str, Any]] = []
     taken: list[tuple[str, list[Any]]] = []
-    undo: list[list[Draft]] = []
+    undo: list[list[PendingWrite]] = []
     """What it has written, act by act."""
     sent: int = 0
     """How many of the events that it sends have left already: a step that is run again does not send them twice."""
@@ -83,14 +83,14 @@ class Work(msgspec.Struct):
     """How many of the events that it shows had been shown when it last asked."""
 
 
-class StepState(msgspec.Struct):
+class StepProgress(msgspec.Struct):
     """A step's queue, and which of its workers are busy."""
 
     queue: deque[Work] = msgspec.field(default_factory=deque)
     slots: set[int] = set()
 
 
-class Batch(msgspec.Struct):
+class EventBatch(msgspec.Struct):
     """The events of one list that a step has returned, until the last of what came from them has ended."""
 
     id: int
@@ -110,16 +110,16 @@ class FlowState(msgspec.Struct):
     error: Any = None
     sequence: int = 0
     started: float = 0.0
-    steps: dict[str, StepState] = {}
+    steps: dict[str, StepProgress] = {}
     works: dict[int, Work] = {}
-    batches: dict[int, Batch] = {}
+    batches: dict[int, EventBatch] = {}
     pairs: dict[tuple[str, Lineage], dict[str, deque[Any]]] = {}
     buffers: dict[tuple[str, str], dict[type, deque[Any]]] = {}
     waits: dict[type, dict[tuple[int, str], Work]] = {}
     prompts: deque[Any] = msgspec.field(default_factory=deque)
     """Requests for input that steps have returned, the oldest first; the next answer from outside is to the first."""
     store: Any = None
-    drafts: Drafts = msgspec.field(default_factory=Drafts)
+    drafts: PendingWrites = msgspec.field(default_factory=PendingWrites)
     """Writes of attempts that have not ended."""
     drafted: int = 0
     idle: bool = False

@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from tidemill.flows.reducer.state import Draft, Drafts, FlowState, Work
+from tidemill.flows.reducer.state import FlowState, PendingWrite, PendingWrites, Work
 from tidemill.flows.reducer.state_paths import MISSING, Changes, inner_path, missing_part, read_path, write_path
 
 
 def write(state: FlowState, work: Work, changes: Changes) -> None:
     """Make these changes to the state, as one act of a piece of work."""
-    act: list[Draft] = []
+    act: list[PendingWrite] = []
     for path, value in changes:
         made = missing_part(state.store, path)
         before = write_path(state, path, value)
         state.drafted += 1
-        draft = Draft(state.drafted, path, before, made or "")
+        draft = PendingWrite(state.drafted, path, before, made or "")
         add_draft(state.drafts, draft)
         act.append(draft)
     work.undo.append(act)
@@ -49,7 +49,7 @@ def settle(state: FlowState, work: Work) -> None:
 
 def take_back(state: FlowState, work: Work, *, since: int = 0) -> None:
     """The attempt has come to nothing: take back its acts, from this one on."""
-    homeless: dict[int, Draft] = {}
+    homeless: dict[int, PendingWrite] = {}
     for act in reversed(work.undo[since:]):
         for draft in reversed(act):
             if not draft.void:
@@ -61,7 +61,7 @@ def take_back(state: FlowState, work: Work, *, since: int = 0) -> None:
     work.undo = work.undo[:since]
 
 
-def _stands(drafts: Drafts, number: int, path: str) -> None:
+def _stands(drafts: PendingWrites, number: int, path: str) -> None:
     """What was written at a path stands: older drafts of it are void, and those around it must leave it alone."""
     way = _way(drafts, path)
     *around, here = way if len(way) == _depth(path) else (*way, None)
@@ -72,16 +72,16 @@ def _stands(drafts: Drafts, number: int, path: str) -> None:
                 each.void = True
             del node.chain[:older]
     if any(not each.settled and each.number < number for node in around for each in node.chain[:1]):
-        add_draft(drafts, Draft(number, path, MISSING, settled=True))
+        add_draft(drafts, PendingWrite(number, path, MISSING, settled=True))
     _tidy(drafts, path)
 
 
-def _take_back(state: FlowState, draft: Draft, homeless: dict[int, Draft]) -> None:
+def _take_back(state: FlowState, draft: PendingWrite, homeless: dict[int, PendingWrite]) -> None:
     later = _later(state.drafts, draft)
     _remove(state.drafts, draft)
     place: _Box | FlowState = state
     around, replacing = "", None
-    inside: list[Draft] = []
+    inside: list[PendingWrite] = []
     for each in later:
         if _is_in(each.path, draft.path):
             # Somebody has replaced it, or what it lies in: only what they would take back changes.
@@ -101,7 +101,7 @@ def _take_back(state: FlowState, draft: Draft, homeless: dict[int, Draft]) -> No
     _tidy(state.drafts, draft.path)
 
 
-def _value(place: _Box | FlowState, around: str, drafts: list[Draft], homeless: dict[int, Draft]) -> Any:
+def _value(place: _Box | FlowState, around: str, drafts: list[PendingWrite], homeless: dict[int, PendingWrite]) -> Any:
     """What the first of these drafts has written: it may be kept by a later one that has replaced it."""
     draft, *later = drafts
     if homeless.pop(draft.number, None) is not None:
@@ -112,7 +112,9 @@ def _value(place: _Box | FlowState, around: str, drafts: list[Draft], homeless: 
     return read_path(place.store, _within(around, draft.path))
 
 
-def _put_again(place: _Box | FlowState, around: str, draft: Draft, value: Any, homeless: dict[int, Draft]) -> None:
+def _put_again(
+    place: _Box | FlowState, around: str, draft: PendingWrite, value: Any, homeless: dict[int, PendingWrite]
+) -> None:
     """Somebody's value, in what stands now where it was written."""
     path = _within(around, draft.path)
     if place.store is MISSING:
@@ -128,7 +130,7 @@ def _put_again(place: _Box | FlowState, around: str, draft: Draft, value: Any, h
         homeless[draft.number] = draft  # There may be a place for it again when more has been taken back.
 
 
-def _remove_empty(place: _Box | FlowState, around: str, draft: Draft) -> None:
+def _remove_empty(place: _Box | FlowState, around: str, draft: PendingWrite) -> None:
     """Take away the dicts that were made for a draft, unless somebody else has put something into them."""
     path = draft.path
     while draft.made and draft.before is MISSING and "." in path:
@@ -154,33 +156,33 @@ class _Box:
 # -- the drafts by their paths --------------------------------------------------------------------
 
 
-def add_draft(drafts: Drafts, draft: Draft) -> None:
+def add_draft(drafts: PendingWrites, draft: PendingWrite) -> None:
     """Put a draft where its path leads, in the order of writing."""
     node = drafts
     for part in draft.path.split(".") if draft.path else ():
-        node = node.inside.setdefault(part, Drafts())
+        node = node.inside.setdefault(part, PendingWrites())
     if not node.chain or node.chain[-1].number < draft.number:
         node.chain.append(draft)
     else:
         node.chain.insert(bisect_left(node.chain, draft.number, key=_number), draft)
 
 
-def settled_drafts(drafts: Drafts) -> Iterator[Draft]:
+def settled_drafts(drafts: PendingWrites) -> Iterator[PendingWrite]:
     """Those that are kept for the sake of older ones around them."""
     for node in (drafts, *_below(drafts)):
         yield from (each for each in node.chain if each.settled)
 
 
-def _remove(drafts: Drafts, draft: Draft) -> None:
+def _remove(drafts: PendingWrites, draft: PendingWrite) -> None:
     draft.void = True
     chain = _way(drafts, draft.path)[-1].chain
     del chain[bisect_left(chain, draft.number, key=_number)]
 
 
-def _later(drafts: Drafts, draft: Draft) -> list[Draft]:
+def _later(drafts: PendingWrites, draft: PendingWrite) -> list[PendingWrite]:
     """What has been written since at a path, around it or inside of it."""
     way = _way(drafts, draft.path)
-    found: list[Draft] = []
+    found: list[PendingWrite] = []
     for node in way:
         first = bisect_right(node.chain, draft.number, key=_number)
         found += node.chain[first : first + 1]
@@ -189,7 +191,7 @@ def _later(drafts: Drafts, draft: Draft) -> list[Draft]:
     return sorted(found, key=_number)
 
 
-def _way(drafts: Drafts, path: str) -> list[Drafts]:
+def _way(drafts: PendingWrites, path: str) -> list[PendingWrites]:
     """What there is from the top to a path: less than its depth if nothing has been drafted there."""
     node, way = drafts, [drafts]
     for part in path.split(".") if path else ():
@@ -201,13 +203,13 @@ def _way(drafts: Drafts, path: str) -> list[Drafts]:
     return way
 
 
-def _below(node: Drafts) -> Iterator[Drafts]:
+def _below(node: PendingWrites) -> Iterator[PendingWrites]:
     for inner in node.inside.values():
         yield inner
         yield from _below(inner)
 
 
-def _tidy(drafts: Drafts, path: str) -> None:
+def _tidy(drafts: PendingWrites, path: str) -> None:
     """Forget places without drafts, and what is settled where no older draft is left around it."""
     way = _way(drafts, path)
     oldest: int | None = None
@@ -225,7 +227,7 @@ def _tidy(drafts: Drafts, path: str) -> None:
         del way[depth - 1].inside[parts[depth - 1]]
 
 
-def _tidy_below(node: Drafts, oldest: int | None) -> None:
+def _tidy_below(node: PendingWrites, oldest: int | None) -> None:
     for name, inner in list(node.inside.items()):
         while inner.chain and inner.chain[0].settled and (oldest is None or inner.chain[0].number < oldest):
             del inner.chain[0]
@@ -247,5 +249,5 @@ def _within(around: str, path: str) -> str:
     return inner_path(around, path) or ""
 
 
-def _number(draft: Draft) -> int:
+def _number(draft: PendingWrite) -> int:
     return draft.number

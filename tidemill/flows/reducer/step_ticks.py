@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 
-class Sent(msgspec.Struct, frozen=True, tag="sent"):
+class EventSent(msgspec.Struct, frozen=True, tag="sent"):
     """Events that the step sends on, to whoever accepts them or to one step."""
 
     events: tuple[tuple[Any, str | None], ...]
@@ -21,7 +21,7 @@ class Gathered(msgspec.Struct, frozen=True, tag="gathered"):
     expected: tuple[type, ...]
 
 
-class Asked(msgspec.Struct, frozen=True, tag="asked"):
+class WaitAsked(msgspec.Struct, frozen=True, tag="asked"):
     """The step waits for an event of a kind that fits its requirements; `show` is published to ask for it."""
 
     question: str
@@ -48,7 +48,7 @@ class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
     value: Any
 
 
-class Edited(msgspec.Struct, frozen=True, tag="edited"):
+class StateEdited(msgspec.Struct, frozen=True, tag="edited"):
     """The step has changed several values in the run's state at once; a `MISSING` one is gone."""
 
     changes: tuple[tuple[str, Any], ...]
@@ -61,7 +61,7 @@ class Did(msgspec.Struct, frozen=True, tag="did"):
     result: Any
 
 
-Note = Sent | Gathered | Asked | Withdrew | Wrote | Edited | Did
+Note = EventSent | Gathered | WaitAsked | Withdrew | Wrote | StateEdited | Did
 
 
 class Narrated(msgspec.Struct, frozen=True, gc=False):
@@ -81,11 +81,11 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     listed: bool = False
     """Whether the step returned a list, which is a batch."""
     sent: tuple[tuple[Any, str | None], ...] = ()
-    error: Failure | None = None
+    error: StepFailure | None = None
     retry_in: float | None = None
 
 
-class Failure(msgspec.Struct, frozen=True):
+class StepFailure(msgspec.Struct, frozen=True):
     """An exception as a run remembers it. `exception` is the thing itself, as long as the process lives."""
 
     kind: str

@@ -38,7 +38,7 @@ from tidemill.flows.encoding.context_dict import (
 from tidemill.flows.errors import ContextSerdeError, ContextStateError, WorkflowRuntimeError
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
-from tidemill.flows.reducer.step_ticks import Asked, Did, Edited, Gathered, Sent, Wrote
+from tidemill.flows.reducer.step_ticks import Did, EventSent, Gathered, StateEdited, WaitAsked, Wrote
 from tidemill.flows.runner.state_store import StateCell, StateStore
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Context(Generic[S]):
         name = f"{event_type.__module__}.{event_type.__qualname__}"
         question = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"
         self._let_go()
-        answer = await run.ask(work, Asked(question, event_type, needed, waiter_event, timeout, self._shown))
+        answer = await run.ask(work, WaitAsked(question, event_type, needed, waiter_event, timeout, self._shown))
         if answer is None:
             raise TimeoutError(f"no {event_type.__name__} came within {timeout:g} seconds")
         return answer
@@ -247,12 +247,12 @@ class Context(Generic[S]):
         elif self._writes_to_skip:
             self._writes_to_skip -= 1  # It stands since an earlier life of this step.
         else:
-            self._run.note(self._work, Wrote(*changes[0]) if len(changes) == 1 else Edited(changes))
+            self._run.note(self._work, Wrote(*changes[0]) if len(changes) == 1 else StateEdited(changes))
 
     def _let_go(self) -> None:
         if held := self._take_held():
             run, work = self._stepping("send_event")
-            run.note(work, Sent(held))
+            run.note(work, EventSent(held))
 
     def _take_held(self) -> tuple[tuple[Any, str | None], ...]:
         if not self._held:

@@ -25,13 +25,13 @@ from tidemill.flows.encoding.values import encode_packed
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.step_ticks import Asked, Ended, Failure, Note
+from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked
 from tidemill.flows.runner.human_input import Questionnaire
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.queued_step import ended_elsewhere, step_job
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.state_store import StateCell
-from tidemill.flows.runner.step_log import StepTalk, Talk
+from tidemill.flows.runner.step_log import RunStepLogs, StepLogCapture
 from tidemill.store.database import Connection
 from tidemill.store.runs.log import StepLog
 from tidemill.store.runs.turns import JobRow, NewRun, RunTurn, job_row
@@ -102,7 +102,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         self._transaction: tuple[int, Connection] | None = None
         self._records: dict[int, TickRecord] = {}  # of outcomes and notes that have been encoded on their way in
         self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
-        self._talk = Talk(number, self._home, self._write_logs)
+        self._talk = RunStepLogs(number, self._home, self._write_logs)
         self.own(run_worker, number, stored=stored, new=new)
 
     def now(self) -> float:
@@ -208,7 +208,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
         key = f"child {nth} of r{self.number}.{work.id}"
         # The question comes first: the child may end before its start has been told here.
-        question = Asked(key, ChildEnded, {"key": key}, shown=shown)
+        question = WaitAsked(key, ChildEnded, {"key": key}, shown=shown)
         asking = asyncio.ensure_future(self.ask(work, question))
         try:
             end = await self._start_child(workflow, fields, key, work)
@@ -262,7 +262,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     # -- running steps ----------------------------------------------------------------------------
 
     def begun(self, work: Work) -> None:
-        listen(StepTalk(self._talk, work))
+        listen(StepLogCapture(self._talk, work))
 
     def _write_logs(self, logs: list[StepLog]) -> None:
         if logs and not self.let_go and self.loop.state.status == "running":
@@ -287,7 +287,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         except Exception as worse:  # noqa: BLE001 - a retry policy is user code as well
             worse.__context__ = error
             kind = f"{type(worse).__module__}.{type(worse).__qualname__}"
-            ended = Ended(error=Failure(kind, f"the retry policy of step {spec.name} failed: {worse}", "", worse))
+            ended = Ended(error=StepFailure(kind, f"the retry policy of step {spec.name} failed: {worse}", "", worse))
         return _told(ended)
 
 
@@ -303,7 +303,7 @@ def _told(ended: Ended) -> Ended:
     failure = ended.error
     if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
         return ended
-    kept = Failure(failure.kind, storable(failure.message), storable(failure.traceback))
+    kept = StepFailure(failure.kind, storable(failure.message), storable(failure.traceback))
     return msgspec.structs.replace(ended, error=kept)
 
 

@@ -22,7 +22,7 @@ from tidemill.core.ticks import Noted, Tick
 from tidemill.flows.definition.events import ChildEnded, Event, HumanResponseEvent, InputRequiredEvent
 from tidemill.flows.definition.topology import Topology
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.step_ticks import Asked
+from tidemill.flows.reducer.step_ticks import WaitAsked
 from tidemill.flows.runner.sending import make_event
 from tidemill.store.runs.turns import RunTurn
 
@@ -59,7 +59,7 @@ class Questionnaire:
         """Put into a turn what these ticks have changed."""
         asks: dict[str, Ask] = {}
         for tick in ticks:
-            if type(tick) is Noted and type(tick.note) is Asked:
+            if type(tick) is Noted and type(tick.note) is WaitAsked:
                 work = state.works.get(tick.work)
                 if work is not None and tick.note.question in work.waiting and _is_for_people(tick.note):
                     asked = _waited(work, tick.note.question)
@@ -133,7 +133,7 @@ def _schema(kind: type[Event]) -> dict[str, Any] | None:
         return None
 
 
-def _is_for_people(note: Asked) -> bool:
+def _is_for_people(note: WaitAsked) -> bool:
     return issubclass(note.kind, HumanResponseEvent) or isinstance(note.show, InputRequiredEvent)
 
 

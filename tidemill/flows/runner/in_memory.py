@@ -53,10 +53,10 @@ from tidemill.flows.errors import (
 )
 from tidemill.flows.reducer.reducer import RUN_TIMEOUT
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.step_ticks import Asked, Ended, Failure, Note, Withdrew
+from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked, Withdrew
 from tidemill.flows.runner.context import Context, enter_step
 from tidemill.flows.runner.event_stream import EventStream, told_line
-from tidemill.flows.runner.pending_waits import Questions
+from tidemill.flows.runner.pending_waits import PendingWaits
 
 if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import Workflow
@@ -84,7 +84,7 @@ class FlowRun:
         self._events = EventStream()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._questions = Questions()
+        self._questions = PendingWaits()
         self._fed: tuple[asyncio.Queue[Any], asyncio.Task[None]] | None = None
 
     #: Whether what a step sends waits for its end, since the step may be run again.
@@ -197,7 +197,7 @@ class FlowRun:
     def publish(self, event: Any) -> None:
         self._events.put(event)
 
-    async def ask(self, work: Work, question: Asked) -> Any:
+    async def ask(self, work: Work, question: WaitAsked) -> Any:
         """The answer to a step's question; None when its time has run out."""
         memory, name = self._questions.memory(work.id), question.question
         known, answer = memory.recall(name)
@@ -348,7 +348,7 @@ class FlowRun:
                 error, message = worse, f"the retry policy of step {spec.name} failed: {worse}"
         trace = "".join(traceback.format_exception(error))
         kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        return Ended(error=Failure(kind, message, trace, error), retry_in=delay)
+        return Ended(error=StepFailure(kind, message, trace, error), retry_in=delay)
 
 
 def _events_of(spec: StepSpec, result: Any) -> tuple[tuple[Any, ...], bool]:

@@ -29,7 +29,7 @@ class Memory:
         return question in self.answers, self.answers.get(question)
 
 
-class Questions:
+class PendingWaits:
     """The open questions of a run's steps, and the memories of those that are at work: made when one asks."""
 
     def __init__(self) -> None:

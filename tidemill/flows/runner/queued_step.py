@@ -32,7 +32,7 @@ from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.state_paths import write_path
-from tidemill.flows.reducer.step_ticks import Asked, Did, Edited, Ended, Failure, Gathered, Note, Wrote
+from tidemill.flows.reducer.step_ticks import Did, Ended, Gathered, Note, StateEdited, StepFailure, WaitAsked, Wrote
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.state_store import StateCell
 
@@ -77,7 +77,7 @@ def ended_elsewhere(now: float, work: int, end: WorkEnd) -> Sequence[Tick]:
     error = end.error or {}
     message = f"{why}: {error.get('message') or end.note or 'no reason is known'}"
     kind = "tidemill.flows.errors.WorkflowRuntimeError"
-    failure = Failure(kind, message, error.get("traceback", ""), WorkflowRuntimeError(message))
+    failure = StepFailure(kind, message, error.get("traceback", ""), WorkflowRuntimeError(message))
     return [Completed(now, work, Ended(error=failure))]
 
 
@@ -86,7 +86,7 @@ _ENDS = {"failed": "failed", "cancelled": "was cancelled", "expired": "came too 
 
 def _runner(workflow: Workflow, reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def run_step(run: int, work: dict[str, Any], store: Any) -> dict[str, Any]:
-        away = AwayRun(workflow, run, unpack(store), await reach())
+        away = QueuedStepRun(workflow, run, unpack(store), await reach())
         return {"ticks": [msgspec.Raw(tick) for tick in await away.perform(unpack_work(work))]}
 
     return run_step
@@ -107,7 +107,7 @@ class _Collector:
         self.ticks.append(encode_tick(tick))
 
 
-class AwayRun(FlowRun):
+class QueuedStepRun(FlowRun):
     """A run as one of its steps sees it from another process."""
 
     holds_sends = True
@@ -155,7 +155,7 @@ class AwayRun(FlowRun):
         for path, value in _writes(note):
             write_path(state, path, value)
 
-    async def ask(self, work: Work, question: Asked) -> Any:
+    async def ask(self, work: Work, question: WaitAsked) -> Any:
         memory, name = self._questions.memory(work.id), question.question
         known, answer = memory.recall(name)
         if known:
@@ -199,4 +199,4 @@ class AwayRun(FlowRun):
 def _writes(note: Note) -> Sequence[tuple[str, Any]]:
     if isinstance(note, Wrote):
         return [(note.path, note.value)]
-    return note.changes if isinstance(note, Edited) else ()
+    return note.changes if isinstance(note, StateEdited) else ()

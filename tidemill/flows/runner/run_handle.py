@@ -52,14 +52,14 @@ class RunHandle:
                     return event.result if type(event) is StopEvent else event
                 self._near = None  # It has left this process.
             pause = _FIRST_PAUSE
-            while (row := await show_run(self._database, self.id))["state"] in ("running", "parked"):
+            while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
         result, error = (None if row[name] is None else decode(row[name]) for name in ("result", "error"))
         return result_of(row["state"], result, error, row["note"])
 
     async def state(self) -> str:
-        """Where the run stands: running, parked, succeeded, failed, cancelled or timed_out."""
+        """Where the run stands: running, needs_attention, succeeded, failed, cancelled or timed_out."""
         return (await show_run(self._database, self.id))["state"]
 
     async def send_event(self, event: Event, step: str | None = None) -> None:
@@ -75,7 +75,7 @@ class RunHandle:
         """What the run has shown and will show, from a point on, until it is over."""
         pause = _FIRST_PAUSE
         while True:
-            over = await self.state() not in ("running", "parked")
+            over = await self.state() not in ("running", "needs_attention")
             rows = await read_published(self._database, self.id, after=after)
             for row in rows:
                 after = row["seq"]

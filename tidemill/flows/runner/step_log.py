@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tidemill.engine.worker.log_capture import Lines
+from tidemill.engine.worker.log_capture import CapturedLines
 from tidemill.flows.reducer.state import Work
 from tidemill.store.runs.log import StepLog
 
 WRITE_EVERY = 1.0  # seconds
 
 
-class Talk:
+class RunStepLogs:
     """The lines of one run's steps."""
 
     __slots__ = ("_due", "_home", "_lines", "_number", "_write")
@@ -26,12 +26,12 @@ class Talk:
         self._number = number
         self._home = home
         self._write = write
-        self._lines: dict[tuple[int, str, int], Lines] = {}
+        self._lines: dict[tuple[int, str, int], CapturedLines] = {}
         self._due = False
 
     def keep(self, work: Work, line: bytes) -> None:
         """Keep a line; from any thread."""
-        self._lines.setdefault((work.id, work.step, work.attempt), Lines()).add(line)
+        self._lines.setdefault((work.id, work.step, work.attempt), CapturedLines()).add(line)
         if not self._due:
             self._due = True
             self._home.call_soon_threadsafe(self._home.call_later, WRITE_EVERY, self._write_fresh)
@@ -51,18 +51,18 @@ class Talk:
         if fresh := self.take():
             self._write(fresh)
 
-    def _log(self, key: tuple[int, str, int], lines: Lines) -> StepLog:
+    def _log(self, key: tuple[int, str, int], lines: CapturedLines) -> StepLog:
         began_at, dropped, text = lines.take()
         work, step, attempt = key
         return StepLog(self._number, work, step, attempt, began_at, dropped, text)
 
 
-class StepTalk:
+class StepLogCapture:
     """One attempt at a step, as the log sees it."""
 
     __slots__ = ("_talk", "_work")
 
-    def __init__(self, talk: Talk, work: Work) -> None:
+    def __init__(self, talk: RunStepLogs, work: Work) -> None:
         self._talk = talk
         self._work = work
 

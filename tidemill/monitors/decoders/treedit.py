@@ -24,7 +24,7 @@ Node = tuple[str, str, Sequence[Any]]
 SOFT, HARD = 0.3, 1.0
 
 
-class Order(NamedTuple):
+class PostOrder(NamedTuple):
     """A tree's nodes in postorder: what they are, where the subtree of each begins, and where subproblems begin."""
 
     kinds: array[int]
@@ -63,7 +63,7 @@ class Tree:
         return len(self._names)
 
     @cached_property
-    def left(self) -> Order:
+    def left(self) -> PostOrder:
         """The nodes after their children, these from left to right."""
         order = [0] * self.size
         for place, (size, depth) in enumerate(zip(self._sizes, self._depths, strict=True)):
@@ -71,7 +71,7 @@ class Tree:
         return self._in_order(order)
 
     @cached_property
-    def right(self) -> Order:
+    def right(self) -> PostOrder:
         """The nodes after their children, these from right to left: parents first, read backwards."""
         return self._in_order(range(self.size - 1, -1, -1))
 
@@ -81,12 +81,12 @@ class Tree:
         order = self.left
         return blake2b(order.labels.tobytes() + order.kinds.tobytes() + order.first.tobytes(), digest_size=16).digest()
 
-    def _in_order(self, order: Sequence[int]) -> Order:
+    def _in_order(self, order: Sequence[int]) -> PostOrder:
         names, sizes = self._names, self._sizes
         first = [index + 1 - sizes[place] for index, place in enumerate(order)]
         last = {begin: index for index, begin in enumerate(first)}
         roots = sorted(last.values())
-        return Order(
+        return PostOrder(
             kinds=array("q", [names[place][0] for place in order]),
             labels=array("q", [names[place][1] for place in order]),
             first=array("i", first),
@@ -128,7 +128,7 @@ class Distances:
         return found
 
 
-def plain_distance(one: Order, other: Order, soft: float, hard: float) -> float:
+def plain_distance(one: PostOrder, other: PostOrder, soft: float, hard: float) -> float:
     """The same without a compiler."""
     kinds1, labels1, first1 = one.kinds.tolist(), one.labels.tolist(), one.first.tolist()
     kinds2, labels2, first2 = other.kinds.tolist(), other.labels.tolist(), other.first.tolist()
@@ -161,10 +161,10 @@ def plain_distance(one: Order, other: Order, soft: float, hard: float) -> float:
     return trees[-1][-1]
 
 
-def compiled_distance(found: Callable[..., float]) -> Callable[[Order, Order, float, float], float]:
+def compiled_distance(found: Callable[..., float]) -> Callable[[PostOrder, PostOrder, float, float], float]:
     """The compiled kernel as a function of two orders."""
 
-    def measure(one: Order, other: Order, soft: float, hard: float) -> float:
+    def measure(one: PostOrder, other: PostOrder, soft: float, hard: float) -> float:
         result = found(*_addresses(one), *_addresses(other), soft, hard)
         if result < 0:
             raise MemoryError(f"no memory to compare trees of {len(one.kinds)} and {len(other.kinds)} nodes")
@@ -173,7 +173,7 @@ def compiled_distance(found: Callable[..., float]) -> Callable[[Order, Order, fl
     return measure
 
 
-def _addresses(order: Order) -> tuple[int, ...]:
+def _addresses(order: PostOrder) -> tuple[int, ...]:
     kinds, labels, first, roots, _ = order
     return (
         len(kinds), len(roots), kinds.buffer_info()[0], labels.buffer_info()[0], first.buffer_info()[0],

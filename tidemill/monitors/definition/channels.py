@@ -102,7 +102,7 @@ class Command(Channel, frozen=True, kw_only=True):
     timeout: Duration = "30s"
 
 
-class Told(msgspec.Struct, frozen=True):
+class NoticeResult(msgspec.Struct, frozen=True):
     """One alert in a message."""
 
     alert: int
@@ -131,13 +131,13 @@ class Told(msgspec.Struct, frozen=True):
         return f"{self.entity}: {self.trigger}{again} ({self.severity}) since {since}{lasted}"
 
 
-class Message(msgspec.Struct, frozen=True):
+class Notice(msgspec.Struct, frozen=True):
     """One message, with an id that stays the same however often it is sent."""
 
     id: str
     monitor: str
     channel: str
-    alerts: tuple[Told, ...]
+    alerts: tuple[NoticeResult, ...]
 
     @property
     def title(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.jobs.task import TaskBook
+from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.monitors.definition.monitor import Monitor
@@ -18,7 +18,7 @@ from tidemill.store.database import Database
 class Monitors(dict[str, Monitor]):
     """The monitors of an application, by name."""
 
-    def __init__(self, tasks: TaskBook, reach: Callable[[], Awaitable[Database]]) -> None:
+    def __init__(self, tasks: TaskRegistry, reach: Callable[[], Awaitable[Database]]) -> None:
         super().__init__()
         self._tasks = tasks
         self._reach = reach

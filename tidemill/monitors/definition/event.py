@@ -30,7 +30,7 @@ class Event(msgspec.Struct, frozen=True):
         return place_of(self.at, self.id)
 
 
-class Tick(NamedTuple):
+class MonitorTick(NamedTuple):
     """The time at which entities are evaluated: the time up to which the source has been read."""
 
     number: int

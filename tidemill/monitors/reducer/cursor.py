@@ -17,7 +17,7 @@ MARGIN = 1.5
 FADING = 0.98
 
 
-class Cursor(msgspec.Struct, frozen=True):
+class SourceCursor(msgspec.Struct, frozen=True):
     """How far a source has been read; empty before the first event."""
 
     at: float | None = None
@@ -25,7 +25,7 @@ class Cursor(msgspec.Struct, frozen=True):
     token: str | None = None
 
 
-def ask_from(cursor: Cursor, lateness: float, *, least: float, most: float) -> float | None:
+def ask_from(cursor: SourceCursor, lateness: float, *, least: float, most: float) -> float | None:
     """The time from which to read: the overlap before the cursor."""
     return None if cursor.at is None else cursor.at - overlap(lateness, least=least, most=most)
 
@@ -35,7 +35,7 @@ def overlap(lateness: float, *, least: float, most: float) -> float:
     return min(max(least, lateness * MARGIN), max(least, most))
 
 
-def moved(cursor: Cursor, events: Sequence[SourceEvent], now: float, token: str | None = None) -> Cursor:
+def moved(cursor: SourceCursor, events: Sequence[SourceEvent], now: float, token: str | None = None) -> SourceCursor:
     """The cursor after these events; never beyond now, because one wrong clock must not hide later events."""
     newest = max(events, key=lambda event: (event.at, len(event.id), event.id), default=None)
     at, id = cursor.at, cursor.id
@@ -43,7 +43,7 @@ def moved(cursor: Cursor, events: Sequence[SourceEvent], now: float, token: str 
         at, id = min(newest.at, now), newest.id
         if cursor.at is not None:
             at = max(at, cursor.at)
-    return Cursor(at, id, cursor.token if token is None else token)
+    return SourceCursor(at, id, cursor.token if token is None else token)
 
 
 def adapted(lateness: float, seen: float) -> float:

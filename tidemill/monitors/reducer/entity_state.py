@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from tidemill.monitors.definition.event import Event, Place, place_of
-from tidemill.monitors.reducer.settings_history import Steps
+from tidemill.monitors.reducer.settings_history import SettingHistory
 from tidemill.monitors.reducer.state import write_state
 
 RECENT = 10
 
 
-class Mark(msgspec.Struct, omit_defaults=True):
+class EventMark(msgspec.Struct, omit_defaults=True):
     """What a trigger remembers of an entity between two checks."""
 
     since: float | None = None
@@ -24,10 +24,10 @@ class Mark(msgspec.Struct, omit_defaults=True):
     """Since when its condition no longer holds, while its alert is still open."""
 
 
-class Marks(msgspec.Struct, omit_defaults=True):
+class EventMarks(msgspec.Struct, omit_defaults=True):
     """What is stored beside the state."""
 
-    triggers: dict[str, Mark] = {}
+    triggers: dict[str, EventMark] = {}
     recent: list[tuple[str, float]] = []
     """The newest events, for explanations."""
 
@@ -80,7 +80,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return place_of(self.at, self.id)
 
 
-class Standing(msgspec.Struct):
+class EntityState(msgspec.Struct):
     """One entity during evaluation."""
 
     entity: str
@@ -95,9 +95,9 @@ class Standing(msgspec.Struct):
     count: int = 0
     due: float | None = None
     labels: dict[str, Any] = {}
-    turns: Steps | None = None
+    turns: SettingHistory | None = None
     """The labels at each tick, where they change; `labels` are those of the last evaluation."""
-    marks: Marks = msgspec.field(default_factory=Marks)
+    marks: EventMarks = msgspec.field(default_factory=EventMarks)
     alerts: dict[str, AlertRecord] = {}
     checkpoints: list[Checkpoint] = []
 
@@ -110,7 +110,7 @@ class Standing(msgspec.Struct):
         return None if self.at is None else place_of(self.at, self.id)
 
 
-class Problem(msgspec.Struct, frozen=True):
+class EntityProblem(msgspec.Struct, frozen=True):
     """A failure of user code: where, for which entity, and the error."""
 
     place: str

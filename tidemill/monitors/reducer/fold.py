@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemill.monitors.definition.event import Event, Place, Tick, place_of
+from tidemill.monitors.definition.event import Event, MonitorTick, Place, place_of
 from tidemill.monitors.definition.monitor import Fold
-from tidemill.monitors.reducer.entity_state import RECENT, Checkpoint, Problem, Standing
+from tidemill.monitors.reducer.entity_state import RECENT, Checkpoint, EntityProblem, EntityState
 from tidemill.monitors.reducer.state import write_state
 
 CHECKPOINT_EVERY = 64
@@ -24,27 +24,27 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:500]
 
 
-def fold_all(fold: Fold, state: Any, events: Sequence[Event]) -> tuple[Any, list[Problem]]:
+def fold_all(fold: Fold, state: Any, events: Sequence[Event]) -> tuple[Any, list[EntityProblem]]:
     """The state after these events, which must be in order, and a problem if one of them failed."""
     try:
         for event in events:
             state = fold.on_event(state, event)
         return state, []
     except Exception:  # noqa: BLE001 - `fold_carefully` finds the event
-        return None, [Problem("fold", events[0].entity, "")]
+        return None, [EntityProblem("fold", events[0].entity, "")]
 
 
-def fold_carefully(fold: Fold, before: bytes | None, events: Sequence[Event]) -> tuple[Any, list[Problem]]:
+def fold_carefully(fold: Fold, before: bytes | None, events: Sequence[Event]) -> tuple[Any, list[EntityProblem]]:
     """Fold one event at a time from a stored state, skipping those that fail."""
     good: list[Event] = []
-    problems: list[Problem] = []
+    problems: list[EntityProblem] = []
     state = fold.start() if before is None else fold.read(before)
     for event in events:
         try:
             state = fold.on_event(state, event)
             good.append(event)
         except Exception as error:  # noqa: BLE001 - user code
-            problems.append(Problem("fold", event.entity, f"event {event.id} was skipped: {describe(error)}"))
+            problems.append(EntityProblem("fold", event.entity, f"event {event.id} was skipped: {describe(error)}"))
             state = fold.start() if before is None else fold.read(before)
             for again in good:
                 state = fold.on_event(state, again)
@@ -52,50 +52,52 @@ def fold_carefully(fold: Fold, before: bytes | None, events: Sequence[Event]) ->
 
 
 def take_events(
-    fold: Fold, standing: Standing, events: Sequence[Event], tick: Tick, *, past: Sequence[Event] = ()
-) -> tuple[list[Problem], bool]:
+    fold: Fold, entity_state: EntityState, events: Sequence[Event], tick: MonitorTick, *, past: Sequence[Event] = ()
+) -> tuple[list[EntityProblem], bool]:
     """Fold new events into an entity; returns the problems, and whether some events were late.
 
     `past` are the events after the newest checkpoint before a late event: they are folded again.
     """
     ordered = sorted(events, key=lambda event: event.place)
-    place = standing.place
+    place = entity_state.place
     late = place is not None and ordered[0].place < place
     if late:
-        problems = _fold_anew(fold, standing, ordered, [event for event in past if event.tick <= tick.number])
+        problems = _fold_anew(fold, entity_state, ordered, [event for event in past if event.tick <= tick.number])
     else:
-        problems = _fold_on(fold, standing, ordered)
+        problems = _fold_on(fold, entity_state, ordered)
     newest = ordered[-1]
     if place is None or newest.place > place:
-        standing.at, standing.id = newest.at, newest.id
+        entity_state.at, entity_state.id = newest.at, newest.id
     # A source whose clock is ahead must not hide that an entity is silent.
-    standing.last_at = max(standing.last_at or 0.0, min(newest.at, tick.complete_at))
-    recent = [*standing.marks.recent, *((event.id, event.at) for event in ordered[-RECENT:])]
+    entity_state.last_at = max(entity_state.last_at or 0.0, min(newest.at, tick.complete_at))
+    recent = [*entity_state.marks.recent, *((event.id, event.at) for event in ordered[-RECENT:])]
     if late:
         recent.sort(key=lambda seen: place_of(seen[1], seen[0]))
-    standing.marks.recent = recent[-RECENT:]
+    entity_state.marks.recent = recent[-RECENT:]
     return problems, late
 
 
-def _fold_on(fold: Fold, standing: Standing, ordered: Sequence[Event]) -> list[Problem]:
-    state = fold.start() if standing.state is None else standing.state
+def _fold_on(fold: Fold, entity_state: EntityState, ordered: Sequence[Event]) -> list[EntityProblem]:
+    state = fold.start() if entity_state.state is None else entity_state.state
     state, problems = fold_all(fold, state, ordered)
     if problems:
-        state, problems = fold_carefully(fold, standing.raw, [*standing.since, *ordered])
-    standing.state = state
-    standing.since += ordered
-    last = standing.count
-    standing.count += len(ordered)
-    standing.at, standing.id = ordered[-1].at, ordered[-1].id
-    if standing.count // CHECKPOINT_EVERY != last // CHECKPOINT_EVERY:
-        made = Checkpoint(standing.at, standing.id, standing.count, write_state(state))
-        standing.checkpoints = [*standing.checkpoints, made][-CHECKPOINTS:]
+        state, problems = fold_carefully(fold, entity_state.raw, [*entity_state.since, *ordered])
+    entity_state.state = state
+    entity_state.since += ordered
+    last = entity_state.count
+    entity_state.count += len(ordered)
+    entity_state.at, entity_state.id = ordered[-1].at, ordered[-1].id
+    if entity_state.count // CHECKPOINT_EVERY != last // CHECKPOINT_EVERY:
+        made = Checkpoint(entity_state.at, entity_state.id, entity_state.count, write_state(state))
+        entity_state.checkpoints = [*entity_state.checkpoints, made][-CHECKPOINTS:]
     return problems
 
 
-def _fold_anew(fold: Fold, standing: Standing, ordered: Sequence[Event], past: Sequence[Event]) -> list[Problem]:
-    base = base_before(standing.checkpoints, ordered[0].place)
-    standing.checkpoints = [] if base is None else [*(c for c in standing.checkpoints if c.place <= base.place)]
+def _fold_anew(
+    fold: Fold, entity_state: EntityState, ordered: Sequence[Event], past: Sequence[Event]
+) -> list[EntityProblem]:
+    base = base_before(entity_state.checkpoints, ordered[0].place)
+    entity_state.checkpoints = [] if base is None else [*(c for c in entity_state.checkpoints if c.place <= base.place)]
     after = None if base is None else base.place
     known = {event.id: event for event in (*past, *ordered) if after is None or event.place > after}
     events = sorted(known.values(), key=lambda event: event.place)
@@ -103,9 +105,9 @@ def _fold_anew(fold: Fold, standing: Standing, ordered: Sequence[Event], past: S
     state, problems = fold_all(fold, fold.start() if before is None else fold.read(before), events)
     if problems:
         state, problems = fold_carefully(fold, before, events)
-    standing.state = state
-    standing.raw, standing.since = before, events
-    standing.count = (0 if base is None else base.count) + len(events)
+    entity_state.state = state
+    entity_state.raw, entity_state.since = before, events
+    entity_state.count = (0 if base is None else base.count) + len(events)
     return problems
 
 

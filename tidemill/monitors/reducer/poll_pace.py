@@ -14,7 +14,7 @@ UNHEALTHY_AFTER = 5
 GROWTH = 1.5
 
 
-class Limits(msgspec.Struct, frozen=True):
+class PollLimits(msgspec.Struct, frozen=True):
     """The limits of the pauses, in seconds."""
 
     idle: float = 0.5
@@ -22,7 +22,7 @@ class Limits(msgspec.Struct, frozen=True):
     failure_max: float = 30.0
 
 
-class Pace(msgspec.Struct, frozen=True):
+class PollPace(msgspec.Struct, frozen=True):
     """The next pause, and how many polls have failed in a row."""
 
     pause: float
@@ -34,19 +34,19 @@ class Pace(msgspec.Struct, frozen=True):
         return self.failures < UNHEALTHY_AFTER
 
 
-def start(limits: Limits) -> Pace:
-    return Pace(limits.idle)
+def start(limits: PollLimits) -> PollPace:
+    return PollPace(limits.idle)
 
 
-def after_success(pace: Pace, limits: Limits, *, active: bool) -> Pace:
+def after_success(pace: PollPace, limits: PollLimits, *, active: bool) -> PollPace:
     """The pace after a successful poll, with or without events."""
     if active or pace.failures:
-        return Pace(limits.idle)
-    return Pace(min(pace.pause * GROWTH, limits.idle_max))
+        return PollPace(limits.idle)
+    return PollPace(min(pace.pause * GROWTH, limits.idle_max))
 
 
-def after_failure(pace: Pace, limits: Limits, error: str, *, seed: str = "") -> Pace:
+def after_failure(pace: PollPace, limits: PollLimits, error: str, *, seed: str = "") -> PollPace:
     """The pace after a failed poll: the pause doubles, with jitter so that many monitors do not retry at once."""
     failures = pace.failures + 1
     pause = min(limits.failure_max, limits.idle * 2.0 ** min(failures, 16))
-    return Pace(pause * (1 - 0.2 * jitter_fraction(seed, failures)), failures, error)
+    return PollPace(pause * (1 - 0.2 * jitter_fraction(seed, failures)), failures, error)

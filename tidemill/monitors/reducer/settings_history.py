@@ -11,7 +11,7 @@ import msgspec
 from tidemill.core.codec import decode
 
 
-class Step(msgspec.Struct, frozen=True):
+class SettingChange(msgspec.Struct, frozen=True):
     """The value of a setting from a tick on, and when it was set."""
 
     tick: int
@@ -19,32 +19,32 @@ class Step(msgspec.Struct, frozen=True):
     at: float
 
 
-class Steps(msgspec.Struct, frozen=True):
+class SettingHistory(msgspec.Struct, frozen=True):
     """A setting over time."""
 
     first: Any
-    steps: tuple[Step, ...] = ()
+    steps: tuple[SettingChange, ...] = ()
 
     def at(self, tick: int) -> Any:
         """The value at a tick."""
         place = bisect_right(self.steps, tick, key=lambda step: step.tick)
         return self.first if not place else self.steps[place - 1].value
 
-    def between(self, after: int, upto: int) -> Sequence[Step]:
+    def between(self, after: int, upto: int) -> Sequence[SettingChange]:
         """The changes after one tick, up to another."""
         return [step for step in self.steps if after < step.tick <= upto]
 
 
-def steps_of(wishes: Iterable[Any], now: Any) -> Steps:
+def steps_of(wishes: Iterable[Any], now: Any) -> SettingHistory:
     """The history of one setting from its stored changes, in order; without changes it has its present value."""
     found = list(wishes)
     if not found:
-        return Steps(now)
-    made = tuple(Step(wish["tick"], decode(wish["after"]), wish["at"]) for wish in found)
-    return Steps(decode(found[0]["before"]), made)
+        return SettingHistory(now)
+    made = tuple(SettingChange(wish["tick"], decode(wish["after"]), wish["at"]) for wish in found)
+    return SettingHistory(decode(found[0]["before"]), made)
 
 
-def switched_on(off: Steps, after: int, upto: int) -> list[int]:
+def switched_on(off: SettingHistory, after: int, upto: int) -> list[int]:
     """The ticks at which triggers were switched on again: all entities are evaluated then."""
     found: list[int] = []
     for step in off.between(after, upto):

@@ -18,11 +18,11 @@ from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import PayloadError
 from tidemill.engine.jobs.task import Task
 from tidemill.monitors.definition.channels import named
-from tidemill.monitors.definition.event import Event, Tick
+from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
-from tidemill.monitors.reducer.entity_state import AlertRecord, Checkpoint, Marks, Problem, Standing
+from tidemill.monitors.reducer.entity_state import AlertRecord, Checkpoint, EntityProblem, EntityState, EventMarks
 from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY, CHECKPOINTS, base_before, describe, first_late
-from tidemill.monitors.reducer.reducer import Outcome, Rules, Ticks, advance, rebuild
+from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, rebuild
 from tidemill.monitors.reducer.settings_history import steps_of, switched_on
 from tidemill.monitors.reducer.silences import find_silence
 from tidemill.monitors.runner.notices import notify_job
@@ -64,14 +64,14 @@ class Moved(msgspec.Struct):
     """An entity after its ticks, and what must be stored for it."""
 
     row: Any
-    standing: Standing
-    outcome: Outcome
+    entity_state: EntityState
+    outcome: EntityOutcome
     late_from: float | None = None
     problem: str | None = None
     known: tuple[Checkpoint, ...] = ()
 
 
-class Recompute:
+class Evaluation:
     """Evaluates the entities of one monitor in one process."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Recompute:
         self._channels = named(watch.notify)
         self._reached = reached
 
-    async def run(self, owner: int, shares: Sequence[int], off: Sequence[str], tick: Tick) -> int:
+    async def run(self, owner: int, shares: Sequence[int], off: Sequence[str], tick: MonitorTick) -> int:
         """Evaluate all entities of these shares up to a tick; returns how many changed."""
         done, self.writing = 0, 0.0
         while rows := await self._database.fetch(
@@ -103,12 +103,12 @@ class Recompute:
 
     # -- reading and deciding ----------------------------------------------------------------------
 
-    async def _advance(self, rows: Sequence[Any], off: Sequence[str], tick: Tick) -> list[Moved]:
+    async def _advance(self, rows: Sequence[Any], off: Sequence[str], tick: MonitorTick) -> list[Moved]:
         name = self._watch.name
         entities = [row["entity"] for row in rows]
         wishes = await read_wishes(self._database, name, min(row["folded"] for row in rows), entities)
         switches = steps_of((wish for wish in wishes if wish["entity"] is None), list(off))
-        rules = Rules(name, self._watch.fold, self._watch.triggers, off=switches)
+        rules = MonitorRules(name, self._watch.fold, self._watch.triggers, off=switches)
         states = await self._states(rules, rows)
         async with self._database.acquire() as connection:
             opened = await read_open(self._database, connection, name, entities)
@@ -118,49 +118,55 @@ class Recompute:
         dues += [row["realert_at"] for row in opened if row["realert_at"] is not None and row["realert_at"] <= tick.at]
         numbers = sorted({number for came in arrivals.values() for number in came})
         found = await self._database.fetch(READ_TICKS, name, tick.number, numbers, min(dues, default=tick.at))
-        ticks = Ticks({tick.number: tick, **{row["number"]: Tick(*row) for row in found}}.values())
+        ticks = Ticks({tick.number: tick, **{row["number"]: MonitorTick(*row) for row in found}}.values())
         alerts: dict[str, dict[str, AlertRecord]] = {}
         for row in opened:
             alerts.setdefault(row["entity"], {})[row["trigger"]] = AlertRecord(monitor=name, **dict(row))
         theirs: dict[str, list[Any]] = {}
         for wish in wishes:
             theirs.setdefault(wish["entity"], []).append(wish)
-        standings = [
-            self._standing(row, states, alerts.get(row["entity"], {}), theirs.get(row["entity"], ())) for row in rows
+        entity_states = [
+            self._entity_state(row, states, alerts.get(row["entity"], {}), theirs.get(row["entity"], ()))
+            for row in rows
         ]
-        rebuilt = await self._rebuild(rules, rows, standings, states)
+        rebuilt = await self._rebuild(rules, rows, entity_states, states)
         moved: list[Moved] = []
-        for index, (row, standing) in enumerate(zip(rows, standings, strict=True)):
-            came = arrivals.get(standing.entity, {})
-            moved.append(await self._move(rules, row, standing, came, ticks))
-            if _wished_since(tick, standing, rules):
+        for index, (row, entity_state) in enumerate(zip(rows, entity_states, strict=True)):
+            came = arrivals.get(entity_state.entity, {})
+            moved.append(await self._move(rules, row, entity_state, came, ticks))
+            if _wished_since(tick, entity_state, rules):
                 # It counts from the next tick on, at which the entity is evaluated.
-                standing.due = tick.at if standing.due is None else min(standing.due, tick.at)
-            moved[-1].outcome.problems += rebuilt.get(standing.entity, [])
+                entity_state.due = tick.at if entity_state.due is None else min(entity_state.due, tick.at)
+            moved[-1].outcome.problems += rebuilt.get(entity_state.entity, [])
             if index % BREATH == BREATH - 1:
                 await asyncio.sleep(0)
         return moved
 
     async def _move(
-        self, rules: Rules, row: Any, standing: Standing, came: dict[int, list[Event]], ticks: Ticks
+        self, rules: MonitorRules, row: Any, entity_state: EntityState, came: dict[int, list[Event]], ticks: Ticks
     ) -> Moved:
-        late = first_late(standing.place, [came[number] for number in sorted(came)])
+        late = first_late(entity_state.place, [came[number] for number in sorted(came)])
         past: list[Event] = []
         if late is not None:
-            standing.checkpoints = await self._checkpoints(standing.entity)
-            base = base_before(standing.checkpoints, late)
-            past = await self._past([standing.entity], [EARLIEST if base is None else base.at], [ticks.numbers[-1]])
-        known = tuple(standing.checkpoints)
+            entity_state.checkpoints = await self._checkpoints(entity_state.entity)
+            base = base_before(entity_state.checkpoints, late)
+            past = await self._past([entity_state.entity], [EARLIEST if base is None else base.at], [ticks.numbers[-1]])
+        known = tuple(entity_state.checkpoints)
         try:
-            outcome = advance(rules, standing, came, ticks, past=past)
+            outcome = advance(rules, entity_state, came, ticks, past=past)
         except PayloadError as error:
             # Its state cannot be stored: it is not evaluated until that is fixed.
-            standing.folded = ticks.numbers[-1]
+            entity_state.folded = ticks.numbers[-1]
             problem = f"its state cannot be stored: {describe(error)}"
-            return Moved(row, standing, Outcome(problems=[Problem("fold", standing.entity, problem)]), problem=problem)
-        return Moved(row, standing, outcome, None if late is None else late[0], known=known)
+            return Moved(
+                row,
+                entity_state,
+                EntityOutcome(problems=[EntityProblem("fold", entity_state.entity, problem)]),
+                problem=problem,
+            )
+        return Moved(row, entity_state, outcome, None if late is None else late[0], known=known)
 
-    async def _states(self, rules: Rules, rows: Sequence[Any]) -> dict[str, bytes]:
+    async def _states(self, rules: MonitorRules, rows: Sequence[Any]) -> dict[str, bytes]:
         states: dict[str, bytes] = {}
         missing: list[str] = []
         for row in rows:
@@ -175,7 +181,7 @@ class Recompute:
                     states[row["entity"]] = row["state"]
         return states
 
-    async def _arrivals(self, fresh: Sequence[Any], tick: Tick) -> dict[str, dict[int, list[Event]]]:
+    async def _arrivals(self, fresh: Sequence[Any], tick: MonitorTick) -> dict[str, dict[int, list[Event]]]:
         if not fresh:
             return {}
         since = [row["fresh_at"] for row in fresh]
@@ -193,9 +199,9 @@ class Recompute:
             arrivals.setdefault(row["entity"], {}).setdefault(row["tick"], []).append(read_event(row))
         return arrivals
 
-    def _standing(
+    def _entity_state(
         self, row: Any, states: dict[str, bytes], alerts: dict[str, AlertRecord], wishes: Sequence[Any]
-    ) -> Standing:
+    ) -> EntityState:
         raw, state = states.get(row["entity"]), None
         if raw is not None:
             try:
@@ -205,7 +211,7 @@ class Recompute:
                 del states[row["entity"]]
                 raw = None
         due = [row["due_at"], *(alert.realert_at for alert in alerts.values())]
-        return Standing(
+        return EntityState(
             entity=row["entity"],
             state=state,
             raw=raw,
@@ -216,15 +222,15 @@ class Recompute:
             count=row["count"],
             due=min((each for each in due if each is not None), default=None),
             turns=steps_of(wishes, {} if row["labels"] is None else decode(row["labels"])),
-            marks=Marks() if row["marks"] is None else decode(row["marks"], Marks),
+            marks=EventMarks() if row["marks"] is None else decode(row["marks"], EventMarks),
             alerts=alerts,
         )
 
     async def _rebuild(
-        self, rules: Rules, rows: Sequence[Any], standings: Sequence[Standing], states: dict[str, bytes]
-    ) -> dict[str, list[Problem]]:
+        self, rules: MonitorRules, rows: Sequence[Any], entity_states: Sequence[EntityState], states: dict[str, bytes]
+    ) -> dict[str, list[EntityProblem]]:
         """Rebuild missing states from the log."""
-        lost = [s for row, s in zip(rows, standings, strict=True) if s.entity not in states and row["count"]]
+        lost = [s for row, s in zip(rows, entity_states, strict=True) if s.entity not in states and row["count"]]
         if not lost:
             return {}
         events = await self._past(
@@ -233,7 +239,10 @@ class Recompute:
         history: dict[str, list[Event]] = {}
         for event in events:
             history.setdefault(event.entity, []).append(event)
-        return {standing.entity: rebuild(rules, standing, history.get(standing.entity, [])) for standing in lost}
+        return {
+            entity_state.entity: rebuild(rules, entity_state, history.get(entity_state.entity, []))
+            for entity_state in lost
+        }
 
     async def _past(
         self, entities: list[str], since: list[float], ticks: list[int], *, most: int | None = None
@@ -249,7 +258,7 @@ class Recompute:
 
     # -- writing ----------------------------------------------------------------------------------
 
-    async def _commit(self, owner: int, moved: Sequence[Moved], tick: Tick) -> None:
+    async def _commit(self, owner: int, moved: Sequence[Moved], tick: MonitorTick) -> None:
         name, version = self._watch.name, self._watch.fold.version
         moves = [_entity_move(each) for each in moved]
         opened = sorted((alert for each in moved for alert in each.outcome.opened), key=lambda alert: alert.tick)
@@ -269,8 +278,8 @@ class Recompute:
             await self._tell(connection, made, opened, resolved, silences)
             await note_problems(self._database, connection, name, problems)
         for each in moved:
-            if each.standing.raw is not None and each.problem is None:
-                self.cache.put(each.standing.entity, each.standing.folded, each.standing.raw)
+            if each.entity_state.raw is not None and each.problem is None:
+                self.cache.put(each.entity_state.entity, each.entity_state.folded, each.entity_state.raw)
 
     async def _tell(
         self,
@@ -306,29 +315,29 @@ class Recompute:
             await insert_jobs(self._database, connection, new, notify=True)
 
 
-def _wished_since(tick: Tick, standing: Standing, rules: Rules) -> bool:
+def _wished_since(tick: MonitorTick, entity_state: EntityState, rules: MonitorRules) -> bool:
     """Whether a setting was changed after the tick was complete, so that the entity must be evaluated again."""
     later = 2**62
-    labelled = standing.turns is not None and standing.turns.between(tick.number, later)
+    labelled = entity_state.turns is not None and entity_state.turns.between(tick.number, later)
     return bool(labelled or switched_on(rules.off, tick.number, later))
 
 
 def _entity_move(each: Moved) -> EntityMove:
-    row, standing = each.row, each.standing
-    fresh = [point for point in standing.checkpoints if point not in each.known]
+    row, entity_state = each.row, each.entity_state
+    fresh = [point for point in entity_state.checkpoints if point not in each.known]
     return EntityMove(
-        entity=standing.entity,
+        entity=entity_state.entity,
         shard=row["shard"],
         was=row["folded"],
         was_due=row["due_at"],
-        folded=standing.folded,
-        at=standing.at,
-        id=standing.id or None,
-        last_at=standing.last_at,
-        count=standing.count,
-        due_at=standing.due,
-        state=None if each.problem is not None else standing.raw,
-        marks=encode(standing.marks),
+        folded=entity_state.folded,
+        at=entity_state.at,
+        id=entity_state.id or None,
+        last_at=entity_state.last_at,
+        count=entity_state.count,
+        due_at=entity_state.due,
+        state=None if each.problem is not None else entity_state.raw,
+        marks=encode(entity_state.marks),
         problem=each.problem,
         drop_from=each.late_from,
         checkpoints=tuple((slot, c.at, c.id, c.count, c.state) for slot, c in _slots(fresh)),

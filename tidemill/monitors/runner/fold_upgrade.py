@@ -9,8 +9,8 @@ import structlog
 
 from tidemill.monitors.definition.event import Event
 from tidemill.monitors.definition.monitor import Monitor
-from tidemill.monitors.reducer.entity_state import Standing
-from tidemill.monitors.reducer.reducer import Rules, rebuild
+from tidemill.monitors.reducer.entity_state import EntityState
+from tidemill.monitors.reducer.reducer import MonitorRules, rebuild
 from tidemill.monitors.runner.evaluate import EARLIEST, read_event
 from tidemill.store.database import Database
 from tidemill.store.monitors.fold_upgrade import Rebuilt, keep_rebuilt, not_rebuilt, take_over
@@ -35,11 +35,13 @@ async def build_some(database: Database, watch: Monitor) -> bool:
     history: dict[str, list[Event]] = {}
     for row in found:
         history.setdefault(row["entity"], []).append(read_event(row))
-    rules = Rules(watch.name, watch.fold, watch.triggers)
+    rules = MonitorRules(watch.name, watch.fold, watch.triggers)
     built = []
     for entity, tick in zip(entities, folded, strict=True):
-        standing = Standing(entity, folded=tick)
-        rebuild(rules, standing, sorted(history.get(entity, []), key=lambda event: event.place))
-        built.append(Rebuilt(entity, tick, standing.at, standing.id or None, standing.count, standing.raw))
+        entity_state = EntityState(entity, folded=tick)
+        rebuild(rules, entity_state, sorted(history.get(entity, []), key=lambda event: event.place))
+        built.append(
+            Rebuilt(entity, tick, entity_state.at, entity_state.id or None, entity_state.count, entity_state.raw)
+        )
     await keep_rebuilt(database, watch.name, version, built)
     return False

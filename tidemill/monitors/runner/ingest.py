@@ -15,7 +15,7 @@ import structlog
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.definition.monitor import Monitor
-from tidemill.monitors.reducer.cursor import Cursor, adapted, ask_from, moved
+from tidemill.monitors.reducer.cursor import SourceCursor, adapted, ask_from, moved
 from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.sources.base import (
@@ -45,7 +45,7 @@ CHEAP_PAGES = 2
 KEPT_BUFFERS = 31 << 20
 
 
-class Backfill(msgspec.Struct, omit_defaults=True):
+class EntityBackfill(msgspec.Struct, omit_defaults=True):
     """How far the past of an entity has been read."""
 
     since: float
@@ -55,7 +55,7 @@ class Backfill(msgspec.Struct, omit_defaults=True):
     failures: int = 0
 
 
-class Drained(msgspec.Struct, frozen=True):
+class Ingested(msgspec.Struct, frozen=True):
     """The result of a poll: the number of new events, and up to when the source has been read, if not up to now."""
 
     count: int
@@ -64,7 +64,7 @@ class Drained(msgspec.Struct, frozen=True):
     """The number of partitions of the source, each of which is read up to a time of its own."""
 
 
-class Drain:
+class Ingest:
     """Reads the source of a monitor into its log."""
 
     def __init__(
@@ -80,7 +80,7 @@ class Drain:
         self._probe_at = 0.0
         self._next_backfill = 0.0
 
-    async def drain(self, reader: Reader, cursor: Cursor, lateness: float, now: float) -> Drained:
+    async def drain(self, reader: Reader, cursor: SourceCursor, lateness: float, now: float) -> Ingested:
         """Store all new events. Raises `SourceError` if the source fails."""
         least, most = reader.overlap, reader.overlap_most
         since = ask_from(cursor, lateness, least=least, most=most)
@@ -107,9 +107,9 @@ class Drain:
                 break
         if probing:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
-        return Drained(count, heard)
+        return Ingested(count, heard)
 
-    async def drain_parts(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Drained:
+    async def drain_parts(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Ingested:
         """Store all new events of the partitions of these shares, each page together with its positions."""
         parts, name = await _asked(reader.partitions()), self._watch.name
         own = [part for part in range(parts) if share_of_part(part) in set(shares)]
@@ -127,7 +127,7 @@ class Drain:
             pages += 1
             if pages >= PAGES_A_TICK:
                 break
-        return Drained(count, parts=parts)
+        return Ingested(count, parts=parts)
 
     def _read(self, page: Page, now: float) -> tuple[list[SourceEvent], list[str]]:
         """The events of a page, and why each of the others cannot be read."""
@@ -141,7 +141,12 @@ class Drain:
         return events, unreadable
 
     async def _store(
-        self, events: Sequence[SourceEvent], unreadable: Sequence[str], move: CursorMove, began: Cursor, lateness: float
+        self,
+        events: Sequence[SourceEvent],
+        unreadable: Sequence[str],
+        move: CursorMove,
+        began: SourceCursor,
+        lateness: float,
     ) -> Stored:
         new = await self._columns(events)
         async with self._database.acquire() as connection:
@@ -199,7 +204,7 @@ class Drain:
         rows = await next_backfills(self._database, self._watch.name, BACKFILLS_AT_ONCE)
         count, pages = 0, 0
         for row in rows:
-            plan = decode(row["backfill"], Backfill)
+            plan = decode(row["backfill"], EntityBackfill)
             reader = self._reader
             if not isinstance(reader, HistoryReader):
                 async with self._database.acquire() as connection:
@@ -214,7 +219,7 @@ class Drain:
         self._next_backfill = now + pages / self._watch.backfill_rate
         return count
 
-    async def _not_filled(self, entity: str, plan: Backfill, error: str) -> None:
+    async def _not_filled(self, entity: str, plan: EntityBackfill, error: str) -> None:
         """Schedule a retry, up to a limit: the backfill of one entity must not delay the others."""
         plan.failures += 1
         tried = plan if plan.failures < BACKFILL_TRIES else None
@@ -223,7 +228,7 @@ class Drain:
             told = [("backfill", entity, storable(error))]
             await note_problems(self._database, connection, self._watch.name, told)
 
-    async def _fill_one(self, reader: HistoryReader, entity: str, plan: Backfill, now: float) -> int:
+    async def _fill_one(self, reader: HistoryReader, entity: str, plan: EntityBackfill, now: float) -> int:
         """Read one page of the past of an entity, and store it together with the position of the backfill."""
         pages = _given(reader.history(entity, plan.since, plan.token))
         page = await anext(pages, None)
@@ -234,7 +239,7 @@ class Drain:
             if page is not None:
                 new = await self._columns(self._read(page, now)[0])
                 count = (await ingest(self._database, connection, name, new, CursorMove())).count
-            plan = Backfill(plan.since, page.token if page else None, plan.pages + 1, plan.events + count)
+            plan = EntityBackfill(plan.since, page.token if page else None, plan.pages + 1, plan.events + count)
             await move_backfill(self._database, connection, name, entity, plan if follows else None)
         log.info("backfill", monitor=name, entity=entity, pages=plan.pages, events=plan.events, done=not follows)
         return count

@@ -29,7 +29,7 @@ from tidemill.core.job import NewJob, Origin
 from tidemill.core.public_url import site_of
 from tidemill.core.retry import retry
 from tidemill.engine.jobs.task import Task, TaskOptions
-from tidemill.monitors.definition.channels import Channel, Command, Email, Message, Slack, Told, Webhook, named
+from tidemill.monitors.definition.channels import Channel, Command, Email, Notice, NoticeResult, Slack, Webhook, named
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer.silences import find_silence
 from tidemill.store.database import Database
@@ -99,7 +99,7 @@ async def send_batch(database: Database, monitor: str, channel: Channel, name: s
         waiting = list(rows)
         wanted = [row for row in waiting if _still_wanted(row, batch)]
         if wanted:
-            await deliver(channel, Message(id, monitor, name, tuple(_told(row) for row in wanted)))
+            await deliver(channel, Notice(id, monitor, name, tuple(_told(row) for row in wanted)))
             sent += len(wanted)
         await mark_notices(database, [row["id"] for row in wanted], "sent")
         await mark_notices(database, [row["id"] for row in waiting if row not in wanted], "not needed any more")
@@ -113,8 +113,8 @@ def _still_wanted(row: Any, batch: str) -> bool:
     return row["resolved_at"] is None and row["acked_at"] is None
 
 
-def _told(row: Any) -> Told:
-    return Told(
+def _told(row: Any) -> NoticeResult:
+    return NoticeResult(
         alert=row["alert"],
         what=row["what"],
         monitor=row["monitor"],
@@ -131,7 +131,7 @@ def _told(row: Any) -> Told:
     )
 
 
-async def deliver(channel: Channel, message: Message) -> None:
+async def deliver(channel: Channel, message: Notice) -> None:
     """Send a message; raises `NotSentError` unless its receiver accepted it."""
     if isinstance(channel, Webhook):
         body = msgspec.json.encode(message.as_json())
@@ -173,7 +173,7 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], id: str, timeout: A
         raise NotSentError(f"{site_of(url)} cannot be reached: {type(error).__name__}") from None
 
 
-def _mail(channel: Email, message: Message) -> None:
+def _mail(channel: Email, message: Notice) -> None:
     receivers: Sequence[str] = (channel.to,) if isinstance(channel.to, str) else tuple(channel.to)
     mail = EmailMessage()
     mail["From"], mail["To"], mail["Subject"] = channel.sender, ", ".join(receivers), message.title
@@ -192,7 +192,7 @@ def _mail(channel: Email, message: Message) -> None:
         raise NotSentError(f"{channel.server} did not accept the mail: {error}") from error
 
 
-async def _run(channel: Command, message: Message) -> None:
+async def _run(channel: Command, message: Notice) -> None:
     argv = [part.replace("{title}", message.title).replace("{id}", message.id) for part in channel.argv]
     limit = parse_duration(channel.timeout, what="timeout")
     try:

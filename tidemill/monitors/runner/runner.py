@@ -24,13 +24,13 @@ from tidemill.core.errors import LeaseLostError
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.lease import Lease, describe_process
 from tidemill.engine.role import Life, Role
-from tidemill.monitors.definition.event import Tick
+from tidemill.monitors.definition.event import MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer import poll_pace, tick
-from tidemill.monitors.reducer.cursor import Cursor, overlap
+from tidemill.monitors.reducer.cursor import SourceCursor, overlap
 from tidemill.monitors.runner import fold_upgrade
-from tidemill.monitors.runner.evaluate import Recompute
-from tidemill.monitors.runner.ingest import Drain, Drained, keep_buffers
+from tidemill.monitors.runner.evaluate import Evaluation
+from tidemill.monitors.runner.ingest import Ingest, Ingested, keep_buffers
 from tidemill.sources.base import PartitionReader, SourceContext, SourceError
 from tidemill.sources.opening import open_reader
 from tidemill.store.database import CLASHES, Database, is_away, is_full
@@ -82,9 +82,9 @@ class Watcher:
         self._reached = reached
         context = SourceContext(f"monitor:{watch.name}", uuid4(), database)
         self.reader = open_reader(watch.source, context)
-        self._drain = Drain(database, watch, self.reader, reached)
-        self._recompute = Recompute(database, watch, task, reached)
-        self._limits = poll_pace.Limits(watch.idle, watch.idle_max, watch.failure_max)
+        self._drain = Ingest(database, watch, self.reader, reached)
+        self._recompute = Evaluation(database, watch, task, reached)
+        self._limits = poll_pace.PollLimits(watch.idle, watch.idle_max, watch.failure_max)
         self._pace = poll_pace.start(self._limits)
         self._owner = 0
         self._shares: list[int] = []
@@ -149,7 +149,7 @@ class Watcher:
         facts = tick.Facts(row["paused"], self.leads, self.parted, len(self._shares), current)
         planned = tick.stages(facts)
         self.timings = {"reset": time.monotonic() - began}
-        sealed = Tick(row["tick"], row["tick_at"])
+        sealed = MonitorTick(row["tick"], row["tick_at"])
         active, pause = False, self._idle_pause(row, current)
         if "drain" in planned:
             active, done = await self._poll(row, now, fill="roster" in planned)
@@ -191,7 +191,7 @@ class Watcher:
         self._was_current = self._was_current or current
         return row
 
-    async def _poll(self, row: Any, now: float, *, fill: bool) -> tuple[bool, Tick | None]:
+    async def _poll(self, row: Any, now: float, *, fill: bool) -> tuple[bool, MonitorTick | None]:
         """Backfills, then everything new; completes the tick only if the source has answered."""
         if now >= self._housekeeping_at:
             # Before anything arrives: a week whose events lie elsewhere already cannot be made any more.
@@ -210,13 +210,13 @@ class Watcher:
         self._reached("sealed")
         active = bool(filled or drained.count)
         self._pace = poll_pace.after_success(self._pace, self._limits, active=active)
-        return active, None if done is None else Tick(*done)
+        return active, None if done is None else MonitorTick(*done)
 
-    async def _ask(self, row: Any, now: float) -> Drained:
+    async def _ask(self, row: Any, now: float) -> Ingested:
         reader = self.reader
         if isinstance(reader, PartitionReader):
             return await self._drain.drain_parts(reader, self._owner, self._shares, now)
-        cursor = Cursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
+        cursor = SourceCursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
         return await self._drain.drain(reader, cursor, row["lateness"], now)
 
     async def _failed(self, error: str) -> None:

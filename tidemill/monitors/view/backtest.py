@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from tidemill.core.codec import decode
-from tidemill.monitors.definition.event import Event, Tick
+from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import Trigger
-from tidemill.monitors.reducer.entity_state import AlertRecord, Problem, Standing
-from tidemill.monitors.reducer.reducer import Outcome, Rules, Ticks, advance, look
+from tidemill.monitors.reducer.entity_state import AlertRecord, EntityProblem, EntityState
+from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, look
 from tidemill.monitors.reducer.settings_history import steps_of
 from tidemill.monitors.runner.evaluate import read_event
 from tidemill.store.database import Database
@@ -35,14 +35,14 @@ MOST_LOOKS = 1_000_000
 MOST_SINCE = 256
 
 
-class Report(msgspec.Struct):
+class BacktestReport(msgspec.Struct):
     """The alerts that would have been opened, and the problems on the way."""
 
     monitor: str
     since: float
     until: float
     alerts: list[AlertRecord] = []
-    problems: list[Problem] = []
+    problems: list[EntityProblem] = []
     entities: int = 0
     events: int = 0
 
@@ -71,10 +71,10 @@ async def backtest(
     triggers: Sequence[Trigger] | None = None,
     entities: list[str] | None = None,
     step: float = STEP,
-) -> Report:
+) -> BacktestReport:
     """Run triggers over the events of a time span; by default those of the monitor."""
-    report = Report(watch.name, since, until)
-    rules = Rules(watch.name, watch.fold, watch.triggers if triggers is None else tuple(triggers))
+    report = BacktestReport(watch.name, since, until)
+    rules = MonitorRules(watch.name, watch.fold, watch.triggers if triggers is None else tuple(triggers))
     async for entity, events in _by_entity(database, watch.name, since, until, entities):
         report.entities += 1
         report.events += len(events)
@@ -84,16 +84,16 @@ async def backtest(
     return report
 
 
-async def replay(database: Database, watch: Monitor, since: float, until: float) -> Report:
+async def replay(database: Database, watch: Monitor, since: float, until: float) -> BacktestReport:
     """Repeat the ticks of a time span as they were."""
-    report = Report(watch.name, since, until)
+    report = BacktestReport(watch.name, since, until)
     acks = {(r["entity"], r["trigger"], r["tick"]): r["acked_at"] for r in await database.fetch(READ_ACKS, watch.name)}
     wishes = await read_wishes(database, watch.name, -1)
     row = await read_monitor(database, watch.name)
     off = steps_of((wish for wish in wishes if wish["entity"] is None), list(row["off"]))
-    rules = Rules(watch.name, watch.fold, watch.triggers, acks, off)
+    rules = MonitorRules(watch.name, watch.fold, watch.triggers, acks, off)
     labels = {each["entity"]: each["labels"] for each in await list_roster(database, watch.name, everybody=True)}
-    ticks = Ticks(Tick(*each) for each in await read_ticks(database, watch.name, since, until))
+    ticks = Ticks(MonitorTick(*each) for each in await read_ticks(database, watch.name, since, until))
     async for entity, events in _by_entity(database, watch.name, -1e12, until, None):
         report.entities += 1
         report.events += len(events)
@@ -102,30 +102,32 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
             arrivals.setdefault(event.tick, []).append(event)
         theirs = [wish for wish in wishes if wish["entity"] == entity]
         now = labels.get(entity)
-        standing = Standing(entity, turns=steps_of(theirs, {} if now is None else decode(now)))
-        _add(report, advance(rules, standing, arrivals, ticks, past=events))
+        entity_state = EntityState(entity, turns=steps_of(theirs, {} if now is None else decode(now)))
+        _add(report, advance(rules, entity_state, arrivals, ticks, past=events))
     report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
     return report
 
 
-def walk_through(rules: Rules, entity: str, events: Sequence[Event], until: float, *, step: float = STEP) -> Outcome:
+def walk_through(
+    rules: MonitorRules, entity: str, events: Sequence[Event], until: float, *, step: float = STEP
+) -> EntityOutcome:
     """Take one entity through a time span: each event at its time, each timer when it is due. Pure."""
-    standing, outcome, numbers = Standing(entity), Outcome(), count(1)
+    entity_state, outcome, numbers = EntityState(entity), EntityOutcome(), count(1)
     groups = [list(group) for _, group in groupby(events, key=lambda event: event.at // step)]
     for came in [*groups, []]:
         moment = came[-1].at if came else until
         for _ in range(MOST_LOOKS):
-            if standing.due is None or standing.due > moment or (came and standing.due >= moment):
+            if entity_state.due is None or entity_state.due > moment or (came and entity_state.due >= moment):
                 break
-            look(rules, standing, (), Tick(next(numbers), standing.due), outcome)
+            look(rules, entity_state, (), MonitorTick(next(numbers), entity_state.due), outcome)
         if came:
-            look(rules, standing, came, Tick(next(numbers), moment), outcome)
-            if len(standing.since) > MOST_SINCE:
-                standing.write()  # Limits the work when the fold fails at an event.
+            look(rules, entity_state, came, MonitorTick(next(numbers), moment), outcome)
+            if len(entity_state.since) > MOST_SINCE:
+                entity_state.write()  # Limits the work when the fold fails at an event.
     return outcome
 
 
-def compare(first: Report, second: Report) -> Difference:
+def compare(first: BacktestReport, second: BacktestReport) -> Difference:
     """Compare the alerts of two reports, by key or start time."""
     ones, others = _by_identity(first.alerts), _by_identity(second.alerts)
     return Difference(
@@ -146,7 +148,7 @@ def _by_identity(alerts: Iterable[AlertRecord]) -> dict[tuple[Any, ...], AlertRe
     return found
 
 
-def _add(report: Report, outcome: Outcome) -> None:
+def _add(report: BacktestReport, outcome: EntityOutcome) -> None:
     seen: set[tuple[str, str]] = set()
     for alert in outcome.opened:
         if alert.key is not None:
@@ -187,6 +189,6 @@ def as_identity(alerts: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
     )
 
 
-def identity(report: Report) -> list[tuple[Any, ...]]:
+def identity(report: BacktestReport) -> list[tuple[Any, ...]]:
     """The alerts of a replay in a form that can be compared with stored ones."""
     return sorted((a.entity, a.trigger, a.key or "", a.tick, a.started_at, a.opened_at) for a in report.alerts)

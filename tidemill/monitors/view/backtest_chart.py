@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from xml.sax.saxutils import escape
 
-from tidemill.monitors.view.backtest import Report
+from tidemill.monitors.view.backtest import BacktestReport
 
 COLOURS = ("#dc2626", "#2563eb", "#d97706", "#7c3aed", "#059669", "#be185d")
 INK, RULE = "#0f172a", "#cbd5e1"
@@ -13,7 +13,7 @@ WIDTH, LEFT, ROW, TOP = 1000, 140, 18, 58
 MOST_ROWS = 200
 
 
-def svg(report: Report) -> str:
+def svg(report: BacktestReport) -> str:
     """The picture of a report as SVG."""
     since, until = report.since, max(report.until, report.since + 1)
     triggers = sorted({alert.trigger for alert in report.alerts})

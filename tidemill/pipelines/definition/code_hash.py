@@ -29,7 +29,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.pipelines.definition.source_text import Definition, Sources, dump
+from tidemill.pipelines.definition.source_text import Definition, ModuleSources, dump
 
 #: Where code lives that is not the project's own.
 _ELSEWHERE = os.path.dirname(os.__file__) + os.sep
@@ -38,7 +38,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), date, datetime, tim
 _NOT_PROJECT = frozenset({"tidemill", *sys.stdlib_module_names})
 _LONGEST = 400  # parts; beyond that, something was followed that is not code
 
-SOURCES = Sources()
+SOURCES = ModuleSources()
 
 
 class CodeHash(msgspec.Struct, frozen=True):

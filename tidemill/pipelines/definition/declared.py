@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.jobs.task import Task, TaskBook, TaskOptions
+from tidemill.engine.jobs.task import Task, TaskOptions, TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.runner.build_job import Reach, here, stage_task, task_name
@@ -26,7 +26,7 @@ QUEUE = "pipelines"
 class Pipelines:
     """What an application knows of pipelines."""
 
-    def __init__(self, tasks: TaskBook, reach: Reach, folder: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(self, tasks: TaskRegistry, reach: Reach, folder: Callable[[], str | None] = lambda: None) -> None:
         """`folder` says where the workflow files are, if anywhere, once the application is used."""
         self.declared: dict[str, Pipeline] = {}
         self.declared_triggers: dict[str, TriggerWorkflow] = {}

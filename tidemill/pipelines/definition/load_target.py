@@ -10,7 +10,7 @@ from tidemill.engine.load_app import is_app, load_app, load_module
 from tidemill.pipelines.definition.pipeline import Pipeline, check_order
 
 
-class Target(NamedTuple):
+class PipelineTarget(NamedTuple):
     """Pipelines, and the application that declares them, if one does."""
 
     pipelines: list[Pipeline]
@@ -32,7 +32,7 @@ def is_workflow(target: str) -> bool:
     return Path(target).is_dir() or target.endswith(".json")
 
 
-def load_target(target: str) -> Target:
+def load_target(target: str) -> PipelineTarget:
     """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
     if is_workflow(target):
         from tidemill.pipelines.workflows.folder import read_folder  # slow to load, and seldom asked for
@@ -40,7 +40,7 @@ def load_target(target: str) -> Target:
         found = list(read_folder(target).pipelines.values())
         if not found:
             raise ConfigError(f"{target} holds no pipeline")
-        return Target(found)
+        return PipelineTarget(found)
     module = load_module(target.partition(":")[0])
     app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None
     if app is not None:
@@ -50,4 +50,4 @@ def load_target(target: str) -> Target:
     if not pipelines and (app is None or not app.pipelines.are_kept):
         raise ConfigError(f'{target} declares no pipeline: add `blog = Pipeline("blog", root="output/")`')
     check_order([stage for pipeline in pipelines for stage in pipeline.stages.values()])
-    return Target(pipelines, app)
+    return PipelineTarget(pipelines, app)

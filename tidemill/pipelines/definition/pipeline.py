@@ -23,7 +23,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, check_name
 from tidemill.pipelines.definition.code_hash import CodeHash, hash_code, remember_sources
 from tidemill.pipelines.definition.pattern import Pattern, derive, entity_values
-from tidemill.pipelines.reducer.staleness import BACKOFF, OnEdit, Rules
+from tidemill.pipelines.reducer.staleness import BACKOFF, OnEdit, StalenessRules
 
 if TYPE_CHECKING:
     from tidemill.core.conditions import Condition
@@ -138,8 +138,8 @@ class Stage:
         return self._code
 
     @property
-    def rules(self) -> Rules:
-        return Rules(self.code.total, self.options.min_size, self.options.on_edit)
+    def rules(self) -> StalenessRules:
+        return StalenessRules(self.code.total, self.options.min_size, self.options.on_edit)
 
     def entity(self, id: str) -> Entity:
         """An entity of this stage by its id."""
@@ -216,7 +216,7 @@ class Pipeline:
         scan_interval  how often to look for what nobody has announced
         full_scan      how often to look at every file while the system announces changes
         watch          whether to be told of changes by the operating system
-        backoff        the waits after failures; afterwards a state is parked
+        backoff        the waits after failures; afterwards a state needs attention
         approve_above  more states of a stage than this are not built again before somebody approves; None for never
         on_edit        what to do about outputs that were changed by hand: "rebuild" them, or "adopt" them
         on_orphan      what `clean` does with outputs whose inputs are gone: "keep", "archive" or "delete"

@@ -1,7 +1,7 @@
 """The source of modules as they were when they were first asked for, and one text for what code means.
 
-`Sources` reads each file once, when a stage is declared: the text on disk is what was imported then, and may be newer
-later. And a function is only believed to be what its file says if the text compiles to the very code that it has.
+`ModuleSources` reads each file once, when a stage is declared: the text on disk is what was imported then, and may be
+newer later. And a function is only believed to be what its file says if the text compiles to the very code that it has.
 
 The text of a piece of code (`dump`) leaves out comments, formatting and docstrings, and is the same whatever version
 of Python wrote it.
@@ -21,7 +21,7 @@ _LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "lineno", "col_offset", "e
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
-class Source(NamedTuple):
+class ModuleSource(NamedTuple):
     """One module's text, taken apart."""
 
     tree: ast.Module
@@ -29,12 +29,12 @@ class Source(NamedTuple):
     codes: dict[tuple[int, str], CodeType]
 
 
-class Sources:
+class ModuleSources:
     """Modules' sources, each as it was when it was first asked for."""
 
     def __init__(self) -> None:
         self._texts: WeakKeyDictionary[ModuleType, str | None] = WeakKeyDictionary()
-        self._read: WeakKeyDictionary[ModuleType, Source | None] = WeakKeyDictionary()
+        self._read: WeakKeyDictionary[ModuleType, ModuleSource | None] = WeakKeyDictionary()
 
     def remember(self, modules: Iterable[ModuleType]) -> None:
         """Take the texts of these modules as they are now, unless that was done before."""
@@ -42,7 +42,7 @@ class Sources:
             if module not in self._texts:
                 self._texts[module] = _text_of(module)
 
-    def of(self, module: ModuleType) -> Source | None:
+    def of(self, module: ModuleType) -> ModuleSource | None:
         """A module's source; None where there is none."""
         if module not in self._read:
             self.remember([module])
@@ -86,7 +86,7 @@ def _text_of(module: ModuleType) -> str | None:
         return None
 
 
-def _parse(text: str, file: str) -> Source | None:
+def _parse(text: str, file: str) -> ModuleSource | None:
     try:
         tree = ast.parse(text)
         codes = {(code.co_firstlineno, code.co_name): code for code in _inner(compile(text, file, "exec"))}
@@ -102,7 +102,7 @@ def _parse(text: str, file: str) -> Source | None:
             if place in definitions:  # Two on one line cannot be told apart.
                 codes.pop(place, None)
             definitions[place] = node
-    return Source(tree, definitions, codes)
+    return ModuleSource(tree, definitions, codes)
 
 
 def _inner(code: CodeType) -> Iterator[CodeType]:

@@ -12,7 +12,7 @@ import msgspec
 
 from tidemill.pipelines.definition.pattern import Pattern, derive, entity_id
 from tidemill.pipelines.definition.pipeline import Input, Stage
-from tidemill.pipelines.reducer.staleness import Failure, Record
+from tidemill.pipelines.reducer.staleness import BuildFailure, StateRecord
 
 Paths = tuple[tuple[str, ...], ...]  # of each input of a stage
 
@@ -37,7 +37,7 @@ class Signatures:
         return None if fact is None else fact.signature
 
 
-class Control(msgspec.Struct, frozen=True):
+class PipelineControl(msgspec.Struct, frozen=True):
     """What operators want of a stage."""
 
     paused_by: str | None = None
@@ -45,15 +45,15 @@ class Control(msgspec.Struct, frozen=True):
     approved_until: float = 0.0
 
 
-class World:
+class PipelineFacts:
     """Everything that is known about one pipeline's states and the files around them."""
 
     def __init__(self) -> None:
         self.files: dict[str, FileFact] = {}
         self.matched: dict[Pattern, dict[str, None]] = {}
-        self.records: dict[str, dict[str, Record]] = defaultdict(dict)
-        self.failures: dict[str, dict[str, Failure]] = defaultdict(dict)
-        self.controls: dict[str, Control] = {}
+        self.records: dict[str, dict[str, StateRecord]] = defaultdict(dict)
+        self.failures: dict[str, dict[str, BuildFailure]] = defaultdict(dict)
+        self.controls: dict[str, PipelineControl] = {}
         self.codes: dict[tuple[str, str], dict[str, str]] = {}
         self.seen_lately: set[str] | None = None  # while somebody looks at everything: what is newer than their look
 

@@ -17,14 +17,14 @@ from tidemill.pipelines.definition.code_hash import changed_parts
 from tidemill.pipelines.definition.pattern import Pattern, PatternError, entity_values
 from tidemill.pipelines.definition.pipeline import Plain, Stage
 from tidemill.pipelines.reducer import reasons
-from tidemill.pipelines.reducer.facts import Control, Paths, World, entities_of
-from tidemill.pipelines.reducer.staleness import Record, input_pairs, input_text, staleness
+from tidemill.pipelines.reducer.facts import Paths, PipelineControl, PipelineFacts, entities_of
+from tidemill.pipelines.reducer.staleness import StateRecord, input_pairs, input_text, staleness
 
-_HOLDS = (reasons.Blocked, reasons.BackingOff, reasons.Parked, reasons.Paused, reasons.NeedsApproval)
+_HOLDS = (reasons.Blocked, reasons.BackingOff, reasons.NeedsAttention, reasons.Paused, reasons.NeedsApproval)
 _FIRST_TIME = (reasons.Missing, reasons.Deleted, reasons.RetryDue, reasons.TooSmall, reasons.Edited)
 
 
-class Step(msgspec.Struct, gc=False):
+class BuildStep(msgspec.Struct, gc=False):
     """A state that is not as it should be."""
 
     stage: Stage
@@ -51,11 +51,11 @@ class Adoption(msgspec.Struct, gc=False):
     signature: int
 
 
-class Plan(msgspec.Struct):
+class BuildPlan(msgspec.Struct):
     """What is to be done about a pipeline, or about a part of it."""
 
-    builds: list[Step]
-    holds: list[Step]
+    builds: list[BuildStep]
+    holds: list[BuildStep]
     adoptions: list[Adoption]
     orphans: list[tuple[Stage, str]]
     fresh: dict[str, int]
@@ -64,24 +64,24 @@ class Plan(msgspec.Struct):
     """Failures of states that are not wanted any more: their inputs are gone."""
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[BuildStep]:
         return [*self.builds, *self.holds]
 
 
 def make_plan(
     stages: Iterable[Stage],
-    world: World,
+    world: PipelineFacts,
     now: float,
     *,
     only: Mapping[str, set[str] | None] | None = None,
     busy: Mapping[str, str] | None = None,
-) -> Plan:
+) -> BuildPlan:
     """The plan for stages in the order in which they take from each other.
 
     only   stage by stage, the entities to look at (None: all); stages that are not named are left out
     busy   outputs that are being built just now, and by which stage: nothing is planned for them
     """
-    plan = Plan([], [], [], [], {}, [])
+    plan = BuildPlan([], [], [], [], {}, [])
     pending: dict[str, str] = {}
     for stage in stages:
         if only is not None and stage.name not in only:
@@ -94,7 +94,13 @@ class _Look:
     """A look at one stage."""
 
     def __init__(
-        self, stage: Stage, world: World, now: float, plan: Plan, pending: dict[str, str], busy: Mapping[str, str]
+        self,
+        stage: Stage,
+        world: PipelineFacts,
+        now: float,
+        plan: BuildPlan,
+        pending: dict[str, str],
+        busy: Mapping[str, str],
     ) -> None:
         self.stage = stage
         self.world = world
@@ -105,10 +111,10 @@ class _Look:
         self.rules = stage.rules
         self.records = world.records[stage.name]
         self.failures = world.failures[stage.name]
-        control = world.controls.get("", Control()), world.controls.get(stage.name, Control())
+        control = world.controls.get("", PipelineControl()), world.controls.get(stage.name, PipelineControl())
         self.paused_by = control[0].paused_by or control[1].paused_by
         self.approved = control[1].approved_code == self.rules.code and control[1].approved_until > now
-        self.again: list[Step] = []
+        self.again: list[BuildStep] = []
 
     def over(self, only: set[str] | None) -> None:
         """Look at these entities, or at all."""
@@ -220,7 +226,7 @@ class _Look:
         contents = [world.content(path) for path in every]
         if waits or None in contents:
             missing = waits or tuple(path for path, content in zip(every, contents, strict=True) if content is None)
-            step = Step(stage, entity, reasons.Blocked(missing), paths, "")
+            step = BuildStep(stage, entity, reasons.Blocked(missing), paths, "")
             self._hold(step, step.reason)
             return False
         inputs = input_text(every, [content or "" for content in contents], named=stage.named)
@@ -234,7 +240,7 @@ class _Look:
                 self.plan.adoptions.append(Adoption(stage, entity, inputs, paths, content, size, signature))
             return True
         version = 0 if record is None else record.version
-        step = Step(stage, entity, self._told(reason, record, every), paths, inputs, version)
+        step = BuildStep(stage, entity, self._told(reason, record, every), paths, inputs, version)
         for path in outputs:
             self.pending[path] = stage.name
         if not step.is_build:
@@ -247,14 +253,14 @@ class _Look:
             self.again.append(step)
         return False
 
-    def _hold(self, step: Step, reason: reasons.Reason) -> None:
+    def _hold(self, step: BuildStep, reason: reasons.Reason) -> None:
         step.reason = reason
         self.plan.holds.append(step)
         record = self.records.get(step.entity)
         for path in self._outputs(step.entity, record) or ():
             self.pending[path] = self.stage.name
 
-    def _outputs(self, entity: str, record: Record | None) -> list[str] | None:
+    def _outputs(self, entity: str, record: StateRecord | None) -> list[str] | None:
         if self.stage.scatter:
             return list(input_pairs(record.content)) if record is not None else []
         try:
@@ -263,7 +269,7 @@ class _Look:
             self.plan.problems.append(f"{self.stage.name}: {error}")
             return None
 
-    def _output_content(self, outputs: list[str], record: Record | None) -> tuple[str | None, int]:
+    def _output_content(self, outputs: list[str], record: StateRecord | None) -> tuple[str | None, int]:
         files = self.world.files
         if self.stage.scatter:
             facts = [files.get(path) for path in outputs]
@@ -275,7 +281,7 @@ class _Look:
             return None, 0
         return fact.content, fact.size
 
-    def _told(self, reason: reasons.Reason, record: Record | None, paths: list[str]) -> reasons.Reason:
+    def _told(self, reason: reasons.Reason, record: StateRecord | None, paths: list[str]) -> reasons.Reason:
         """The reason with what only the world knows: which helper, which input."""
         if isinstance(reason, reasons.CodeChanged):
             codes, name = self.world.codes, self.stage.name
@@ -302,6 +308,6 @@ def _gone(known: Set[str], seen: set[str], only: set[str] | None) -> list[str]:
     return sorted(known - seen if only is None else (only - seen) & known)
 
 
-def _has_output(record: Record) -> bool:
+def _has_output(record: StateRecord) -> bool:
     """Whether something was built, and was not nothing."""
     return bool(record.content) and not record.is_nothing

@@ -115,14 +115,14 @@ class BackingOff(msgspec.Struct, frozen=True, tag="backing_off"):
         return f"it failed {_times(self.attempts)} and is tried again at {moment} (last: {self.error})"
 
 
-class Parked(msgspec.Struct, frozen=True, tag="parked"):
+class NeedsAttention(msgspec.Struct, frozen=True, tag="needs_attention"):
     """It failed too often: somebody must retry it, or its code or inputs must change."""
 
     attempts: int
     error: str
 
     def __str__(self) -> str:
-        return f"it failed {_times(self.attempts)} and is parked until it is retried by hand (last: {self.error})"
+        return f"it failed {_times(self.attempts)} and needs attention until it is retried by hand (last: {self.error})"
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
@@ -145,7 +145,7 @@ class NeedsApproval(msgspec.Struct, frozen=True, tag="needs_approval"):
         return f"{self.states} states would be built again, more than {self.above}: it waits for approval"
 
 
-Hold = Blocked | BackingOff | Parked | Paused | NeedsApproval
+Hold = Blocked | BackingOff | NeedsAttention | Paused | NeedsApproval
 Reason = Build | Hold
 
 

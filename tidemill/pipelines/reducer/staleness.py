@@ -22,7 +22,7 @@ NOTHING = "-"
 BACKOFF = (60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 
-class Record(msgspec.Struct, gc=False):
+class StateRecord(msgspec.Struct, gc=False):
     """What is known of the last build of a state. Empty texts mean that it was never built."""
 
     content: str  # the hash of what was built
@@ -38,7 +38,7 @@ class Record(msgspec.Struct, gc=False):
         return self.content == NOTHING
 
 
-class Failure(msgspec.Struct, frozen=True):
+class BuildFailure(msgspec.Struct, frozen=True):
     """The newest failure of a state, for one code and one set of inputs."""
 
     code: str
@@ -46,10 +46,10 @@ class Failure(msgspec.Struct, frozen=True):
     attempts: int
     error: str
     failed_at: float
-    retry_at: float | None  # None: parked
+    retry_at: float | None  # None: needs attention
 
 
-class Rules(msgspec.Struct, frozen=True):
+class StalenessRules(msgspec.Struct, frozen=True):
     """What a stage demands of its states."""
 
     code: str
@@ -58,9 +58,9 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def staleness(
-    rules: Rules,
-    record: Record | None,
-    failure: Failure | None,
+    rules: StalenessRules,
+    record: StateRecord | None,
+    failure: BuildFailure | None,
     *,
     content: str | None,
     size: int,
@@ -78,14 +78,14 @@ def staleness(
     if failure is None or failure.code != rules.code or failure.inputs != input_key(inputs):
         return reason
     if failure.retry_at is None:
-        return reasons.Parked(failure.attempts, failure.error)
+        return reasons.NeedsAttention(failure.attempts, failure.error)
     if failure.retry_at > now:
         return reasons.BackingOff(failure.attempts, failure.error, failure.retry_at)
     return reasons.RetryDue(failure.attempts, failure.error)
 
 
 def _out_of_date(
-    rules: Rules, record: Record | None, content: str | None, size: int, inputs: str
+    rules: StalenessRules, record: StateRecord | None, content: str | None, size: int, inputs: str
 ) -> reasons.Build | None:
     if record is None or not record.content:
         if content is None:
@@ -109,7 +109,7 @@ def _out_of_date(
 
 
 def retry_at(attempts: int, failed_at: float, backoff: tuple[float, ...] = BACKOFF) -> float | None:
-    """When a state that has failed so many times is tried again; None when it is parked."""
+    """When a state that has failed so many times is tried again; None when it needs attention."""
     return failed_at + backoff[attempts - 1] if attempts <= len(backoff) else None
 
 

@@ -45,7 +45,7 @@ class BuildError(TidemillError):
     """A stage's function gave something that cannot be a state."""
 
 
-class Held:
+class HeldOutput:
     """Contents that were read beforehand; others are read where they are, if that can be."""
 
     def __init__(self, contents: Mapping[str, bytes], beyond: Readable | None = None) -> None:
@@ -119,7 +119,7 @@ class Result(msgspec.Struct):
     needs: dict[str, int] = {}
 
 
-class Caller:
+class StageCaller:
     """A stage's function, looked at once and called often."""
 
     def __init__(self, stage: Stage) -> None:
@@ -271,13 +271,13 @@ async def _spooled(pieces: AsyncIterator[Any]) -> Iterator[bytes]:
     return read()
 
 
-async def open_inputs(states: States, caller: Caller, paths: Paths) -> Readable:
+async def open_inputs(states: States, caller: StageCaller, paths: Paths) -> Readable:
     """Where the inputs of a build are read from: what can only be read while others go on is read now."""
     if isinstance(states, FileStates):
         return states
     beyond: Any = states if hasattr(states, "pieces_now") else None
     wanted = caller.wanted_whole(paths) if beyond is not None else [path for group in paths for path in group]
-    return Held({path: await states.read(path) for path in wanted}, beyond)
+    return HeldOutput({path: await states.read(path) for path in wanted}, beyond)
 
 
 def files_of(paths: Paths, source: Readable) -> list[list[File]]:

@@ -18,13 +18,13 @@ from tidemill.core.retry import Discard, Snooze, retry
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer import reasons
-from tidemill.pipelines.reducer.facts import FileFact, World
-from tidemill.pipelines.reducer.plan import Step
+from tidemill.pipelines.reducer.facts import FileFact, PipelineFacts
+from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.reducer.staleness import input_text
-from tidemill.pipelines.runner.build import Caller, files_of, open_inputs
+from tidemill.pipelines.runner.build import StageCaller, files_of, open_inputs
 from tidemill.pipelines.runner.commit import Committer
 from tidemill.pipelines.runner.slots import group_key
-from tidemill.pipelines.stores.base import Seen, StoreTrouble, Unreadable
+from tidemill.pipelines.stores.base import SeenFile, StateStoreError, Unreadable
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
@@ -42,14 +42,14 @@ def task_name(stage: Stage) -> str:
 
 def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
     """The task that builds states of a stage."""
-    caller = Caller(stage)
+    caller = StageCaller(stage)
 
     async def build(
         entity: str, paths: list[list[str]], inputs: str, code: str, version: int, reason: dict[str, Any]
     ) -> dict:
         """Build one state."""
         groups = tuple(tuple(group) for group in paths)
-        step = Step(stage, entity, msgspec.convert(reason, reasons.Reason), groups, inputs, version)
+        step = BuildStep(stage, entity, msgspec.convert(reason, reasons.Reason), groups, inputs, version)
         return await _build(caller, await reach(), step, code)
 
     options = stage.options
@@ -62,7 +62,7 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
             queue=options.queue or stage.pipeline.queue,
             priority=options.priority,
             # What is written here is tried again by the queue; failures of the code are not.
-            retry=retry(5, backoff="1s", cap="1m", retry_on=("StoreTrouble",)),
+            retry=retry(5, backoff="1s", cap="1m", retry_on=("StateStoreError",)),
             budget=options.budget,
             concurrency_key=None if most is None else key,
             concurrency_max=most or 1,
@@ -76,7 +76,7 @@ def here(by: str) -> Origin:
     return Origin(by=by, host=socket.gethostname(), pid=os.getpid())
 
 
-async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[Step]) -> list[int]:
+async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[BuildStep]) -> list[int]:
     """Store a job for each step; a state whose build waits or runs already keeps the one that it has."""
     origin = here("pipeline")
     ids: list[int] = []
@@ -99,7 +99,7 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
     return ids
 
 
-async def _build(caller: Caller, database: Database, step: Step, code: str) -> dict[str, Any]:
+async def _build(caller: StageCaller, database: Database, step: BuildStep, code: str) -> dict[str, Any]:
     stage = step.stage
     pipeline: Pipeline = stage.pipeline
     builder = f"worker {socket.gethostname()}:{os.getpid()}"
@@ -114,8 +114,8 @@ async def _build(caller: Caller, database: Database, step: Step, code: str) -> d
     seen = await states.contents(every)
     for one in seen.values():
         if isinstance(one, Unreadable):
-            raise StoreTrouble(one.why)  # On another host it may be readable.
-    found = {path: one for path, one in seen.items() if isinstance(one, Seen)}
+            raise StateStoreError(one.why)  # On another host it may be readable.
+    found = {path: one for path, one in seen.items() if isinstance(one, SeenFile)}
     if len(found) < len(seen) or step.inputs != input_text(
         every, [found[path].content for path in every], named=stage.named
     ):
@@ -126,9 +126,9 @@ async def _build(caller: Caller, database: Database, step: Step, code: str) -> d
         return await _dropped(database, news, "an input has gone since it was asked for")
     result = await caller.run_async(stage.entity(step.entity), files_of(step.paths, source))
     result.needs = {path: one.signature for path, one in found.items()}
-    world = World()
+    world = PipelineFacts()
     for path, one in (await states.contents(list(result.outputs))).items():
-        if isinstance(one, Seen):
+        if isinstance(one, SeenFile):
             world.files[path] = FileFact(one.signature, one.signature, one.content, one.size)
     done = await Committer(database, states, pipeline.name, builder).commit(stage, [(step, result)], world)
     if done.failed:

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tidemill.pipelines.definition.pipeline import Stage
-from tidemill.pipelines.reducer.facts import World
-from tidemill.pipelines.reducer.plan import Step
-from tidemill.pipelines.reducer.staleness import NOTHING, Failure, Record, input_key, input_pairs, input_text
+from tidemill.pipelines.reducer.facts import PipelineFacts
+from tidemill.pipelines.reducer.plan import BuildStep
+from tidemill.pipelines.reducer.staleness import NOTHING, BuildFailure, StateRecord, input_key, input_pairs, input_text
 from tidemill.pipelines.runner.build import Result
-from tidemill.pipelines.stores.base import Draft, Prepared, States, hash_content
+from tidemill.pipelines.stores.base import Prepared, StateDraft, States, hash_content
 from tidemill.store.database import Database
 from tidemill.store.states.states import (
     FIND_INTENTS,
@@ -38,7 +38,7 @@ from tidemill.store.states.states import (
     promote,
 )
 
-Build = tuple[Step, Result]
+Build = tuple[BuildStep, Result]
 
 
 class Committed(msgspec.Struct):
@@ -59,7 +59,7 @@ class Committer:
         self._pipeline = pipeline
         self._builder = builder
 
-    async def commit(self, stage: Stage, builds: Sequence[Build], world: World) -> Committed:
+    async def commit(self, stage: Stage, builds: Sequence[Build], world: PipelineFacts) -> Committed:
         """Put results in place, and store failures; the world learns of it."""
         return await _Batch(self._database, self._states, self._pipeline, self._builder, stage, world).commit(builds)
 
@@ -68,7 +68,7 @@ class _Batch:
     """Results of one stage that are put in place together."""
 
     def __init__(
-        self, database: Database, states: States, pipeline: str, builder: str, stage: Stage, world: World
+        self, database: Database, states: States, pipeline: str, builder: str, stage: Stage, world: PipelineFacts
     ) -> None:
         self._database = database
         self._states = states
@@ -105,7 +105,7 @@ class _Batch:
                     there = Prepared(path, *same, result.needs, step.entity, before)
                     self._prepared[step.entity].append(there)
                 else:
-                    drafts.append(Draft(path, content, result.needs, step.entity, before))
+                    drafts.append(StateDraft(path, content, result.needs, step.entity, before))
         for each in await self._states.prepare(drafts):
             self._prepared[each.entity].append(each)
         least = self._stage.options.min_size
@@ -162,7 +162,7 @@ class _Batch:
         self._learn(new, versions, signatures, gone)
         self._news.changed += changed
 
-    def _new_state(self, step: Step) -> NewState:
+    def _new_state(self, step: BuildStep) -> NewState:
         mine = self._prepared[step.entity]
         if not mine:
             content = NOTHING
@@ -205,7 +205,7 @@ class _Batch:
                 world.see(each.path, signatures[each.path])
                 fact = world.files[each.path]
                 fact.known, fact.content, fact.size = fact.signature, each.content, each.size
-            record = Record(state.content, state.code, state.inputs, state.size, versions[entity])
+            record = StateRecord(state.content, state.code, state.inputs, state.size, versions[entity])
             world.records[name][entity] = record
             world.failures[name].pop(entity, None)
             self._news.done.append(entity)
@@ -227,13 +227,13 @@ class _Batch:
         )
         for row in rows:
             values = dict(row)
-            self._world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, Failure)
+            self._world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, BuildFailure)
             self._news.failed.append(row["entity"])
 
 
 async def finish_intents(
     database: Database, pipeline: str, stage: Stage, found: Mapping[str, tuple[str, int, int]], *, by: str
-) -> dict[str, Record]:
+) -> dict[str, StateRecord]:
     """Finish builds whose builder died after it had put its result in place.
 
     `found` says what is in place: content, size and signature by entity.
@@ -251,7 +251,7 @@ async def finish_intents(
         by=by, outcome="finished",
     )  # fmt: skip
     return {
-        row["entity"]: Record(
+        row["entity"]: StateRecord(
             row["intent_content"], row["intent_code"], row["intent_inputs"], row["intent_size"], adopted[row["entity"]]
         )
         for row in left
@@ -264,7 +264,7 @@ def _outcome(mine: Sequence[Prepared]) -> str:
     return "same" if all(each.held is None for each in mine) else "built"
 
 
-def _unchanged(world: World, path: str, content: object) -> tuple[str, int] | None:
+def _unchanged(world: PipelineFacts, path: str, content: object) -> tuple[str, int] | None:
     """The hash and size of content that is in place already: writing it again would only cost time."""
     if not isinstance(content, bytes):
         return None

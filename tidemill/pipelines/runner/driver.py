@@ -15,22 +15,22 @@ from typing import Any
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
-from tidemill.pipelines.reducer.facts import World
-from tidemill.pipelines.reducer.plan import Adoption, Plan, Step
-from tidemill.pipelines.reducer.staleness import Record, input_key, input_pairs
+from tidemill.pipelines.reducer.facts import PipelineFacts
+from tidemill.pipelines.reducer.plan import Adoption, BuildPlan, BuildStep
+from tidemill.pipelines.reducer.staleness import StateRecord, input_key, input_pairs
 from tidemill.pipelines.runner.commit import Build, Committed, Committer, finish_intents
-from tidemill.pipelines.runner.local_builder import StageLine
+from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
-from tidemill.pipelines.runner.running_builds import Marks
+from tidemill.pipelines.runner.running_builds import BuildMarks
 from tidemill.pipelines.runner.slots import Slots
-from tidemill.pipelines.stores.base import StoreTrouble
+from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.stores.manifest_writer import Manifests
-from tidemill.pipelines.view.pipeline_view import Lookout, record_of
+from tidemill.pipelines.view.pipeline_view import PipelineView, record_of
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
 
 #: Has steps built elsewhere, and gives the number of each one's job.
-Dispatch = Callable[[Stage, Sequence[Step]], Awaitable[list[int]]]
+Dispatch = Callable[[Stage, Sequence[BuildStep]], Awaitable[list[int]]]
 
 
 class Driver:
@@ -47,47 +47,47 @@ class Driver:
     ) -> None:
         """Without `dispatch`, everything is built in this process. `on_news` is called when a build has ended here."""
         self.pipeline = pipeline
-        self.lookout = Lookout(database, pipeline, clock=clock)
+        self.pipeline_view = PipelineView(database, pipeline, clock=clock)
         self.builder = f"{socket.gethostname()}:{os.getpid()}"
         self.trouble: str | None = None  # why nothing can be written just now
         self.in_flight: dict[tuple[str, str], int] = {}  # builds elsewhere, and their jobs
-        self.manifests = Manifests(pipeline, self.lookout.states, self.world)
+        self.manifests = Manifests(pipeline, self.pipeline_view.states, self.world)
         self.idle = asyncio.Event()
         self.idle.set()
         self._database = database
-        self._committer = Committer(database, self.lookout.states, pipeline.name, self.builder)
+        self._committer = Committer(database, self.pipeline_view.states, pipeline.name, self.builder)
         self._dispatch = dispatch
         self._on_news = on_news
-        self._lines: dict[str, StageLine] = {}
+        self._lines: dict[str, LocalBuilder] = {}
         self._slots = Slots(database)
-        self._marks = Marks(database, pipeline.name, self.builder, self._running, self.idle.is_set)
+        self._marks = BuildMarks(database, pipeline.name, self.builder, self._running, self.idle.is_set)
 
     @property
-    def world(self) -> World:
+    def world(self) -> PipelineFacts:
         """Everything that is known about the pipeline's states and the files around them."""
-        return self.lookout.world
+        return self.pipeline_view.world
 
     # -- learning -----------------------------------------------------------------------------------
 
-    async def begin(self) -> Plan:
+    async def begin(self) -> BuildPlan:
         """Look at everything for the first time, and finish what others have left behind."""
-        await self.lookout.measure_clocks()
-        await self.lookout.look_around()
-        await self.lookout.keep_codes()
-        await self.lookout.settle()
+        await self.pipeline_view.measure_clocks()
+        await self.pipeline_view.look_around()
+        await self.pipeline_view.keep_codes()
+        await self.pipeline_view.settle()
         await self._finish_intents()
-        return self.lookout.plan()
+        return self.pipeline_view.plan()
 
     async def _finish_intents(self) -> None:
         """Finish builds whose builders died after their result was in place."""
         by_stage: dict[str, dict[str, tuple[str, int, int]]] = {}
-        for name, entity in self.lookout.intents:
+        for name, entity in self.pipeline_view.intents:
             stage = self.pipeline.stages[name]
             record = self.world.records[name][entity]
             fact = None if stage.scatter else self.world.files.get(stage.quick_path(entity))
             if fact is not None and fact.content != record.content:
                 by_stage.setdefault(name, {})[entity] = (fact.content, fact.size, fact.signature)
-        self.lookout.intents.clear()
+        self.pipeline_view.intents.clear()
         for name, found in by_stage.items():
             stage = self.pipeline.stages[name]
             done = await finish_intents(self._database, self.pipeline.name, stage, found, by=self.builder)
@@ -106,12 +106,12 @@ class Driver:
         for entity in wanted:
             failures.pop(entity, None)
         for row in await self._database.fetch(rows.LOAD_SOME_FAILURES, name, stage.name, wanted):
-            self.lookout.take_failure(row)
+            self.pipeline_view.take_failure(row)
         self.release(stage.name, wanted)
         if not stage.scatter:
             paths |= {stage.quick_path(entity) for entity in wanted}
-        await self.lookout.look(paths)
-        await self.lookout.settle()
+        await self.pipeline_view.look(paths)
+        await self.pipeline_view.settle()
         self.manifests.note(stage, [entity for entity in wanted if entity in records and records[entity].content])
         return sorted(paths)
 
@@ -119,7 +119,7 @@ class Driver:
         """Builds whose jobs were ended by somebody else, a watchdog or a person, have failed."""
         if not lost:
             return
-        steps = {step.entity: step for step in self.lookout.plan().builds if step.stage is stage}
+        steps = {step.entity: step for step in self.pipeline_view.plan().builds if step.stage is stage}
         failures = []
         for entity, row in lost.items():
             errors = decode(row["errors"]) if row["errors"] else []
@@ -136,23 +136,23 @@ class Driver:
                 self._database, self.pipeline.name, stage.name, failures, builder=self.builder,
                 waits=stage.options.backoff,
             )  # fmt: skip
-            await self.lookout.load_wishes()
+            await self.pipeline_view.load_wishes()
 
     # -- acting -------------------------------------------------------------------------------------
 
-    async def act(self, plan: Plan) -> None:
+    async def act(self, plan: BuildPlan) -> None:
         """Do what a plan says: adopt, and have built."""
         while known := await self.manifests.recognise(plan):
             await self._adopt(known)
-            plan = self.lookout.plan()  # What takes from them can be recognised now.
+            plan = self.pipeline_view.plan()  # What takes from them can be recognised now.
         await self._adopt(plan.adoptions)
         await self._forget_failures(plan.past_failures)
-        by_stage: dict[str, list[Step]] = {}
+        by_stage: dict[str, list[BuildStep]] = {}
         for step in plan.builds:
             by_stage.setdefault(step.stage.name, []).append(step)
         for name, steps in by_stage.items():
             stage = self.pipeline.stages[name]
-            self.lookout.busy.update((self.lookout.output_key(name, step.entity), name) for step in steps)
+            self.pipeline_view.busy.update((self.pipeline_view.output_key(name, step.entity), name) for step in steps)
             if stage.options.in_process or self._dispatch is None:
                 self.idle.clear()
                 self._line(stage).put(steps)
@@ -164,12 +164,12 @@ class Driver:
     def note_flight(self, stage: Stage, entity: str, job: int) -> None:
         """A state is being built elsewhere."""
         self.in_flight[stage.name, entity] = job
-        self.lookout.busy[self.lookout.output_key(stage.name, entity)] = stage.name
+        self.pipeline_view.busy[self.pipeline_view.output_key(stage.name, entity)] = stage.name
 
     def release(self, stage: str, entities: Iterable[str]) -> None:
         """These are not being built any more."""
         for entity in entities:
-            self.lookout.busy.pop(self.lookout.output_key(stage, entity), None)
+            self.pipeline_view.busy.pop(self.pipeline_view.output_key(stage, entity), None)
             self.in_flight.pop((stage, entity), None)
         if stage in self._lines:
             self._lines[stage].release(entities)
@@ -193,7 +193,7 @@ class Driver:
             states = [(a.entity, a.content, code, a.inputs, a.size, a.signature) for a in found]
             versions = await rows.adopt_states(self._database, self.pipeline.name, name, states, by=self.builder)
             for each in found:
-                record = Record(each.content, code, each.inputs, each.size, versions[each.entity])
+                record = StateRecord(each.content, code, each.inputs, each.size, versions[each.entity])
                 self.world.records[name][each.entity] = record
 
     def _running(self) -> Iterator[tuple[str, str, float]]:
@@ -202,10 +202,10 @@ class Driver:
             for entity, since in line.running.items():
                 yield name, entity, since
 
-    def _line(self, stage: Stage) -> StageLine:
+    def _line(self, stage: Stage) -> LocalBuilder:
         if stage.name not in self._lines:
-            self._lines[stage.name] = StageLine(
-                stage, self.lookout.states, self.world, self._commit, self._note_break, self._slots
+            self._lines[stage.name] = LocalBuilder(
+                stage, self.pipeline_view.states, self.world, self._commit, self._note_break, self._slots
             )
         return self._lines[stage.name]
 
@@ -214,7 +214,7 @@ class Driver:
         entities = [step.entity for step, _ in builds]
         try:
             news = await self._committer.commit(stage, builds, self.world)
-        except StoreTrouble as error:
+        except StateStoreError as error:
             self.trouble = str(error)
             log.error("states cannot be written", pipeline=self.pipeline.name, stage=stage.name, error=str(error))
             self.release(stage.name, entities)
@@ -229,23 +229,23 @@ class Driver:
             # What is known of them is not what the database knows: built upon that, they would be overtaken for ever.
             for row in await self._database.fetch(rows.LOAD_SOME, self.pipeline.name, stage.name, news.overtaken):
                 self.world.records[stage.name][row["entity"]] = record_of(row)
-            await self.lookout.look(
+            await self.pipeline_view.look(
                 [path for step, _ in builds if step.entity in overtaken for group in step.paths for path in group]
             )
-            await self.lookout.settle()
+            await self.pipeline_view.settle()
         await self._follow(stage, news)
         self._note_end()
 
     async def _follow(self, stage: Stage, news: Committed) -> None:
         """Look at those whom new results concern, and at what was overtaken."""
         if stage.scatter and news.overtaken:
-            await self.act(self.lookout.plan())
+            await self.act(self.pipeline_view.plan())
             return
         paths = list(news.changed)
         if not stage.scatter:
             paths += [stage.quick_path(entity) for entity in (*news.done, *news.overtaken)]
         if paths:
-            await self.act(self.lookout.plan(paths))
+            await self.act(self.pipeline_view.plan(paths))
 
     def _log(self, stage: Stage, news: Committed) -> None:
         if news.failed:
@@ -282,7 +282,7 @@ class Driver:
                 raise broken
 
 
-async def run_once(driver: Driver) -> Plan:
+async def run_once(driver: Driver) -> BuildPlan:
     """Bring a pipeline up to date in this process; returns the plan that is left: what failed, waits or is held."""
     try:
         await driver.act(await driver.begin())
@@ -290,4 +290,4 @@ async def run_once(driver: Driver) -> Plan:
         driver.check()
     finally:
         await driver.close()
-    return driver.lookout.plan()
+    return driver.pipeline_view.plan()

@@ -10,23 +10,23 @@ from typing import Any
 import watchfiles
 
 from tidemill.pipelines.runner.log import log
-from tidemill.pipelines.runner.pending_changes import Wishes
+from tidemill.pipelines.runner.pending_changes import PendingChanges
 from tidemill.pipelines.stores.files import FileStates
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 
 logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It would tell of every file twice.
 
 TOGETHER_MS, LOOK_EVERY_MS = 100, 50  # looking more often costs more than all else together
 
 
-async def watch_files(lookout: Lookout, wishes: Wishes) -> None:
+async def watch_files(pipeline_view: PipelineView, wishes: PendingChanges) -> None:
     """Hear of changes until cancelled; where that cannot be, scans are all there is."""
-    states = lookout.states
-    if not lookout.pipeline.watch or not isinstance(states, FileStates):
+    states = pipeline_view.states
+    if not pipeline_view.pipeline.watch or not isinstance(states, FileStates):
         return
     root = states.root
     while True:
-        folders = watched_folders(lookout, root)
+        folders = watched_folders(pipeline_view, root)
         ended = asyncio.Event()  # is set by the watch itself when it is cancelled
         wishes.is_told = True
         try:
@@ -34,31 +34,33 @@ async def watch_files(lookout: Lookout, wishes: Wishes) -> None:
                 *folders, watch_filter=_is_shown, debounce=TOGETHER_MS, step=LOOK_EVERY_MS, stop_event=ended
             ):
                 for _, path in changes:
-                    _hear(lookout, wishes, str(Path(path).relative_to(root)))
+                    _hear(pipeline_view, wishes, str(Path(path).relative_to(root)))
                 wishes.event.set()
-                if watched_folders(lookout, root) != folders:
+                if watched_folders(pipeline_view, root) != folders:
                     break
         except (OSError, RuntimeError, ValueError) as error:
             wishes.is_told = False
-            log.warning("changes by others are found by scans only", pipeline=lookout.pipeline.name, error=str(error))
+            log.warning(
+                "changes by others are found by scans only", pipeline=pipeline_view.pipeline.name, error=str(error)
+            )
             return
         wishes.heard.everything = True  # Something may have changed while nobody watched.
         wishes.event.set()
 
 
-def watched_folders(lookout: Lookout, root: Path) -> list[Path]:
+def watched_folders(pipeline_view: PipelineView, root: Path) -> list[Path]:
     """The folders in which something may change: those that patterns name, as far as they are there."""
-    folders = {root / pattern.folder for pattern in lookout.patterns}
+    folders = {root / pattern.folder for pattern in pipeline_view.patterns}
     if not all(folder.is_dir() for folder in folders):
         root.mkdir(parents=True, exist_ok=True)
         return [root]
     return sorted(one for one in folders if not any(other != one and one.is_relative_to(other) for other in folders))
 
 
-def _hear(lookout: Lookout, wishes: Wishes, path: str) -> None:
+def _hear(pipeline_view: PipelineView, wishes: PendingChanges, path: str) -> None:
     """A path has changed. Of a folder that is moved nothing else is told, whatever there is in it."""
-    states = lookout.states
-    if f"{path}/" in lookout.folders or (isinstance(states, FileStates) and states.place(path).is_dir()):
+    states = pipeline_view.states
+    if f"{path}/" in pipeline_view.folders or (isinstance(states, FileStates) and states.place(path).is_dir()):
         wishes.heard.folders = True
     else:
         wishes.heard.paths.add(path)

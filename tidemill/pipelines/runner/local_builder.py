@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from tidemill.pipelines.definition.pipeline import Stage
-from tidemill.pipelines.reducer.facts import World
-from tidemill.pipelines.reducer.plan import Step
-from tidemill.pipelines.runner.build import Caller, Result, files_of, open_inputs
+from tidemill.pipelines.reducer.facts import PipelineFacts
+from tidemill.pipelines.reducer.plan import BuildStep
+from tidemill.pipelines.runner.build import Result, StageCaller, files_of, open_inputs
 from tidemill.pipelines.runner.commit import Build
 from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.stores.base import States
@@ -27,14 +27,14 @@ ASYNC_AT_ONCE = 64
 QUICK = 0.1  # seconds that one go of plain calls may take
 
 
-class StageLine:
+class LocalBuilder:
     """The builds of one stage in this process."""
 
     def __init__(
         self,
         stage: Stage,
         states: States,
-        world: World,
+        world: PipelineFacts,
         commit: Commit,
         on_break: Callable[[], None],
         slots: Slots,
@@ -42,14 +42,14 @@ class StageLine:
         """`commit` gets results as they come; `on_break` is called when the line cannot go on: see `check`."""
         self.taken: set[str] = set()
         self.running: dict[str, float] = {}  # entities that are being built, and since when
-        self._caller = Caller(stage)
+        self._caller = StageCaller(stage)
         self._stage = stage
         self._states = states
         self._world = world
         self._commit = commit
         self._on_break = on_break
         self._slots = slots
-        self._todo: deque[Step] = deque()
+        self._todo: deque[BuildStep] = deque()
         self._done: list[Build] = []
         self._running: set[asyncio.Task[None]] = set()
         self._committing: asyncio.Task[None] | None = None
@@ -57,7 +57,7 @@ class StageLine:
         self._closing = False
         self._broken: BaseException | None = None
 
-    def put(self, steps: Iterable[Step]) -> None:
+    def put(self, steps: Iterable[BuildStep]) -> None:
         """Have steps built; those that are being built already are left out."""
         for step in steps:
             if step.entity not in self.taken:
@@ -103,7 +103,7 @@ class StageLine:
             self._broken = self._broken or task.exception()
             self._on_break()
 
-    async def _run(self, steps: list[Step]) -> None:
+    async def _run(self, steps: list[BuildStep]) -> None:
         async with self._slots.hold(self._stage.options.group):
             self.running.update(dict.fromkeys((step.entity for step in steps), time.monotonic()))
             try:
@@ -113,7 +113,7 @@ class StageLine:
                     del self.running[step.entity]
         self._give(done)
 
-    async def _build(self, step: Step) -> Result:
+    async def _build(self, step: BuildStep) -> Result:
         """One build of any function, on states of any place."""
         needs = self._needs(step)
         try:
@@ -124,7 +124,7 @@ class StageLine:
         result.needs = needs
         return result
 
-    async def _some(self, steps: list[Step]) -> list[Build]:
+    async def _some(self, steps: list[BuildStep]) -> list[Build]:
         """Plain calls, in one go in a thread where the functions can read their inputs by themselves."""
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -139,7 +139,7 @@ class StageLine:
             self._chunk = max(1, self._chunk // 4)
         return results
 
-    def _call_all(self, steps: list[Step], states: FileStates) -> list[Build]:
+    def _call_all(self, steps: list[BuildStep], states: FileStates) -> list[Build]:
         results: list[Build] = []
         for step in steps:
             needs = self._needs(step)
@@ -148,7 +148,7 @@ class StageLine:
             results.append((step, result))
         return results
 
-    def _needs(self, step: Step) -> dict[str, int]:
+    def _needs(self, step: BuildStep) -> dict[str, int]:
         """The signatures of a build's inputs as they are known when it begins."""
         files = self._world.files
         return {path: files[path].signature if path in files else 0 for group in step.paths for path in group}

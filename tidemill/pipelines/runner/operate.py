@@ -11,11 +11,11 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines.definition.pattern import entity_id
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, makers, share_place
 from tidemill.pipelines.reducer.facts import entities_of, touched_entities
-from tidemill.pipelines.reducer.plan import Plan, Step
+from tidemill.pipelines.reducer.plan import BuildPlan, BuildStep
 from tidemill.pipelines.reducer.reasons import Reason
 from tidemill.pipelines.reducer.staleness import NOTHING, input_pairs
 from tidemill.pipelines.runner.running_builds import BuildJob, BuildJobs, builds_under_way
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.states import states as rows
 from tidemill.store.states.history import list_builds, show_failure, show_state
 from tidemill.store.states.requests import invalidate_states
@@ -40,10 +40,10 @@ def find_state(pipeline: Pipeline, target: str) -> State:
     )
 
 
-def select(lookout: Lookout, target: str | None) -> list[State]:
+def select(pipeline_view: PipelineView, target: str | None) -> list[State]:
     """All states that are meant: one, all of an entity, all of a stage, or all there are."""
-    pipeline, records = lookout.pipeline, lookout.world.records
-    every = [(stage, entity) for stage in lookout.order for entity in sorted(records[stage.name])]
+    pipeline, records = pipeline_view.pipeline, pipeline_view.world.records
+    every = [(stage, entity) for stage in pipeline_view.order for entity in sorted(records[stage.name])]
     if target is None or target == pipeline.name:
         return every
     rest = target.removeprefix(f"{pipeline.name}/")
@@ -55,44 +55,44 @@ def select(lookout: Lookout, target: str | None) -> list[State]:
     return [find_state(pipeline, target)]
 
 
-def consumers(lookout: Lookout, states: Iterable[State]) -> list[State]:
+def consumers(pipeline_view: PipelineView, states: Iterable[State]) -> list[State]:
     """These states and all that were made from them, step by step."""
     taken: dict[tuple[str, str], State] = {}
     paths: set[str] = set()
     wanted = {(stage.name, entity) for stage, entity in states}
-    for stage in lookout.order:
-        for entity, groups in entities_of(stage, _matched(lookout, stage)):
+    for stage in pipeline_view.order:
+        for entity, groups in entities_of(stage, _matched(pipeline_view, stage)):
             if (stage.name, entity) in wanted or any(path in paths for group in groups for path in group):
                 taken[stage.name, entity] = (stage, entity)
-                paths.update(output_paths(lookout, stage, entity))
+                paths.update(output_paths(pipeline_view, stage, entity))
     for stage, entity in states:
         taken.setdefault((stage.name, entity), (stage, entity))
     return list(taken.values())
 
 
-def output_paths(lookout: Lookout, stage: Stage, entity: str) -> list[str]:
+def output_paths(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]:
     """The outputs of a state."""
     if not stage.scatter:
         return [stage.quick_path(entity)]
-    record = lookout.world.records[stage.name].get(entity)
+    record = pipeline_view.world.records[stage.name].get(entity)
     return [] if record is None else list(input_pairs(record.content))
 
 
-def input_paths(lookout: Lookout, stage: Stage, entity: str) -> list[str]:
+def input_paths(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]:
     """The inputs of a state as they are now."""
-    for found, groups in entities_of(stage, _matched(lookout, stage)):
+    for found, groups in entities_of(stage, _matched(pipeline_view, stage)):
         if found == entity:
             return [path for group in groups for path in group]
     return []
 
 
-def sources(lookout: Lookout, stage: Stage, entity: str) -> list[str]:
+def sources(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]:
     """All that a state is made from, step by step: states as STAGE/ENTITY, and paths that nobody here makes."""
     found: dict[str, None] = {}
     todo = [(stage, entity)]
     while todo:
-        for path in input_paths(lookout, *todo.pop()):
-            maker = lookout.maker(path)
+        for path in input_paths(pipeline_view, *todo.pop()):
+            maker = pipeline_view.maker(path)
             name = path if maker is None else f"{maker[0].name}/{maker[1]}"
             if name not in found:
                 found[name] = None
@@ -113,18 +113,18 @@ def taken_elsewhere(pipelines: Iterable[Pipeline], own: Pipeline, paths: Iterabl
     return sorted(found)
 
 
-def _matched(lookout: Lookout, stage: Stage) -> Any:
-    return {one.pattern: lookout.world.matched.get(one.pattern, {}) for one in stage.inputs}
+def _matched(pipeline_view: PipelineView, stage: Stage) -> Any:
+    return {one.pattern: pipeline_view.world.matched.get(one.pattern, {}) for one in stage.inputs}
 
 
-async def invalidate(lookout: Lookout, states: Sequence[State], *, by: str) -> int:
+async def invalidate(pipeline_view: PipelineView, states: Sequence[State], *, by: str) -> int:
     """Have states built again."""
     by_stage: dict[str, list[str]] = {}
     for stage, entity in states:
         by_stage.setdefault(stage.name, []).append(entity)
     total = 0
     for stage, entities in by_stage.items():
-        total += await invalidate_states(lookout.database, lookout.pipeline.name, stage, entities, by=by)
+        total += await invalidate_states(pipeline_view.database, pipeline_view.pipeline.name, stage, entities, by=by)
     return total
 
 
@@ -148,24 +148,24 @@ def in_range(stage: Stage, entities: Iterable[str], first: str | None, last: str
     return sorted(found, key=order)
 
 
-async def clean(lookout: Lookout, plan: Plan, *, how: str | None = None) -> dict[str, list[str]]:
+async def clean(pipeline_view: PipelineView, plan: BuildPlan, *, how: str | None = None) -> dict[str, list[str]]:
     """Deal with outputs whose inputs are gone, as each stage wants or as is said here; returns what was done."""
     done: dict[str, list[str]] = {"keep": [], "archive": [], "delete": []}
     forgotten: dict[str, list[str]] = {}
     for stage, entity in plan.orphans:
         act = how or stage.options.on_orphan
-        paths = output_paths(lookout, stage, entity)
+        paths = output_paths(pipeline_view, stage, entity)
         done[act] += paths
         if act == "keep":
             continue
-        await (lookout.states.archive(paths) if act == "archive" else lookout.states.remove(paths))
+        await (pipeline_view.states.archive(paths) if act == "archive" else pipeline_view.states.remove(paths))
         forgotten.setdefault(stage.name, []).append(entity)
     for stage, entities in forgotten.items():
-        await rows.forget_states(lookout.database, lookout.pipeline.name, stage, entities)
+        await rows.forget_states(pipeline_view.database, pipeline_view.pipeline.name, stage, entities)
     return done
 
 
-class Story(msgspec.Struct):
+class StateStory(msgspec.Struct):
     """Everything that is known of one state."""
 
     pipeline: str
@@ -189,23 +189,25 @@ class Story(msgspec.Struct):
     builds: list[dict[str, Any]]
 
 
-async def explain(lookout: Lookout, plan: Plan, stage: Stage, entity: str, *, others: Iterable[Pipeline] = ()) -> Story:
+async def explain(
+    pipeline_view: PipelineView, plan: BuildPlan, stage: Stage, entity: str, *, others: Iterable[Pipeline] = ()
+) -> StateStory:
     """The whole story of a state; `others` are pipelines that may take from it."""
-    database, name = lookout.database, lookout.pipeline.name
+    database, name = pipeline_view.database, pipeline_view.pipeline.name
     row = await show_state(database, name, stage.name, entity)
     step = next((s for s in plan.steps if s.stage is stage and s.entity == entity), None)
     orphan = any(found is stage and id == entity for found, id in plan.orphans)
-    inputs = input_paths(lookout, stage, entity)
+    inputs = input_paths(pipeline_view, stage, entity)
     if row is None and step is None and not inputs:
         raise NotFoundError(f"stage {stage.name} has no entity {entity!r}: it has no inputs and was never built")
-    outputs = output_paths(lookout, stage, entity)
-    above = makers(stage, lookout.order)
+    outputs = output_paths(pipeline_view, stage, entity)
+    above = makers(stage, pipeline_view.order)
     failure = await show_failure(database, name, stage.name, entity)
     builds = await list_builds(database, name, stage.name, entity, limit=20)
-    under_way = await builds_under_way(database, lookout.pipeline, [stage])
-    taken = [f"{s.name}/{e}" for s, e in consumers(lookout, [(stage, entity)]) if (s, e) != (stage, entity)]
+    under_way = await builds_under_way(database, pipeline_view.pipeline, [stage])
+    taken = [f"{s.name}/{e}" for s, e in consumers(pipeline_view, [(stage, entity)]) if (s, e) != (stage, entity)]
     told = "it is as it should be" if row is None or row["content"] != NOTHING else "its stage makes nothing of it"
-    return Story(
+    return StateStory(
         pipeline=name,
         stage=stage.name,
         entity=entity,
@@ -216,10 +218,10 @@ async def explain(lookout: Lookout, plan: Plan, stage: Stage, entity: str, *, ot
         code="" if row is None else row["code"],
         code_now=stage.code.total,
         parts=stage.code.parts,
-        inputs={path: lookout.world.content(path) or "" for path in inputs},
+        inputs={path: pipeline_view.world.content(path) or "" for path in inputs},
         made_by={path: maker.name for path in inputs for maker in above if maker.output.values(path) is not None},
-        made_from=sources(lookout, stage, entity),
-        taken_by=[*sorted(taken), *taken_elsewhere(others, lookout.pipeline, outputs)],
+        made_from=sources(pipeline_view, stage, entity),
+        taken_by=[*sorted(taken), *taken_elsewhere(others, pipeline_view.pipeline, outputs)],
         built_at=None if row is None else row["built_at"],
         took=None if row is None else row["took"],
         built_by=None if row is None else row["built_by"],
@@ -228,7 +230,7 @@ async def explain(lookout: Lookout, plan: Plan, stage: Stage, entity: str, *, ot
     )
 
 
-def status_of(step: Step | None, orphan: bool = False, *, job: BuildJob | None = None) -> str:
+def status_of(step: BuildStep | None, orphan: bool = False, *, job: BuildJob | None = None) -> str:
     """A state's condition in a word."""
     if job is not None and job.state == "running":
         return "building"
@@ -237,15 +239,17 @@ def status_of(step: Step | None, orphan: bool = False, *, job: BuildJob | None =
     if step.is_build:
         return "stale"
     return {
-        "Blocked": "waiting", "BackingOff": "failed", "Parked": "parked", "Paused": "paused",
+        "Blocked": "waiting", "BackingOff": "failed", "NeedsAttention": "needs_attention", "Paused": "paused",
         "NeedsApproval": "needs approval",
     }[type(step.reason).__name__]  # fmt: skip
 
 
-def counts(lookout: Lookout, plan: Plan, under_way: BuildJobs | None = None) -> dict[str, dict[str, int]]:
+def counts(
+    pipeline_view: PipelineView, plan: BuildPlan, under_way: BuildJobs | None = None
+) -> dict[str, dict[str, int]]:
     """How many states of each stage are in which condition; `under_way` are builds that wait or run."""
     table: dict[str, dict[str, int]] = {}
-    for stage in lookout.order:
+    for stage in pipeline_view.order:
         table[stage.name] = {"fresh": plan.fresh.get(stage.name, 0)}
     for step in plan.steps:
         job = (under_way or {}).get((step.stage.name, step.entity))
@@ -256,10 +260,10 @@ def counts(lookout: Lookout, plan: Plan, under_way: BuildJobs | None = None) -> 
     return table
 
 
-def usage(lookout: Lookout) -> dict[str, int]:
+def usage(pipeline_view: PipelineView) -> dict[str, int]:
     """How many bytes the states of each stage take."""
-    files = lookout.world.files
+    files = pipeline_view.world.files
     return {
-        stage.name: sum(files[path].size for path in lookout.world.matched.get(stage.output, {}) if path in files)
-        for stage in lookout.order
+        stage.name: sum(files[path].size for path in pipeline_view.world.matched.get(stage.output, {}) if path in files)
+        for stage in pipeline_view.order
     }

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 
-class Heard(msgspec.Struct):
+class ChangeNotice(msgspec.Struct):
     """What has been heard."""
 
     paths: set[str] = set()  # files that others have changed
@@ -17,16 +17,16 @@ class Heard(msgspec.Struct):
     reload: bool = False  # what the database knows is not what it was
 
 
-class Wishes:
+class PendingChanges:
     """An ear: `event` is set while there is something to be taken."""
 
     def __init__(self) -> None:
         self.is_told = False  # whether the system tells of changes: if not, scans are all there is
-        self.heard = Heard()
+        self.heard = ChangeNotice()
         self.event = asyncio.Event()
 
-    def take(self) -> Heard:
+    def take(self) -> ChangeNotice:
         """What has been heard since the last time."""
-        taken, self.heard = self.heard, Heard()
+        taken, self.heard = self.heard, ChangeNotice()
         self.event.clear()
         return taken

@@ -17,12 +17,12 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
 from tidemill.engine.role import Life
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
-from tidemill.pipelines.reducer.plan import Step
+from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.runner.build_job import enqueue_builds, task_name
 from tidemill.pipelines.runner.driver import Driver
 from tidemill.pipelines.runner.file_watcher import watch_files
 from tidemill.pipelines.runner.log import log
-from tidemill.pipelines.runner.pending_changes import Heard, Wishes
+from tidemill.pipelines.runner.pending_changes import ChangeNotice, PendingChanges
 from tidemill.pipelines.view.pipeline_view import fits, give_back_memory
 from tidemill.store.database import Connection, Database, is_away, is_full
 from tidemill.store.notify import ANYTHING
@@ -39,14 +39,14 @@ FIRST_HOUSEKEEPING = 5.0
 MANY = 5000  # changed paths from which on it is quicker to look at everything
 
 
-class Kept:
+class KeptPipeline:
     """A pipeline that is kept up to date until it is told to leave."""
 
     def __init__(self, pipeline: Pipeline, after: asyncio.Task[None] | None) -> None:
         """`after` is the keeping of what had its name before: it comes to its end first."""
         self.pipeline = pipeline
         self.after = after
-        self.wishes = Wishes()
+        self.wishes = PendingChanges()
         self.leaving = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
@@ -77,7 +77,7 @@ class PipelineRunner:
         self._life = Life()
         self._told = asyncio.Event()
         self._driven: set[str] = set()
-        self._kept = {pipeline.name: Kept(pipeline, None) for pipeline in pipelines}
+        self._kept = {pipeline.name: KeptPipeline(pipeline, None) for pipeline in pipelines}
         self._group: asyncio.TaskGroup | None = None
 
     def replace(self, pipelines: Iterable[Pipeline]) -> None:
@@ -90,13 +90,13 @@ class PipelineRunner:
             kept.leave()
             del self._kept[name]
             if name in wanted:
-                self._kept[name] = Kept(wanted.pop(name), kept.task)
+                self._kept[name] = KeptPipeline(wanted.pop(name), kept.task)
                 self._begin(self._kept[name])
         for name, pipeline in wanted.items():
-            self._kept[name] = Kept(pipeline, None)
+            self._kept[name] = KeptPipeline(pipeline, None)
             self._begin(self._kept[name])
 
-    def _begin(self, kept: Kept) -> None:
+    def _begin(self, kept: KeptPipeline) -> None:
         if self._group is not None and not self._life.is_stopping:
             kept.task = self._group.create_task(self._keep(kept), name=f"pipeline {kept.pipeline.name}")
 
@@ -143,7 +143,7 @@ class PipelineRunner:
             if driver is not None and self._take_news(news, driver, kept.wishes.heard):
                 kept.wishes.event.set()
 
-    def _take_news(self, news: rows.News, driver: Driver, heard: Heard) -> bool:
+    def _take_news(self, news: rows.News, driver: Driver, heard: ChangeNotice) -> bool:
         """What somebody has said becomes what this pipeline is to be looked at for; returns whether it is anything."""
         if news.pipeline == driver.pipeline.name:
             if news.by == driver.builder:
@@ -154,7 +154,7 @@ class PipelineRunner:
                 heard.reload = True
         else:
             other = self.drivers.get(news.pipeline)
-            if other is not None and other.lookout.states != driver.lookout.states:
+            if other is not None and other.pipeline_view.states != driver.pipeline_view.states:
                 return False
             if not news.paths and news.entities:
                 return False  # Nothing of it can be an input here.
@@ -162,7 +162,7 @@ class PipelineRunner:
         heard.paths.update(news.paths)
         return True
 
-    async def _keep(self, kept: Kept) -> None:
+    async def _keep(self, kept: KeptPipeline) -> None:
         """Drive one pipeline whenever nobody else does, over any number of bad days."""
         pipeline = kept.pipeline
         if kept.after is not None:
@@ -204,22 +204,22 @@ class PipelineRunner:
         finally:
             connection.terminate()
 
-    async def _drive(self, kept: Kept, lead: Connection) -> None:
+    async def _drive(self, kept: KeptPipeline, lead: Connection) -> None:
         pipeline, wishes = kept.pipeline, kept.wishes
         lead.add_termination_listener(lambda _: wishes.event.set())
         dispatch = None if self._task_of is None else self._dispatch
         driver = Driver(self._database, pipeline, dispatch=dispatch, on_news=wishes.event.set, clock=self._clock)
         self.drivers[pipeline.name] = driver
         wishes.take()
-        watching = asyncio.create_task(watch_files(driver.lookout, wishes))
+        watching = asyncio.create_task(watch_files(driver.pipeline_view, wishes))
         try:
             await self._find_flights(driver)
             await driver.act(await driver.begin())
-            give_back_memory(driver.lookout)
+            give_back_memory(driver.pipeline_view)
             log.info("drives the pipeline", pipeline=pipeline.name, files=len(driver.world.files))
-            for problem in driver.lookout.problems:
+            for problem in driver.pipeline_view.problems:
                 log.error("cannot look at everything", pipeline=pipeline.name, problem=problem)
-            for note in driver.lookout.notes:
+            for note in driver.pipeline_view.notes:
                 log.warning("clocks differ", pipeline=pipeline.name, note=note)
             self._note_driven(pipeline)
             await self._rounds(driver, kept, lead)
@@ -229,8 +229,8 @@ class PipelineRunner:
             await asyncio.wait([watching])
             await driver.close()
 
-    async def _rounds(self, driver: Driver, kept: Kept, lead: Connection) -> None:
-        pipeline, lookout, clock, wishes = driver.pipeline, driver.lookout, self._clock, kept.wishes
+    async def _rounds(self, driver: Driver, kept: KeptPipeline, lead: Connection) -> None:
+        pipeline, pipeline_view, clock, wishes = driver.pipeline, driver.pipeline_view, self._clock, kept.wishes
         scan_at = clock.monotonic() + pipeline.scan_interval
         flights_at = clock.monotonic() + CHECK_FLIGHTS
         house_at = clock.monotonic() + FIRST_HOUSEKEEPING
@@ -242,7 +242,7 @@ class PipelineRunner:
             heard, now = wishes.take(), clock.monotonic()
             changed: list[str] = []
             if heard.reload:
-                await lookout.reload()
+                await pipeline_view.reload()
             for stage, entities in heard.entities.items():
                 changed += await self._learn(driver, stage, entities)
             everything = heard.everything or len(heard.paths) > MANY
@@ -250,26 +250,26 @@ class PipelineRunner:
                 changed += await self._scan(driver, everything=everything or not wishes.is_told)
                 scan_at = now + pipeline.scan_interval
             elif heard.folders:
-                changed += await lookout.survey_folders()
+                changed += await pipeline_view.survey_folders()
             if not everything:
-                changed += await lookout.look(heard.paths)
+                changed += await pipeline_view.look(heard.paths)
             if now >= flights_at:
                 changed += await self._check_flights(driver)
                 flights_at = now + CHECK_FLIGHTS
-            if lookout.distrusted and not heard.paths:
-                changed += await lookout.reread_distrusted()
+            if pipeline_view.distrusted and not heard.paths:
+                changed += await pipeline_view.reread_distrusted()
             if now >= house_at:
                 await self._keep_house(driver)
                 house_at = now + HOUSEKEEPING
-            changed += await lookout.settle()
-            retries = lookout.due_retries()
+            changed += await pipeline_view.settle()
+            retries = pipeline_view.due_retries()
             if everything or heard.reload or len(changed) > MANY:
-                await driver.act(lookout.plan())
+                await driver.act(pipeline_view.plan())
             elif changed or retries:
-                await driver.act(lookout.plan(changed, retries))
+                await driver.act(pipeline_view.plan(changed, retries))
             if driver.idle.is_set() and driver.manifests.due_in() == 0.0:
-                await lookout.unheeded(driver.manifests.flush())
-                give_back_memory(lookout)
+                await pipeline_view.unheeded(driver.manifests.flush())
+                give_back_memory(pipeline_view)
 
     async def _scan(self, driver: Driver, *, everything: bool) -> list[str]:
         """Look for what nobody has announced; returns the paths that are news.
@@ -277,19 +277,19 @@ class PipelineRunner:
         Not `everything`: at files that came and went, and at a share of all others, while the system tells of changes.
         """
         if everything:
-            return await driver.lookout.survey()
+            return await driver.pipeline_view.survey()
         pipeline = driver.pipeline
-        return await driver.lookout.quick_survey(max(1, round(pipeline.full_scan / pipeline.scan_interval)))
+        return await driver.pipeline_view.quick_survey(max(1, round(pipeline.full_scan / pipeline.scan_interval)))
 
-    async def _wait(self, driver: Driver, wishes: Wishes, scan_at: float, flights_at: float) -> None:
+    async def _wait(self, driver: Driver, wishes: PendingChanges, scan_at: float, flights_at: float) -> None:
         """Until something is heard, or something is due."""
-        lookout, now = driver.lookout, self._clock.monotonic()
+        pipeline_view, now = driver.pipeline_view, self._clock.monotonic()
         until = min(scan_at, flights_at if driver.in_flight else scan_at)
-        if lookout.distrusted:
+        if pipeline_view.distrusted:
             until = min(until, now + TRUST_AFTER)
-        due = lookout.next_retry()
+        due = pipeline_view.next_retry()
         if due is not None:
-            until = min(until, now + max(0.0, due - lookout.now()) + 0.01)
+            until = min(until, now + max(0.0, due - pipeline_view.now()) + 0.01)
         writing = driver.manifests.due_in()
         if writing is not None:
             until = min(until, now + max(writing, 0.05))
@@ -299,13 +299,13 @@ class PipelineRunner:
 
     # -- builds elsewhere ---------------------------------------------------------------------------
 
-    async def _dispatch(self, stage: Stage, steps: Sequence[Step]) -> list[int]:
+    async def _dispatch(self, stage: Stage, steps: Sequence[BuildStep]) -> list[int]:
         task = self._task_of(stage) if self._task_of is not None else None
         return await enqueue_builds(self._database, task, steps) if task is not None else []
 
     async def _find_flights(self, driver: Driver) -> None:
         """Builds that were enqueued before this process began."""
-        for stage in driver.lookout.order:
+        for stage in driver.pipeline_view.order:
             for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage)):
                 entity = row["unique_key"] if stage.variables else ""
                 if fits(stage, entity):
@@ -314,7 +314,7 @@ class PipelineRunner:
     async def _check_flights(self, driver: Driver) -> list[str]:
         """Builds that have come to an end without saying so; returns the outputs to be looked at."""
         changed: list[str] = []
-        for stage in driver.lookout.order:
+        for stage in driver.pipeline_view.order:
             flying = {entity: job for (name, entity), job in driver.in_flight.items() if name == stage.name}
             if not flying:
                 continue
@@ -339,8 +339,8 @@ class PipelineRunner:
 
     async def _keep_house(self, driver: Driver) -> None:
         await forget_builds(self._database, keep_days=self._keep_days)
-        await driver.lookout.measure_clocks()
-        await driver.lookout.forget_gone()
-        await driver.lookout.states.sweep(driver.lookout.folders)
+        await driver.pipeline_view.measure_clocks()
+        await driver.pipeline_view.forget_gone()
+        await driver.pipeline_view.states.sweep(driver.pipeline_view.folders)
         await driver.manifests.catch_up(self._database)
-        give_back_memory(driver.lookout)
+        give_back_memory(driver.pipeline_view)

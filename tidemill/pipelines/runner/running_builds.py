@@ -58,7 +58,7 @@ async def builds_under_way(database: Database, pipeline: Pipeline, stages: Itera
     return found
 
 
-class Marks:
+class BuildMarks:
     """Says which builds run in this process, for as long as any does."""
 
     def __init__(

@@ -12,20 +12,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tidemill.pipelines.definition.pipeline import Pipeline
-from tidemill.pipelines.reducer.plan import Plan
+from tidemill.pipelines.reducer.plan import BuildPlan
 from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.view.pipeline_view import look_at
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate
 
 
-async def update_pipeline(pipeline: Pipeline, database: Database | None = None) -> Plan:
+async def update_pipeline(pipeline: Pipeline, database: Database | None = None) -> BuildPlan:
     """Build what is missing or out of date; returns what is left: what failed, what waits, what is held."""
     async with _opened(database) as opened:
         return await run_once(Driver(opened, pipeline))
 
 
-async def plan_pipeline(pipeline: Pipeline, database: Database | None = None) -> Plan:
+async def plan_pipeline(pipeline: Pipeline, database: Database | None = None) -> BuildPlan:
     """What would be built and why, without building anything."""
     async with _opened(database) as opened:
         _, plan = await look_at(opened, pipeline)

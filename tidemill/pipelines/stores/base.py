@@ -20,7 +20,7 @@ from tidemill.pipelines.definition.pattern import Pattern
 Content = bytes | Iterable[bytes]
 
 
-class StoreTrouble(TidemillError):
+class StateStoreError(TidemillError):
     """The place for states refuses: it is full, read-only, or away. Not the fault of a stage's code."""
 
 
@@ -44,7 +44,7 @@ class Survey(msgspec.Struct):
     blind: list[str] = []
 
 
-class Seen(msgspec.Struct):
+class SeenFile(msgspec.Struct):
     """A file that was read: its content's hash, its size, and the signature it was read under."""
 
     content: str
@@ -58,7 +58,7 @@ class Unreadable(msgspec.Struct):
     why: str
 
 
-class Draft(msgspec.Struct):
+class StateDraft(msgspec.Struct):
     """Content on its way to a path. `needs` are signatures of other paths that must still be so when it gets there."""
 
     path: str
@@ -81,12 +81,12 @@ class Prepared(msgspec.Struct):
     error: str | None = None  # why the content could not be had; nothing is held then
 
 
-def prepared(draft: Draft, content: str, size: int, held: Any) -> Prepared:
+def prepared(draft: StateDraft, content: str, size: int, held: Any) -> Prepared:
     """A draft that is stored."""
     return Prepared(draft.path, content, size, draft.needs, draft.entity, draft.before, held)
 
 
-def failed(draft: Draft, error: ContentError) -> Prepared:
+def failed(draft: StateDraft, error: ContentError) -> Prepared:
     """A draft whose content could not be had."""
     return Prepared(draft.path, "", 0, draft.needs, draft.entity, draft.before, error=str(error))
 
@@ -102,7 +102,7 @@ class States(Protocol):
         """The signatures of these paths; None for what is not there."""
         ...
 
-    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
+    async def contents(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:
         """What these paths hold; None for what is not there, or changes while it is read."""
         ...
 
@@ -112,7 +112,7 @@ class States(Protocol):
         """The content piece by piece."""
         ...
 
-    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
+    async def prepare(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
         """Store contents durably, where nobody sees them yet. One that fails by itself has an `error`."""
         ...
 

@@ -14,10 +14,10 @@ from tidemill.core.errors import StoreError
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.stores.base import (
     ContentError,
-    Draft,
     ManifestEntry,
     Prepared,
-    Seen,
+    SeenFile,
+    StateDraft,
     Survey,
     Unreadable,
     failed,
@@ -79,11 +79,11 @@ class DatabaseStates:
         found = await look_at_blobs(self.database, self.name, wanted)
         return {path: found.get(path) for path in wanted}
 
-    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
-        seen: dict[str, Seen | Unreadable | None] = dict.fromkeys(paths)
+    async def contents(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:
+        seen: dict[str, SeenFile | Unreadable | None] = dict.fromkeys(paths)
         for start in range(0, len(paths), AT_ONCE):
             for path, content, version in await read_blobs(self.database, self.name, paths[start : start + AT_ONCE]):
-                seen[path] = Seen(hash_content(content), len(content), version)
+                seen[path] = SeenFile(hash_content(content), len(content), version)
         return seen
 
     async def read(self, path: str) -> bytes:
@@ -95,7 +95,7 @@ class DatabaseStates:
     async def stream(self, path: str) -> AsyncIterator[bytes]:
         yield await self.read(path)
 
-    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
+    async def prepare(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
         done: list[Prepared] = []
         for draft in drafts:
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.definition.pipeline import Pipeline
-from tidemill.pipelines.stores.base import Draft, StoreTrouble
+from tidemill.pipelines.stores.base import StateDraft, StateStoreError
 from tidemill.pipelines.stores.database import DatabaseStates
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database, Executor
@@ -38,10 +38,10 @@ class Inputs:
         else:
             try:
                 before = await place.look(states)
-                drafts = [Draft(path, content, {}, before=before[path]) for path, content in states.items()]
+                drafts = [StateDraft(path, content, {}, before=before[path]) for path, content in states.items()]
                 prepared = await place.prepare(drafts)
                 missing = set(states) - set(await place.publish(prepared))
-            except StoreTrouble as error:
+            except StateStoreError as error:
                 raise OSError(str(error)) from error  # Somebody will mend it: worth waiting for.
             if missing:
                 raise OSError(f"pipeline {pipeline}: {min(missing)} could not be put in place")

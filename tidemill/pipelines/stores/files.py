@@ -22,11 +22,11 @@ from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.stores.base import (
     ContentError,
-    Draft,
     ManifestEntry,
     Prepared,
-    Seen,
-    StoreTrouble,
+    SeenFile,
+    StateDraft,
+    StateStoreError,
     Survey,
     Unreadable,
     failed,
@@ -118,14 +118,14 @@ class FileStates:
             return None
         return signature(found) if stat.S_ISREG(found.st_mode) else None
 
-    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
+    async def contents(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:
         return await asyncio.to_thread(self.contents_now, paths)
 
-    def contents_now(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
+    def contents_now(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:
         """The same, in this thread."""
         return {path: self._seen(path) for path in paths}
 
-    def _seen(self, path: str) -> Seen | Unreadable | None:
+    def _seen(self, path: str) -> SeenFile | Unreadable | None:
         try:
             opened = os.open(f"{self.root}/{path}", os.O_RDONLY)
         except (FileNotFoundError, NotADirectoryError):
@@ -145,7 +145,7 @@ class FileStates:
             after = os.fstat(opened)
             if signature(after) != signature(before) or size != after.st_size:
                 return None
-            return Seen(digest.hexdigest(), size, signature(after))
+            return SeenFile(digest.hexdigest(), size, signature(after))
         except OSError as error:
             return Unreadable(f"{self.root}/{path} cannot be read: {error.strerror}")
         finally:
@@ -170,10 +170,10 @@ class FileStates:
             while chunk := opened.read(CHUNK):
                 yield chunk
 
-    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
+    async def prepare(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
         return await asyncio.to_thread(self.prepare_now, drafts)
 
-    def prepare_now(self, drafts: Sequence[Draft]) -> list[Prepared]:
+    def prepare_now(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
         """The same, in this thread."""
         done: list[Prepared] = []
         together = len(drafts) >= _SYNC_TOGETHER and _find_syncfs() is not None
@@ -188,12 +188,12 @@ class FileStates:
         except OSError as error:
             for each in done:
                 _unlink(each.held)
-            raise StoreTrouble(
+            raise StateStoreError(
                 f"{self.root}: a state cannot be written: {error.strerror}; make room or mend it"
             ) from error
         return done
 
-    def _write(self, draft: Draft, *, sync: bool) -> Prepared:
+    def _write(self, draft: StateDraft, *, sync: bool) -> Prepared:
         folder = draft.path.rpartition("/")[0]
         self._check_inside(folder)
         temporary = f"{self.root}/{folder}/{TEMPORARY}{os.urandom(6).hex()}.tmp"
@@ -227,7 +227,7 @@ class FileStates:
             root, real = os.path.realpath(self.root), os.path.realpath(f"{self.root}/{folder}")
             known = self._inside[folder] = real == root or real.startswith(f"{root}/")
         if not known:
-            raise StoreTrouble(f"{self.root}/{folder} leads out of {self.root}: nothing is written there")
+            raise StateStoreError(f"{self.root}/{folder} leads out of {self.root}: nothing is written there")
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
         return await asyncio.to_thread(self.publish_now, ready)

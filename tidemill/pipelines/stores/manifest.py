@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.pipelines.stores.base import MANIFEST, Manifest, ManifestEntry, StoreTrouble
+from tidemill.pipelines.stores.base import MANIFEST, Manifest, ManifestEntry, StateStoreError
 
 
 class _Texts(msgspec.Struct):
@@ -34,7 +34,7 @@ def entries_in(data: bytes, place: str) -> dict[str, ManifestEntry]:
     try:
         return _decoder.decode(data).states
     except msgspec.DecodeError as error:
-        raise StoreTrouble(f"{place} cannot be read: {error}; delete it, and it is written anew") from error
+        raise StateStoreError(f"{place} cannot be read: {error}; delete it, and it is written anew") from error
 
 
 def changed_entries(data: bytes | None, changes: Mapping[str, ManifestEntry | None]) -> dict[str, msgspec.Raw]:

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer import reasons
-from tidemill.pipelines.reducer.facts import World
-from tidemill.pipelines.reducer.plan import Adoption, Plan
+from tidemill.pipelines.reducer.facts import PipelineFacts
+from tidemill.pipelines.reducer.plan import Adoption, BuildPlan
 from tidemill.pipelines.reducer.staleness import input_key, input_pairs
 from tidemill.pipelines.runner.log import log
-from tidemill.pipelines.stores.base import ManifestEntry, States, StoreTrouble
+from tidemill.pipelines.stores.base import ManifestEntry, States, StateStoreError
 from tidemill.store.database import Database
 from tidemill.store.states.states import BUILT_AT
 
@@ -28,7 +28,7 @@ AT_ONCE = 2000  # states that are looked at in one go
 class Manifests:
     """The manifests of one pipeline."""
 
-    def __init__(self, pipeline: Pipeline, states: States, world: World) -> None:
+    def __init__(self, pipeline: Pipeline, states: States, world: PipelineFacts) -> None:
         self._pipeline = pipeline
         self._states = states
         self._world = world
@@ -83,11 +83,11 @@ class Manifests:
         for directory, entries in due.items():
             try:
                 await self._states.keep_manifest(directory, entries)
-            except (OSError, StoreTrouble) as error:
+            except (OSError, StateStoreError) as error:
                 log.error("a manifest cannot be written", directory=directory, error=str(error))
                 self._due.setdefault(directory, {}).update(entries)
 
-    async def recognise(self, plan: Plan) -> list[Adoption]:
+    async def recognise(self, plan: BuildPlan) -> list[Adoption]:
         """Outputs that the database does not know but a manifest does, for what it says they are."""
         known, found = _Known(self._states), list[Adoption]()
         for step in plan.builds:
@@ -120,7 +120,7 @@ class _Known:
         if directory not in self._read:
             try:
                 self._read[directory] = await self._states.manifest(directory)
-            except StoreTrouble as error:
+            except StateStoreError as error:
                 log.warning("a manifest is of no use", error=str(error))
                 self._read[directory] = {}
         return self._read[directory].get(name)

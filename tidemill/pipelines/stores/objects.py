@@ -24,11 +24,11 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.stores.base import (
     ContentError,
-    Draft,
     ManifestEntry,
     Prepared,
-    Seen,
-    StoreTrouble,
+    SeenFile,
+    StateDraft,
+    StateStoreError,
     Survey,
     Unreadable,
     failed,
@@ -115,11 +115,11 @@ class ObjectStates:
             except FileNotFoundError:
                 return None
 
-    async def contents(self, paths: Sequence[str]) -> dict[str, Seen | Unreadable | None]:
+    async def contents(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:
         found = await asyncio.gather(*(self._seen(path) for path in paths))
         return dict(zip(paths, found, strict=True))
 
-    async def _seen(self, path: str) -> Seen | Unreadable | None:
+    async def _seen(self, path: str) -> SeenFile | Unreadable | None:
         async with self._room:
             digest, size = blake2b(digest_size=16), 0
             try:
@@ -131,7 +131,7 @@ class ObjectStates:
                 return None
             except OSError as error:
                 return Unreadable(f"{path} cannot be read: {error}")
-            return Seen(digest.hexdigest(), size, self._note(answer.meta))
+            return SeenFile(digest.hexdigest(), size, self._note(answer.meta))
 
     async def read(self, path: str) -> bytes:
         async with self._room:
@@ -155,10 +155,10 @@ class ObjectStates:
     def place(self, path: str) -> None:
         """Objects are not files of this machine."""
 
-    async def prepare(self, drafts: Sequence[Draft]) -> list[Prepared]:
+    async def prepare(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
         return [await self._prepare(draft) for draft in drafts]
 
-    async def _prepare(self, draft: Draft) -> Prepared:
+    async def _prepare(self, draft: StateDraft) -> Prepared:
         """A content is held here, one that comes in pieces is uploaded: a put shows all of an object, or nothing."""
         if isinstance(draft.content, bytes):
             return prepared(draft, hash_content(draft.content), len(draft.content), draft.content)
@@ -182,7 +182,7 @@ class ObjectStates:
             if trouble:
                 await self._drop(key)
                 return failed(draft, trouble[0])
-            raise StoreTrouble(f"{draft.path} cannot be uploaded: {error}") from error
+            raise StateStoreError(f"{draft.path} cannot be uploaded: {error}") from error
         return prepared(draft, found["content"], found["size"], Uploaded(key))
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
@@ -210,7 +210,7 @@ class ObjectStates:
         except Exception as error:
             if type(error).__name__ in ("AlreadyExistsError", "PreconditionError", "NotFoundError"):
                 return None
-            raise StoreTrouble(f"{each.path} cannot be put: {error}") from error
+            raise StateStoreError(f"{each.path} cannot be put: {error}") from error
         return await self._head(each.path)
 
     def _mode(self, each: Prepared) -> Any:
@@ -263,7 +263,7 @@ class ObjectStates:
             data = changed_manifest(None if before is None else await self.read(path), entries)
             if await self._put(Prepared(path, "", len(data), {}, before=before, held=data)) is not None:
                 return
-        raise StoreTrouble(f"{path} is changed by others all the time")
+        raise StateStoreError(f"{path} is changed by others all the time")
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
         path = manifest_path(directory)

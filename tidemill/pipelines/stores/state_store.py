@@ -20,7 +20,7 @@ from functools import lru_cache
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Pipeline
-from tidemill.pipelines.stores.base import Draft, ManifestEntry, StoreTrouble
+from tidemill.pipelines.stores.base import ManifestEntry, StateDraft, StateStoreError
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database
 from tidemill.store.states.states import News, notify_states
@@ -55,12 +55,12 @@ class StateStore:
                 raise ConfigError(f"{path} is made by stage {stage.name}: write what it takes in")
         before = (await self._states.look([path]))[path]
         data = content.encode() if isinstance(content, str) else content
-        (ready,) = await self._states.prepare([Draft(path, data, {}, before=before)])
+        (ready,) = await self._states.prepare([StateDraft(path, data, {}, before=before)])
         if ready.error is not None:
-            raise StoreTrouble(f"{path} could not be written: {ready.error}")
+            raise StateStoreError(f"{path} could not be written: {ready.error}")
         if path not in await self._states.publish([ready]):
             await self._states.discard([ready])
-            raise StoreTrouble(f"{path} was changed by somebody else at the same time")
+            raise StateStoreError(f"{path} was changed by somebody else at the same time")
         async with self._database.transaction() as connection:
             await notify_states(self._database, connection, News(self._pipeline.name, paths=[path]))
         return path

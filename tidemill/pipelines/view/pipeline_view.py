@@ -19,10 +19,10 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.pattern import Pattern, entity_id
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
-from tidemill.pipelines.reducer.facts import Control, FileFact, Signatures, World, touched_entities
-from tidemill.pipelines.reducer.plan import Plan, make_plan
-from tidemill.pipelines.reducer.staleness import Failure, Record
-from tidemill.pipelines.stores.base import Seen, States, StoreTrouble, Survey, Unreadable
+from tidemill.pipelines.reducer.facts import FileFact, PipelineControl, PipelineFacts, Signatures, touched_entities
+from tidemill.pipelines.reducer.plan import BuildPlan, make_plan
+from tidemill.pipelines.reducer.staleness import BuildFailure, StateRecord
+from tidemill.pipelines.stores.base import SeenFile, States, StateStoreError, Survey, Unreadable
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
@@ -31,7 +31,7 @@ MANY = 50_000  # files, from which on memory is worth giving back
 WORTH_TELLING = 2.0  # seconds by which clocks differ
 
 
-class Lookout:
+class PipelineView:
     """One pipeline, and everything that is known about it."""
 
     def __init__(self, database: Database, pipeline: Pipeline, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -40,7 +40,7 @@ class Lookout:
         self.states: States = open_states(pipeline, database)
         self.order = check_order(pipeline.stages.values())
         self.patterns = _patterns(self.order)  # everything that is worth looking at
-        self.world = World()
+        self.world = PipelineFacts()
         self.busy: dict[str, str] = {}  # outputs that are being built here or elsewhere, and their stages
         self.distrusted: set[str] = set()  # changed just before they were looked at
         self.unknown: set[str] = set()  # perhaps not read yet as they are
@@ -97,7 +97,7 @@ class Lookout:
                     continue  # The stage had another pattern then.
                 content, code = texts.setdefault(content, content), texts.setdefault(code, code)
                 inputs = texts.setdefault(inputs, inputs)
-                world.records[stage][entity] = Record(content, code, inputs, size, version, invalid_by)
+                world.records[stage][entity] = StateRecord(content, code, inputs, size, version, invalid_by)
                 if intent is not None:
                     self.intents.append((stage, entity))
                 if signature and path:
@@ -127,7 +127,7 @@ class Lookout:
         (row,) = await self.database.fetch(rows.DATABASE_NOW)
         self._database_ahead = row["now"] - self._clock.now()
         world.controls = {
-            row["stage"]: Control(
+            row["stage"]: PipelineControl(
                 row["paused_by"],
                 row["approved_code"],
                 row["approved_until"].timestamp() if row["approved_until"] else 0.0,
@@ -139,7 +139,7 @@ class Lookout:
         """What the database says of a failure becomes what is known."""
         values = dict(row)
         stage, entity = values.pop("stage"), values.pop("entity")
-        self.world.failures[stage][entity] = msgspec.convert(values, Failure)
+        self.world.failures[stage][entity] = msgspec.convert(values, BuildFailure)
 
     async def keep_codes(self) -> None:
         """Have the database remember what the stages' code is made of."""
@@ -163,7 +163,7 @@ class Lookout:
         """An error if states are known and their folder is not here: what cannot be seen is not gone."""
         root = self.pipeline.root
         if self.pipeline.store is None and any(self.world.records.values()) and not root.is_dir():
-            raise StoreTrouble(
+            raise StateStoreError(
                 f"there is no folder {root} here, where pipeline {self.pipeline.name} keeps its states: look at it "
                 "where that folder is, or make it if everything is to be built anew"
             )
@@ -338,7 +338,7 @@ class Lookout:
             await rows.touch_states(self.database, self.pipeline.name, stage, touched)
         return news
 
-    def _take_content(self, path: str, fact: FileFact, seen: Seen) -> bool:
+    def _take_content(self, path: str, fact: FileFact, seen: SeenFile) -> bool:
         """What was read becomes what is known; returns whether it is news."""
         is_news = fact.content != seen.content or not fact.known
         fact.signature = fact.known = seen.signature
@@ -370,7 +370,7 @@ class Lookout:
 
     # -- what is to be done -------------------------------------------------------------------------
 
-    def plan(self, changed: Iterable[str] | None = None, retries: Mapping[str, set[str]] | None = None) -> Plan:
+    def plan(self, changed: Iterable[str] | None = None, retries: Mapping[str, set[str]] | None = None) -> BuildPlan:
         """The plan for everything, or for those whom a change of these paths concerns, or who are to be retried."""
         only: dict[str, set[str] | None] | None = None
         if changed is not None:
@@ -418,13 +418,13 @@ class Lookout:
         return due
 
 
-async def look_at(database: Database, pipeline: Pipeline) -> tuple[Lookout, Plan]:
+async def look_at(database: Database, pipeline: Pipeline) -> tuple[PipelineView, BuildPlan]:
     """A pipeline as it is, and what is to be done about it; nothing is built."""
-    lookout = Lookout(database, pipeline)
-    await lookout.look_around()
-    lookout.require_place()
-    await lookout.settle()
-    return lookout, lookout.plan()
+    pipeline_view = PipelineView(database, pipeline)
+    await pipeline_view.look_around()
+    pipeline_view.require_place()
+    await pipeline_view.settle()
+    return pipeline_view, pipeline_view.plan()
 
 
 def fits(stage: Stage, entity: str) -> bool:
@@ -435,9 +435,9 @@ def fits(stage: Stage, entity: str) -> bool:
         return False
 
 
-def record_of(row: Any) -> Record:
+def record_of(row: Any) -> StateRecord:
     """A state as the database tells it."""
-    return Record(row["content"], row["code"], row["inputs"], row["size"], row["version"], row["invalid_by"])
+    return StateRecord(row["content"], row["code"], row["inputs"], row["size"], row["version"], row["invalid_by"])
 
 
 def _patterns(stages: Sequence[Stage]) -> list[Pattern]:
@@ -457,9 +457,9 @@ def _keep_unseen(survey: Survey, before: Mapping[str, FileFact]) -> None:
                     paths[path] = None
 
 
-def give_back_memory(lookout: Lookout) -> None:
+def give_back_memory(pipeline_view: PipelineView) -> None:
     """A look at everything needs more for a moment than what is known afterwards: the rest goes back to the system."""
-    if len(lookout.world.files) < MANY:
+    if len(pipeline_view.world.files) < MANY:
         return
     gc.collect()
     if sys.platform == "linux":

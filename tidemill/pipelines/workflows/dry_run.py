@@ -15,11 +15,11 @@ import msgspec
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
 from tidemill.pipelines.definition.pipeline import Entity, Input, Pipeline, Stage, check_order
-from tidemill.pipelines.reducer.facts import World, entities_of
-from tidemill.pipelines.reducer.plan import Step, make_plan
-from tidemill.pipelines.runner.build import File, Held
-from tidemill.pipelines.stores.base import StoreTrouble
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.reducer.facts import PipelineFacts, entities_of
+from tidemill.pipelines.reducer.plan import BuildStep, make_plan
+from tidemill.pipelines.runner.build import File, HeldOutput
+from tidemill.pipelines.stores.base import StateStoreError
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.workflows.graph import Graph, as_content, read_graph
 from tidemill.pipelines.workflows.node_graph import Wiring, wire
 from tidemill.pipelines.workflows.nodes import TRANSFORMS, Node
@@ -79,7 +79,7 @@ def read_pipeline(data: Mapping[str, Any], name: str) -> tuple[Pipeline, Wiring 
 async def dry_run(data: Mapping[str, Any], name: str, entity: str | None, *, database: Database | None) -> DryRun:
     """Go through a pipeline for an entity; without a database, nothing is looked at."""
     pipeline, wiring = read_pipeline(data, name)
-    walk = _Walk(data, pipeline, wiring, None if database is None else Lookout(database, pipeline))
+    walk = _Walk(data, pipeline, wiring, None if database is None else PipelineView(database, pipeline))
     await walk.look(entity)
     stages = [await walk.stage(stage) for stage in walk.order] if entity is not None else []
     return DryRun(pipeline.name, entity, walk.entities, database is not None, stages, walk.problems)
@@ -89,16 +89,16 @@ class _Walk:
     """One entity on its way through the stages."""
 
     def __init__(
-        self, data: Mapping[str, Any], pipeline: Pipeline, wiring: Wiring | None, lookout: Lookout | None
+        self, data: Mapping[str, Any], pipeline: Pipeline, wiring: Wiring | None, pipeline_view: PipelineView | None
     ) -> None:
         self.order = check_order(pipeline.stages.values())
         self.entities: list[str] = []
         self.problems: list[str] = []
         self._data = data
         self._wiring = wiring
-        self._lookout = lookout
-        self._world = World() if lookout is None else lookout.world
-        self._steps: dict[str, Step] = {}
+        self._pipeline_view = pipeline_view
+        self._world = PipelineFacts() if pipeline_view is None else pipeline_view.world
+        self._steps: dict[str, BuildStep] = {}
         self._about: dict[str, Entity] = {}
         self._made: dict[str, Any] = {}  # what earlier stages would write: by path, contents or Unknown
 
@@ -106,11 +106,11 @@ class _Walk:
         """Look at what is there, and decide what would be built."""
         if entity is not None:
             self._find_entities(entity)
-        lookout = self._lookout
-        if lookout is None:
+        pipeline_view = self._pipeline_view
+        if pipeline_view is None:
             return
-        await lookout.look_around()
-        self.problems += lookout.problems[:5]
+        await pipeline_view.look_around()
+        self.problems += pipeline_view.problems[:5]
         self.entities = self._list_entities()
         if entity is None:
             return
@@ -119,12 +119,12 @@ class _Walk:
             for stage in self.order
             if stage.name in self._about
             for path in (self._output(stage), *(each for _, found in self._inputs(stage) for each in found))
-            if path is not None and path in lookout.world.files
+            if path is not None and path in pipeline_view.world.files
         }
-        lookout.unknown = paths
-        await lookout.settle(store=False)
+        pipeline_view.unknown = paths
+        await pipeline_view.settle(store=False)
         only: dict[str, set[str] | None] = {name: {about.id} for name, about in self._about.items()}
-        plan = make_plan(self.order, lookout.world, lookout.now(), only=only)
+        plan = make_plan(self.order, pipeline_view.world, pipeline_view.now(), only=only)
         self._steps = {step.stage.name: step for step in plan.steps}
         self.problems += plan.problems[:5]
 
@@ -178,7 +178,7 @@ class _Walk:
         return StageRun(stage.name, node, about.id, verdict, why, shown, output, nodes, text)
 
     def _verdict(self, stage: Stage, about: Entity, taken: list[tuple[Input, list[str]]]) -> tuple[str, str]:
-        if self._lookout is None:
+        if self._pipeline_view is None:
             return "unknown", "no files were looked at"
         step = self._steps.get(stage.name)
         if step is not None:
@@ -227,25 +227,25 @@ class _Walk:
             content = await self._content(path)
             if isinstance(content, Unknown):
                 return content
-            files.append(File(path, Held({path: str(content).encode()})))
-        if not files and self._lookout is None:
+            files.append(File(path, HeldOutput({path: str(content).encode()})))
+        if not files and self._pipeline_view is None:
             return Unknown(f"the files of {one.pattern.text} were not looked at")
         return files
 
     async def _content(self, path: str) -> Any:
         if path in self._made:
             return self._made[path]
-        if self._lookout is None:
+        if self._pipeline_view is None:
             return Unknown(f"{path} was not looked at")
         if path not in self._world.files:
             return Unknown(f"{path} is not there")
         data = bytearray()
         try:
-            async for chunk in self._lookout.states.stream(path):
+            async for chunk in self._pipeline_view.states.stream(path):
                 data += chunk
                 if len(data) > MOST_READ:
                     return Unknown(f"{path} has more than {MOST_READ:,} bytes: a dry run does not read it")
-        except (OSError, StoreTrouble) as error:
+        except (OSError, StateStoreError) as error:
             return Unknown(f"{path} cannot be read: {error}")
         return data.decode("utf-8", "replace")
 

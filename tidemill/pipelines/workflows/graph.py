@@ -32,7 +32,7 @@ AGENT_FIELDS = frozenset({"concurrencyGroup", "tags"})
 LINK_FIELDS = frozenset({"id", "sourceNodeId", "sourceConnectorId", "targetNodeId", "targetConnectorId"})
 
 
-class Link(msgspec.Struct, frozen=True):
+class NodeLink(msgspec.Struct, frozen=True):
     """A connection between two nodes."""
 
     source: str
@@ -44,14 +44,14 @@ class Graph(msgspec.Struct):
     """The nodes of a workflow by id, and the connections between them."""
 
     nodes: dict[str, Node]
-    links: list[Link]
-    _into: dict[str, list[Link]] = {}
+    links: list[NodeLink]
+    _into: dict[str, list[NodeLink]] = {}
 
     def __post_init__(self) -> None:
         for link in self.links:
             self._into.setdefault(link.target, []).append(link)
 
-    def into(self, id: str) -> list[Link]:
+    def into(self, id: str) -> list[NodeLink]:
         return self._into.get(id, [])
 
     def above(self, id: str) -> list[Node]:
@@ -132,14 +132,14 @@ def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
             str(entry["id"]), str(entry["typeId"]), name, dict(entry.get("data") or {}),
             agent.get("concurrencyGroup"), tuple(agent.get("tags") or ()),
         )  # fmt: skip
-    links: list[Link] = []
+    links: list[NodeLink] = []
     for at, entry in enumerate(data.get("connections") or []):
         note_unknown(entry, LINK_FIELDS, f"connections[{at}]", notes)
         source, target = entry.get("sourceNodeId"), entry.get("targetNodeId")
         for end in (source, target):
             if end not in nodes:
                 raise ConfigError(f"connections[{at}]: there is no node {end!r}")
-        links.append(Link(str(source), str(target), str(entry.get("sourceConnectorId") or "")))
+        links.append(NodeLink(str(source), str(target), str(entry.get("sourceConnectorId") or "")))
     return Graph(nodes, links)
 
 

@@ -20,7 +20,7 @@ from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
 Fields = Mapping[str, Mapping[str, Any]]
 
 
-class Kind(msgspec.Struct, frozen=True):
+class WorkflowNodeKind(msgspec.Struct, frozen=True):
     """A kind of nodes. `schema` is the JSON Schema of its data; items leave it by its `exits`, if it has several."""
 
     type: str
@@ -186,10 +186,10 @@ _ENTRIES = (*_STARTS, "state_scan", "state_trigger", "state_list")
 OPEN = ("set", "state_transform", "state_clear_failure", *_STARTS)
 
 
-def kinds() -> list[Kind]:
+def kinds() -> list[WorkflowNodeKind]:
     """All kinds of nodes, those of the application too."""
     made = [
-        Kind(name, "states", about, schema_of(name), modes=("pipeline",), is_start=name in _ENTRIES)
+        WorkflowNodeKind(name, "states", about, schema_of(name), modes=("pipeline",), is_start=name in _ENTRIES)
         for name, about in _STATES.items()
     ]
     for name, known in NODE_TYPES.items():
@@ -197,7 +197,7 @@ def kinds() -> list[Kind]:
         own = name not in FIELDS and not is_start
         about = (inspect.getdoc(known.run) or "").partition("\n")[0]
         made.append(
-            Kind(
+            WorkflowNodeKind(
                 name,
                 "starts" if is_start else "own" if own else "work",
                 about,
@@ -261,7 +261,7 @@ STAGED: dict[str, dict[str, Any]] = {
         "type": "object",
         "description": "When a failed state is tried again.",
         "properties": {
-            "maxAttempts": _number("After so many attempts a state is parked.", minimum=1),
+            "maxAttempts": _number("After so many attempts a state needs attention.", minimum=1),
             "backoffSeconds": {"type": "array", "items": {"type": "number"}, "description": "The waits in between."},
         },
     },

@@ -18,7 +18,7 @@ from tidemill.core.errors import TidemillError
 PATIENCE = 120.0
 
 
-class ModelTrouble(TidemillError):
+class ModelCallError(TidemillError):
     """The language model cannot be asked, or gives no answer."""
 
 
@@ -51,7 +51,7 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
         }
         answer = _post(f"{base}/chat/completions", body, {"authorization": f"Bearer {key}"})
         return str(answer["choices"][0]["message"]["content"])
-    raise ModelTrouble("there is no language model to ask: set ANTHROPIC_API_KEY or OPENAI_API_KEY")
+    raise ModelCallError("there is no language model to ask: set ANTHROPIC_API_KEY or OPENAI_API_KEY")
 
 
 def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
@@ -63,6 +63,6 @@ def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, 
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
         told = error.read().decode(errors="replace")[:300]
-        raise ModelTrouble(f"the language model refuses ({error.code}): {told}") from error
+        raise ModelCallError(f"the language model refuses ({error.code}): {told}") from error
     except (urllib.error.URLError, TimeoutError, ValueError) as error:
-        raise ModelTrouble(f"the language model does not answer: {error}") from error
+        raise ModelCallError(f"the language model does not answer: {error}") from error

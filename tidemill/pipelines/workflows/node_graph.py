@@ -23,7 +23,7 @@ from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, Nod
 _HOLE = re.compile(r"\{\{\s*\$\.([\w-]+)\.([\w.]+)\s*\}\}")
 _VARIABLE = re.compile(r"\{(?!\{)([A-Za-z_][\w.]*)(?::[a-z]+)?\}(?!\})")
 _SCANS = ("state_scan", "state_trigger", "state_list")
-_GATES = ("state_check", "state_gate")
+_KEYS = ("state_check", "state_gate")
 
 
 def read_wired(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> Pipeline:
@@ -75,7 +75,7 @@ class Wiring:
             if node.type in _SCANS:
                 self.patterns[node.name] = self._scanned(node)
         for node in order:
-            if node.type in ("state_read", *_GATES):
+            if node.type in ("state_read", *_KEYS):
                 self.patterns[node.name] = self._pattern(node, "pattern", "path", "input", "stateType")
             elif node.type == "state_transform":
                 self._transform(node)
@@ -181,7 +181,7 @@ class Wiring:
         if not wanted:
             raise NodeError(f"node {node.name!r}: field 'transform' is missing")
         source, target = self._pattern(node, "input"), self._pattern(node, "output")
-        gates = {name: text for name, text in self._inputs(node).items() if self._type(name) in _GATES}
+        gates = {name: text for name, text in self._inputs(node).items() if self._type(name) in _KEYS}
         extra = {
             key: value
             for key, value in node.data.items()

@@ -23,8 +23,8 @@ from tidemill.server.problems import Refused
 from tidemill.store.change_log import (
     CHANGES_CHANNEL,
     Change,
-    Look,
-    Snapshot,
+    LogRead,
+    LogSnapshot,
     follow_changes,
     forget_changes,
     look_at_changes,
@@ -115,10 +115,10 @@ class Hub:
         """Who else is to be told of news on a channel; to be said before `run`."""
         self._database = database
         self._watchers: Counter[str] = Counter()
-        self._bell = asyncio.Event()
+        self._notifier = asyncio.Event()
         self._somebody = asyncio.Event()
         self._looking = asyncio.Lock()
-        self._seen: Snapshot | None = None
+        self._seen: LogSnapshot | None = None
         self._epoch = ""
         self._gone = 0
         self._reset_after: int | None = None
@@ -136,7 +136,7 @@ class Hub:
     async def run(self) -> None:
         """Follow the changes until cancelled."""
         listener = Listener(self._database)
-        listener.on(CHANGES_CHANNEL, lambda _: self._bell.set())
+        listener.on(CHANGES_CHANNEL, lambda _: self._notifier.set())
         for channel, callback in self.ears.items():
             listener.on(channel, callback)
         async with asyncio.TaskGroup() as group:
@@ -153,12 +153,12 @@ class Hub:
 
     async def _look(self) -> None:
         while True:
-            self._bell.clear()
+            self._notifier.clear()
             if await self._look_once():
                 await asyncio.sleep(max(PAUSE, self.watching * PAUSE_EACH))
                 continue
             # While nobody watches, the log in the database remembers.
-            waking, most = (self._bell, SAFETY) if self.watching else (self._somebody, KEEP_EVERY)
+            waking, most = (self._notifier, SAFETY) if self.watching else (self._somebody, KEEP_EVERY)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(most):
                     await waking.wait()
@@ -179,7 +179,7 @@ class Hub:
         self._ready.set()
         return bool(look.changes)
 
-    async def _begin(self) -> Look:
+    async def _begin(self) -> LogRead:
         """Follow the log as it is now. Another one than before means that changes were missed."""
         epoch, gone = await follow_changes(self._database)
         look = await look_at_changes(self._database, None)
@@ -190,7 +190,7 @@ class Hub:
         self._reset_after = gone if missed or look.seen.low <= gone else None
         return look
 
-    def _take(self, look: Look) -> None:
+    def _take(self, look: LogRead) -> None:
         fresh, first = list(look.changes), self._seen is None
         self._seen, self._gone = look.seen, max(self._gone, look.gone)
         self._kept.extend(fresh)
@@ -342,7 +342,7 @@ class Hub:
     def _is_ahead(self, last: str) -> bool:
         """Whether another server has told somebody more than we have seen."""
         try:
-            then = Snapshot.read(last.partition(".")[2])
+            then = LogSnapshot.read(last.partition(".")[2])
         except ConfigError:
             return False
         return self._seen is not None and then.high > self._seen.high
@@ -367,7 +367,7 @@ class Hub:
         """What was not visible at this point; None if that cannot be told any more."""
         epoch, _, rest = last.partition(".")
         try:
-            then = Snapshot.read(rest)
+            then = LogSnapshot.read(rest)
         except ConfigError:
             return None
         if epoch != self._epoch or self._seen is None or then.high > self._seen.high or then.low <= self._gone:

@@ -9,7 +9,7 @@ import msgspec
 from tidemill.core.errors import NotFoundError
 from tidemill.engine.telemetry.address import is_loopback, joined, read_address
 from tidemill.server.problems import Refused
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.store.streams.streams import read_status
 
 LONGEST = 60.0
@@ -26,14 +26,14 @@ class Found(msgspec.Struct, frozen=True):
 
 
 async def ask_stream(
-    desk: Desk, name: str, eligibilities: list[str], payload: bytes, *, timeout: float = LONGEST
+    server_state: ServerState, name: str, eligibilities: list[str], payload: bytes, *, timeout: float = LONGEST
 ) -> Found:
     """Run a stream's plans on a message now."""
     import grpc
 
     from tidemill.streams.live.messages import SERVICE, RunRequest, RunResponse
 
-    target = await _dispatcher(desk, name)
+    target = await _dispatcher(server_state, name)
     request = RunRequest(eligibilities=eligibilities, payload=payload)
     async with grpc.aio.insecure_channel(target) as channel:
         call = channel.unary_unary(
@@ -50,15 +50,15 @@ async def ask_stream(
     return Found(answer.result, dict(answer.failures))
 
 
-async def _dispatcher(desk: Desk, name: str) -> str:
+async def _dispatcher(server_state: ServerState, name: str) -> str:
     """Where a living dispatcher of a stream takes live requests."""
-    declared = desk.app.streams.declared.get(name)
+    declared = server_state.app.streams.declared.get(name)
     if declared is None:
         raise NotFoundError(f"this server's application declares no stream {name!r}")
     if declared.grpc is None:
         raise Refused(409, f"stream {name} takes no live requests: give it an address with Stream(..., grpc=...)")
     host, port = read_address(declared.grpc)
-    for row in await read_status(desk.database, name):
+    for row in await read_status(server_state.database, name):
         here = row["host"] == socket.gethostname()
         if here or not is_loopback(host):
             reached = ("127.0.0.1" if here else row["host"]) if host in ANYWHERE else host

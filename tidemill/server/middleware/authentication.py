@@ -23,12 +23,12 @@ _KNOWN_FOR = 5.0
 _MOST_KNOWN = 10_000
 
 
-class Doorman:
+class Authenticator:
     """Recognises callers. What was recognised a moment ago is not looked up again."""
 
     def __init__(self, database: Database, settings: ServerSettings) -> None:
         self.settings = settings
-        self.tries = Tries(most=10, within=300.0)
+        self.tries = LoginAttempts(most=10, within=300.0)
         self._database = database
         self._known: OrderedDict[bytes, tuple[float, Holder | None]] = OrderedDict()
 
@@ -61,7 +61,7 @@ class Doorman:
         return holder
 
 
-class Tries:
+class LoginAttempts:
     """How often somebody may be wrong within a time: for log-ins."""
 
     def __init__(self, *, most: int, within: float) -> None:
@@ -93,7 +93,7 @@ def csrf_token(session: str) -> str:
     return hmac.new(session.encode(), b"tidemill csrf", hashlib.sha256).hexdigest()
 
 
-class Scoped:
+class ScopeCheck:
     """Stands before every route, whose `scope` says who may ask. One that says nothing is for admins.
 
     Not a guard, for which the whole handler would be copied with each request.

@@ -27,7 +27,7 @@ MOST_KEY = 200
 NEVER_KEPT = ("api/v1/tokens", "api/v1/session")
 
 
-class Repeats:
+class IdempotentRequests:
     """Repeats the answers of requests that were sent before."""
 
     def __init__(self, database: Database) -> None:

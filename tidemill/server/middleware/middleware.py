@@ -21,8 +21,8 @@ import structlog
 
 from tidemill.engine.telemetry.address import is_loopback
 from tidemill.server.fair_pool import ASKED_AT
-from tidemill.server.middleware.authentication import CALLER, Caller, Doorman, csrf_token
-from tidemill.server.middleware.idempotency import Repeats
+from tidemill.server.middleware.authentication import CALLER, Authenticator, Caller, csrf_token
+from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
 from tidemill.server.settings import ServerSettings
 
@@ -51,12 +51,14 @@ HEADERS = (
 HSTS = (b"strict-transport-security", b"max-age=31536000")
 
 
-class Gate:
+class Middleware:
     """An ASGI application around another."""
 
-    def __init__(self, inner: Any, doorman: Doorman, settings: ServerSettings, repeats: Repeats) -> None:
+    def __init__(
+        self, inner: Any, authenticator: Authenticator, settings: ServerSettings, repeats: IdempotentRequests
+    ) -> None:
         self._inner = inner
-        self._doorman = doorman
+        self._authenticator = authenticator
         self._settings = settings
         self._repeats = repeats
         self._names = {name.lower() for name in (settings.host, *settings.names)}
@@ -109,7 +111,7 @@ class Gate:
         host = _text(headers, b"host") or ""
         if not self._is_ours(host):
             raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")
-        caller = await self._doorman.find(_bearer(headers), _cookie(headers, cookie_name(self._settings)))
+        caller = await self._authenticator.find(_bearer(headers), _cookie(headers, cookie_name(self._settings)))
         if b"authorization" not in headers and (scope["method"] not in SAFE or _is_api(scope["path"])):
             _check_site(headers)
         if scope["method"] in SAFE:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import NotFoundError
-from tidemill.server.resources.pipeline_cache import Look
+from tidemill.server.resources.pipeline_cache import PipelineRead
 
 MOST_TEXT = 64 * 1024
 MOST_PICTURE = 512 * 1024
@@ -36,10 +36,10 @@ class Content(msgspec.Struct, frozen=True):
     """Whether this is only its beginning."""
 
 
-async def preview(look: Look, path: str) -> Content:
+async def preview(look: PipelineRead, path: str) -> Content:
     """The content of an input or an output of a pipeline; of nothing else."""
-    patterns = look.lookout.patterns
-    fact = look.lookout.world.files.get(path)
+    patterns = look.pipeline_view.patterns
+    fact = look.pipeline_view.world.files.get(path)
     if fact is None or all(pattern.values(path) is None for pattern in patterns):
         raise NotFoundError(f"pipeline {look.pipeline.name} has no file {path[:200]!r}: it is gone, or never was")
     begun = await _beginning(look, path, MOST_PICTURE + 1)
@@ -59,9 +59,9 @@ async def preview(look: Look, path: str) -> Content:
     return Content(path, size, "text", "text/plain", text=text, truncated=len(begun) > MOST_TEXT)
 
 
-async def _beginning(look: Look, path: str, most: int) -> bytes | None:
+async def _beginning(look: PipelineRead, path: str, most: int) -> bytes | None:
     found = bytearray()
-    stream: Any = look.lookout.states.stream(path)
+    stream: Any = look.pipeline_view.states.stream(path)
     try:
         async with aclosing(stream):
             async for piece in stream:

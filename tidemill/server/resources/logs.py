@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from tidemill.ops.logs import LogLine, read_lines
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.store.runs.log import read_step_logs
 
 
@@ -28,9 +28,9 @@ class RunLog(msgspec.Struct, frozen=True):
     items: list[StepLog]
 
 
-async def find_run_log(desk: Desk, run_id: int, step: str | None, limit: int) -> RunLog:
+async def find_run_log(server_state: ServerState, run_id: int, step: str | None, limit: int) -> RunLog:
     """What a run's steps logged, or one of them."""
-    rows = await read_step_logs(desk.database, run_id, step=step, limit=limit)
+    rows = await read_step_logs(server_state.database, run_id, step=step, limit=limit)
     return RunLog(
         [
             StepLog(row["work"], row["step"], row["attempt"], row["began_at"], row["dropped"], read_lines(row["lines"]))

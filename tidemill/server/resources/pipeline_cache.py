@@ -18,10 +18,10 @@ from tidemill.core.errors import NotFoundError, PayloadError
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, share_place
 from tidemill.pipelines.reducer.facts import FileFact, entities_of
-from tidemill.pipelines.reducer.plan import Plan, Step
+from tidemill.pipelines.reducer.plan import BuildPlan, BuildStep
 from tidemill.pipelines.reducer.reasons import kind_of_reason
 from tidemill.pipelines.runner.running_builds import BuildJobs, builds_under_way
-from tidemill.pipelines.view.pipeline_view import Lookout
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
 from tidemill.store.notify import ANYTHING
 from tidemill.store.states.build_jobs import is_kept, newest_codes
@@ -37,7 +37,7 @@ STANDINGS: tuple[str, ...] = (
     "building",
     "stale",
     "failed",
-    "parked",
+    "needs_attention",
     "blocked",
     "paused",
     "needs_approval",
@@ -46,28 +46,30 @@ STANDINGS: tuple[str, ...] = (
 _HELD = {
     "blocked": "blocked",
     "backing_off": "failed",
-    "parked": "parked",
+    "needs_attention": "needs_attention",
     "paused": "paused",
     "needs_approval": "needs_approval",
 }
 
 
-def standing_of(step: Step | None) -> str:
+def standing_of(step: BuildStep | None) -> str:
     """The condition of a state that is not as it should be, in a word; without a step it is an orphan."""
     return "orphan" if step is None else _HELD.get(kind_of_reason(step.reason), "stale")
 
 
-class Look:
+class PipelineRead:
     """Everything that is known of one pipeline at one moment."""
 
-    def __init__(self, lookout: Lookout, plan: Plan, problems: Iterable[str], *, at: float, took: float) -> None:
-        self.lookout = lookout
+    def __init__(
+        self, pipeline_view: PipelineView, plan: BuildPlan, problems: Iterable[str], *, at: float, took: float
+    ) -> None:
+        self.pipeline_view = pipeline_view
         self.plan = plan
         self.problems = list(problems)
         self.at = at
         self.took = took
         self.lists: dict[Any, Any] = {}  # what was put together of it once
-        self.amiss: dict[str, dict[str, Step | None]] = {stage.name: {} for stage in lookout.order}
+        self.amiss: dict[str, dict[str, BuildStep | None]] = {stage.name: {} for stage in pipeline_view.order}
         """The states that are not fresh: why, or None for orphans."""
         for step in plan.steps:
             self.amiss[step.stage.name][step.entity] = step
@@ -79,7 +81,7 @@ class Look:
 
     @property
     def pipeline(self) -> Pipeline:
-        return self.lookout.pipeline
+        return self.pipeline_view.pipeline
 
     @property
     def looked_at(self) -> datetime:
@@ -100,7 +102,7 @@ class Look:
             known = dict.fromkeys(self.amiss[stage])
             known |= {
                 entity: None
-                for entity, record in self.lookout.world.records[stage].items()
+                for entity, record in self.pipeline_view.world.records[stage].items()
                 if record.content and not record.is_nothing
             }
             known |= dict.fromkeys(self._nothings(self.stage(stage)))
@@ -110,10 +112,10 @@ class Look:
 
     def _nothings(self, stage: Stage) -> list[str]:
         """The entities of which a stage has decided to make nothing, and that are still there."""
-        found = [each for each, record in self.lookout.world.records[stage.name].items() if record.is_nothing]
+        found = [each for each, record in self.pipeline_view.world.records[stage.name].items() if record.is_nothing]
         if not found:
             return []
-        paths = {one.pattern: self.lookout.world.matched.get(one.pattern, {}) for one in stage.inputs}
+        paths = {one.pattern: self.pipeline_view.world.matched.get(one.pattern, {}) for one in stage.inputs}
         there = {entity for entity, _ in entities_of(stage, paths)}
         return [entity for entity in found if entity in there]
 
@@ -140,14 +142,14 @@ class Look:
         return {word: number for word, number in table.items() if number}
 
 
-class Overlook:
+class PipelineCache:
     """The newest look at each pipeline of an application."""
 
     def __init__(self, database: Database, pipelines: Pipelines) -> None:
         self._database = database
         self._pipelines = pipelines
         self._known = pipelines.known
-        self._looks: dict[str, Look] = {}
+        self._looks: dict[str, PipelineRead] = {}
         self._asked: dict[str, float] = {}
         self._news: set[str] = set()  # of which something was told since the last look
         self._due: set[str] = set()  # of which something was changed by ourselves
@@ -189,7 +191,7 @@ class Overlook:
         """Something of a pipeline was changed here: whoever asks next must see it."""
         self._due.add(name)
 
-    async def look(self, name: str, *, anew: bool = False) -> Look:
+    async def look(self, name: str, *, anew: bool = False) -> PipelineRead:
         """A look at a pipeline that is not older than it need be; `anew` for one that begins now."""
         pipeline = self.require(name)
         self._asked[name] = time.monotonic()
@@ -218,16 +220,16 @@ class Overlook:
                 raise
             return self._looks[name]
 
-    async def jobs(self, look: Look) -> BuildJobs:
+    async def jobs(self, look: PipelineRead) -> BuildJobs:
         """The builds of a pipeline that wait or run now."""
-        amiss = [stage for stage in look.lookout.order if look.amiss[stage.name]]
+        amiss = [stage for stage in look.pipeline_view.order if look.amiss[stage.name]]
         return await builds_under_way(self._database, look.pipeline, amiss)
 
     async def is_kept(self, name: str) -> bool:
         """Whether some process keeps a pipeline up to date."""
         return await is_kept(self._database, name)
 
-    def _is_good(self, name: str, look: Look) -> bool:
+    def _is_good(self, name: str, look: PipelineRead) -> bool:
         age, rest = time.time() - look.at, SPARE * look.took
         if name in self._due or age < 0:
             return False
@@ -240,27 +242,27 @@ class Overlook:
         for name in [name for name in self._looks if self._asked.get(name, 0.0) < old]:
             del self._looks[name]
 
-    async def _take(self, pipeline: Pipeline, before: Look | None) -> Look:
+    async def _take(self, pipeline: Pipeline, before: PipelineRead | None) -> PipelineRead:
         await asyncio.to_thread(lambda: [stage.code for stage in pipeline.stages.values()])  # once, and takes a while
         at, began = time.time(), time.perf_counter()
-        lookout = Lookout(self._database, pipeline)
+        pipeline_view = PipelineView(self._database, pipeline)
         if before is not None:
             # What was read of files that the database does not know need not be read again.
-            lookout.world.files = {
+            pipeline_view.world.files = {
                 path: FileFact(0, fact.known, fact.content, fact.size)
-                for path, fact in before.lookout.world.files.items()
+                for path, fact in before.pipeline_view.world.files.items()
                 if fact.known
             }
-        await lookout.look_around()
-        lookout.require_place()
-        await lookout.settle(store=False)
-        plan = await asyncio.to_thread(lookout.plan)
-        problems = [*lookout.problems, *lookout.notes, *plan.problems]
+        await pipeline_view.look_around()
+        pipeline_view.require_place()
+        await pipeline_view.settle(store=False)
+        plan = await asyncio.to_thread(pipeline_view.plan)
+        problems = [*pipeline_view.problems, *pipeline_view.notes, *plan.problems]
         newest = await newest_codes(self._database, pipeline.name)
-        for stage in lookout.order:
+        for stage in pipeline_view.order:
             if newest.get(stage.name, stage.code.total) != stage.code.total:
                 problems.append(
                     f"this server has other code of stage {stage.name} than whoever keeps the pipeline up to date: "
                     "start it again"
                 )
-        return Look(lookout, plan, problems, at=at, took=time.perf_counter() - began)
+        return PipelineRead(pipeline_view, plan, problems, at=at, took=time.perf_counter() - began)

@@ -15,7 +15,7 @@ from tidemill.dags.definition.model import UNSET
 from tidemill.dags.reducer.journal import decode_tick
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DAG_KIND
-from tidemill.dags.view.view import View, why_run
+from tidemill.dags.view.view import DagView, why_run
 from tidemill.engine.explain import explain_run
 from tidemill.flows.encoding.values import plain_result
 from tidemill.flows.runner.durable import FlowKind
@@ -26,7 +26,7 @@ from tidemill.ops.json_rows import RUN_JSON, readable
 from tidemill.runs import cancel_tick
 from tidemill.server.middleware.authentication import Caller
 from tidemill.server.problems import Refused
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.store.jobs.pages import RunsWanted, write_run_page
 from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.runs import (
@@ -97,22 +97,22 @@ class Sent(msgspec.Struct, frozen=True):
     type: str
 
 
-async def write_page(desk: Desk, wanted: RunsWanted, *, limit: int, cursor: str | None) -> bytes:
+async def write_page(server_state: ServerState, wanted: RunsWanted, *, limit: int, cursor: str | None) -> bytes:
     """A page of runs, newest first: a `RunPage` as JSON."""
-    page = await write_run_page(desk.database, wanted, before=read_cursor(cursor), limit=limit)
+    page = await write_run_page(server_state.database, wanted, before=read_cursor(cursor), limit=limit)
     return page_json(page, limit)
 
 
-async def tell_run(desk: Desk, run_id: int) -> Run:
+async def tell_run(server_state: ServerState, run_id: int) -> Run:
     """Everything about one run, and what it waits for."""
-    row = await find_run(desk, run_id)
+    row = await find_run(server_state, run_id)
     is_dag = row["kind"] == DAG_KIND
     known = readable(row, RUN_JSON)
     if is_dag:
         known["input"] = known["input"].get("args", {})
     else:
         known["result"] = plain_result(known["result"])
-    why = why_run(await look(desk, run_id)) if is_dag else [explain_run(row)]
+    why = why_run(await look(server_state, run_id)) if is_dag else [explain_run(row)]
     key = known["key"]
     fields = {name: value for name, value in known.items() if name in Run.__struct_fields__ and name != "key"}
     return Run(
@@ -124,89 +124,95 @@ async def tell_run(desk: Desk, run_id: int) -> Run:
     )
 
 
-async def begin_run(desk: Desk, caller: Caller, new: NewRun) -> Started:
+async def begin_run(server_state: ServerState, caller: Caller, new: NewRun) -> Started:
     """Store a new run of a flow or a dag; a run worker takes it up."""
     key = new.key
     if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith("~")):
         raise ConfigError("a run's key has 1 to 400 printable characters and does not begin with '~'")
-    runs, origin = desk.app.runs, desk.origin(caller)
-    noted = desk.noting(caller, "run.start", workflow=new.workflow)
-    handle = await runs.start_named(new.workflow, new.args, key, origin=origin, database=desk.database, within=noted)
+    runs, origin = server_state.app.runs, server_state.origin(caller)
+    noted = server_state.noting(caller, "run.start", workflow=new.workflow)
+    handle = await runs.start_named(
+        new.workflow, new.args, key, origin=origin, database=server_state.database, within=noted
+    )
     return Started(handle.id, handle.created)
 
 
-async def send_event(desk: Desk, caller: Caller, run_id: int, new: NewEvent) -> Sent:
+async def send_event(server_state: ServerState, caller: Caller, run_id: int, new: NewEvent) -> Sent:
     """Give a flow's run an event: it is stored when this returns."""
-    row = await require_flow(desk, run_id)
-    event = read_event(desk, row["workflow"], new.type, new.fields)
-    await desk.note(caller, "run.send", f"r{run_id}", after={"type": new.type, "step": new.step})
+    row = await require_flow(server_state, run_id)
+    event = read_event(server_state, row["workflow"], new.type, new.fields)
+    await server_state.note(caller, "run.send", f"r{run_id}", after={"type": new.type, "step": new.step})
     token = new_token()
-    await send_to_run(desk.database, run_id, event_tick(event, new.step, token), token=token)
+    await send_to_run(server_state.database, run_id, event_tick(event, new.step, token), token=token)
     return Sent(run_id, new.type)
 
 
-async def fork_of(desk: Desk, caller: Caller, run_id: int, at: int, event: NewEvent | None) -> Started:
+async def fork_of(server_state: ServerState, caller: Caller, run_id: int, at: int, event: NewEvent | None) -> Started:
     """A new run that begins where a flow's run was after a tick; with `event`, that tick brought this one."""
-    row = await require_flow(desk, run_id)
-    kind = flow_of(desk, row["workflow"])
+    row = await require_flow(server_state, run_id)
+    kind = flow_of(server_state, row["workflow"])
     if not 1 <= at <= row["seq"]:
         raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {at} to fork from")
-    brought = None if event is None else read_event(desk, row["workflow"], event.type, event.fields)
-    origin = encode(desk.origin(caller))
-    noted = desk.noting(caller, "run.fork", f"r{run_id}", at=at)
-    number = await fork(desk.database, kind.workflow, run_id, at=at, origin=origin, event=brought, within=noted)
+    brought = None if event is None else read_event(server_state, row["workflow"], event.type, event.fields)
+    origin = encode(server_state.origin(caller))
+    noted = server_state.noting(caller, "run.fork", f"r{run_id}", at=at)
+    number = await fork(server_state.database, kind.workflow, run_id, at=at, origin=origin, event=brought, within=noted)
     return Started(number, True)
 
 
-async def repeat_run(desk: Desk, caller: Caller, run_id: int, start: str | None, edited: Any = UNSET) -> Started:
+async def repeat_run(
+    server_state: ServerState, caller: Caller, run_id: int, start: str | None, edited: Any = UNSET
+) -> Started:
     """A new run that does again what did not succeed in a dag's run; with `start` that node too, and what follows."""
-    handle = await handle_of(desk, run_id)
-    noted = desk.noting(caller, "run.rerun", f"r{run_id}", start=start, edited=edited is not UNSET)
+    handle = await handle_of(server_state, run_id)
+    noted = server_state.noting(caller, "run.rerun", f"r{run_id}", start=start, edited=edited is not UNSET)
     again = await handle.rerun(start=start, edited=edited, by=caller.name, within=noted)
     return Started(again.id, again.created)
 
 
-async def end_run(desk: Desk, caller: Caller, run_id: int, reason: str | None) -> None:
+async def end_run(server_state: ServerState, caller: Caller, run_id: int, reason: str | None) -> None:
     """Ask a run to end; an error if it has ended already."""
-    row = await find_run(desk, run_id)
+    row = await find_run(server_state, run_id)
     if row["state"] in ENDED:
         raise Refused(409, f"run r{run_id} has ended already: {row['state']}")
-    await ask_to_end(desk, caller, row, reason)
+    await ask_to_end(server_state, caller, row, reason)
 
 
-async def ask_to_end(desk: Desk, caller: Caller, row: Any, why: str | None) -> bool:
+async def ask_to_end(server_state: ServerState, caller: Caller, row: Any, why: str | None) -> bool:
     """Ask one run to end; False if it has ended meanwhile."""
     reason = f"cancelled by {caller.name}" + (f": {why}" if why else "")
     before = {"state": row["state"]}
-    await desk.note(caller, "run.cancel", f"r{row['id']}", before=before, after={"asked": True, "reason": why})
+    await server_state.note(caller, "run.cancel", f"r{row['id']}", before=before, after={"asked": True, "reason": why})
     try:
-        await cancel_run(desk.database, row["id"], cancel_tick(row["kind"], reason), reason=reason)
+        await cancel_run(server_state.database, row["id"], cancel_tick(row["kind"], reason), reason=reason)
     except NotFoundError:
         return False
     return True
 
 
-async def submit_answer(desk: Desk, caller: Caller, run_id: int, node: str, value: Any, key: str | None) -> bool:
+async def submit_answer(
+    server_state: ServerState, caller: Caller, run_id: int, node: str, value: Any, key: str | None
+) -> bool:
     """Answer what a run asks; whether it has taken the answer yet."""
     if not node:
         raise NotFoundError("say which node is answered")
-    await find_run(desk, run_id)
-    return await desk.app.runs.submit(desk.database, run_id, node, value, by=caller.name, key=key)
+    await find_run(server_state, run_id)
+    return await server_state.app.runs.submit(server_state.database, run_id, node, value, by=caller.name, key=key)
 
 
-def flow_of(desk: Desk, name: str) -> FlowKind:
+def flow_of(server_state: ServerState, name: str) -> FlowKind:
     """The declared flow of this name."""
-    return desk.app.runs.flow(name)
+    return server_state.app.runs.flow(name)
 
 
-def read_event(desk: Desk, workflow: str, name: str, fields: dict[str, Any]) -> Any:
+def read_event(server_state: ServerState, workflow: str, name: str, fields: dict[str, Any]) -> Any:
     """An event of an application by the name of its class, checked before it goes anywhere."""
-    return named_event(flow_of(desk, workflow).workflow, name, fields)
+    return named_event(flow_of(server_state, workflow).workflow, name, fields)
 
 
-async def require_flow(desk: Desk, run_id: int) -> Any:
+async def require_flow(server_state: ServerState, run_id: int) -> Any:
     """The row of a run, if it is one of a flow."""
-    row = await find_run(desk, run_id)
+    row = await find_run(server_state, run_id)
     if row["kind"] == DAG_KIND:
         raise ConfigError(
             f"run r{run_id} is of a dag, which takes no events: answer what it asks with `tidemill submit`, or "
@@ -215,48 +221,48 @@ async def require_flow(desk: Desk, run_id: int) -> Any:
     return row
 
 
-async def handle_of(desk: Desk, run_id: int) -> DagHandle:
+async def handle_of(server_state: ServerState, run_id: int) -> DagHandle:
     """A handle on a run of a dag."""
-    require_dag(await find_run(desk, run_id))
-    return DagHandle(desk.database, desk.app.runs.dag_kind, run_id, created=False)
+    require_dag(await find_run(server_state, run_id))
+    return DagHandle(server_state.database, server_state.app.runs.dag_kind, run_id, created=False)
 
 
-async def find_run(desk: Desk, run_id: int) -> Any:
+async def find_run(server_state: ServerState, run_id: int) -> Any:
     """A run's row."""
     if not 0 < run_id < 2**63:
         raise NotFoundError(f"there is no run {run_id}")
-    return await show_run(desk.database, run_id)
+    return await show_run(server_state.database, run_id)
 
 
-async def look(desk: Desk, run_id: int) -> View:
+async def look(server_state: ServerState, run_id: int) -> DagView:
     """A run of a dag as it is now."""
-    require_dag(await find_run(desk, run_id))
-    row, snapshot, ticks = await load_run(desk.database, run_id)
-    program, state = desk.app.runs.dag_kind.restore(row["input"], snapshot, ticks)
-    if row["state"] == "cancelled" and state.status == "running":  # It was parked: nobody has told its nodes.
+    require_dag(await find_run(server_state, run_id))
+    row, snapshot, ticks = await load_run(server_state.database, run_id)
+    program, state = server_state.app.runs.dag_kind.restore(row["input"], snapshot, ticks)
+    if row["state"] == "cancelled" and state.status == "running":  # It needed attention: nobody has told its nodes.
         program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
-    found = await show_jobs_of_run(desk.database, run_id, limit=JOBS_SHOWN) if state.works else []
-    return View(
+    found = await show_jobs_of_run(server_state.database, run_id, limit=JOBS_SHOWN) if state.works else []
+    return DagView(
         row=dict(row),
         program=program,
         state=state,
         now=time.time(),
         jobs=[readable(job) for job in found],
         all_jobs=len(found) < JOBS_SHOWN,
-        run_workers=await count_run_workers(desk.database, DAG_KIND),
+        run_workers=await count_run_workers(server_state.database, DAG_KIND),
     )
 
 
-async def look_back(desk: Desk, run_id: int, at: int) -> View:
+async def look_back(server_state: ServerState, run_id: int, at: int) -> DagView:
     """A run of a dag as it was after one of its ticks."""
-    row = await find_run(desk, run_id)
+    row = await find_run(server_state, run_id)
     require_dag(row)
     if not 0 <= at <= row["seq"]:
         raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {at}")
-    ticks = await read_ticks(desk.database, run_id, limit=at) if at else []
-    program, state = desk.app.runs.dag_kind.restore(row["input"], None, [tick["data"] for tick in ticks])
+    ticks = await read_ticks(server_state.database, run_id, limit=at) if at else []
+    program, state = server_state.app.runs.dag_kind.restore(row["input"], None, [tick["data"] for tick in ticks])
     now = decode_tick(ticks[-1]["data"]).at if ticks else row["created_at"].timestamp()
-    return View(row=dict(row), program=program, state=state, now=now, tick=at)
+    return DagView(row=dict(row), program=program, state=state, now=now, tick=at)
 
 
 def require_dag(row: Any) -> None:

@@ -13,7 +13,7 @@ from tidemill.pipelines.reducer.reasons import NeedsApproval
 from tidemill.pipelines.runner import operate
 from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.server.problems import Refused
-from tidemill.server.resources.pipeline_cache import STANDINGS, Look
+from tidemill.server.resources.pipeline_cache import STANDINGS, PipelineRead
 
 MOST_NAMED = 10_000
 SAMPLE = 10
@@ -48,7 +48,7 @@ class Effect(msgspec.Struct, frozen=True):
     approvals: dict[str, int] = {}
 
 
-async def choose(look: Look, jobs: BuildJobs, wanted: StatesWanted) -> list[State]:
+async def choose(look: PipelineRead, jobs: BuildJobs, wanted: StatesWanted) -> list[State]:
     """The states that are meant."""
     for standing in wanted.standings:
         if standing not in STANDINGS:
@@ -57,11 +57,11 @@ async def choose(look: Look, jobs: BuildJobs, wanted: StatesWanted) -> list[Stat
         raise ConfigError("say of which stage: `first` and `last` are entities of one")
     if wanted.entities is not None and len(wanted.entities) > MOST_NAMED:
         raise ConfigError(f"{len(wanted.entities):,} entities are too many to name: {MOST_NAMED:,} is the most")
-    stages = look.lookout.order if wanted.stage is None else [look.stage(wanted.stage)]
+    stages = look.pipeline_view.order if wanted.stage is None else [look.stage(wanted.stage)]
     return await asyncio.to_thread(_chosen, look, jobs, wanted, stages)
 
 
-def effect(look: Look, states: Sequence[State], *, again: bool = False) -> Effect:
+def effect(look: PipelineRead, states: Sequence[State], *, again: bool = False) -> Effect:
     """What an action on these states reaches; `again` if it has them built again."""
     stages: dict[str, set[str]] = {}
     for stage, entity in states:
@@ -88,7 +88,7 @@ def by_stage(states: Iterable[State]) -> dict[str, list[str]]:
     return found
 
 
-def _chosen(look: Look, jobs: BuildJobs, wanted: StatesWanted, stages: Sequence[Stage]) -> list[State]:
+def _chosen(look: PipelineRead, jobs: BuildJobs, wanted: StatesWanted, stages: Sequence[Stage]) -> list[State]:
     found: list[State] = []
     standings, text = set(wanted.standings), wanted.text.casefold()
     for stage in stages:
@@ -105,15 +105,15 @@ def _chosen(look: Look, jobs: BuildJobs, wanted: StatesWanted, stages: Sequence[
     if wanted.entities is not None and not found:
         where = f"stage {wanted.stage}" if wanted.stage else f"pipeline {look.pipeline.name}"
         raise NotFoundError(f"{where} has no state of {', '.join(wanted.entities[:5]) or 'no entity at all'}")
-    return operate.consumers(look.lookout, found) if wanted.downstream else found
+    return operate.consumers(look.pipeline_view, found) if wanted.downstream else found
 
 
-def _approvals(look: Look, chosen: dict[str, set[str]]) -> dict[str, int]:
+def _approvals(look: PipelineRead, chosen: dict[str, set[str]]) -> dict[str, int]:
     found: dict[str, int] = {}
-    now = look.lookout.now()
+    now = look.pipeline_view.now()
     for name, entities in chosen.items():
         stage = look.stage(name)
-        control = look.lookout.world.controls.get(name)
+        control = look.pipeline_view.world.controls.get(name)
         above = stage.options.approve_above
         if above is None or (control and control.approved_code == stage.code.total and control.approved_until > now):
             continue

@@ -15,7 +15,7 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines.definition.pattern import entity_values
 from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.runner.running_builds import BuildJobs
-from tidemill.server.resources.pipeline_cache import STANDINGS, Look
+from tidemill.server.resources.pipeline_cache import STANDINGS, PipelineRead
 
 MOST_LISTS = 40
 
@@ -35,15 +35,15 @@ class Rows(msgspec.Struct, frozen=True):
         return self
 
 
-def groups(look: Look) -> dict[str, list[Stage]]:
+def groups(look: PipelineRead) -> dict[str, list[Stage]]:
     """The stages that share a grid, by the variables of their entities."""
     found: dict[str, list[Stage]] = {}
-    for stage in look.lookout.order:
+    for stage in look.pipeline_view.order:
         found.setdefault("/".join(stage.variables), []).append(stage)
     return found
 
 
-def group(look: Look, by: str | None) -> tuple[str, list[Stage]]:
+def group(look: PipelineRead, by: str | None) -> tuple[str, list[Stage]]:
     """One of them; the first if it is not said which."""
     every = groups(look)
     if by is None:
@@ -54,7 +54,7 @@ def group(look: Look, by: str | None) -> tuple[str, list[Stage]]:
     return by, every[by]
 
 
-def all_rows(look: Look, by: str) -> list[str]:
+def all_rows(look: PipelineRead, by: str) -> list[str]:
     """The entities of a grid, in order."""
     known = look.lists.get(("rows", by))
     if known is None:
@@ -66,7 +66,7 @@ def all_rows(look: Look, by: str) -> list[str]:
     return known
 
 
-def matching(look: Look, rows: Rows, jobs: BuildJobs) -> list[str]:
+def matching(look: PipelineRead, rows: Rows, jobs: BuildJobs) -> list[str]:
     """The entities that are meant, in order."""
     if not rows.standings and not rows.text:
         return all_rows(look, rows.by)
@@ -123,7 +123,7 @@ def order_of(stage: Stage) -> Callable[[str], Any]:
     return order
 
 
-def known_stages(look: Look, by: str, names: Collection[str]) -> list[str]:
+def known_stages(look: PipelineRead, by: str, names: Collection[str]) -> list[str]:
     """The columns that are meant, in order; all of the grid if none is named."""
     for name in names:
         look.stage(name)

@@ -16,7 +16,7 @@ from tidemill.pipelines.reducer.reasons import kind_of_reason
 from tidemill.pipelines.reducer.staleness import input_pairs
 from tidemill.pipelines.runner import operate
 from tidemill.pipelines.runner.running_builds import BuildJob, BuildJobs
-from tidemill.server.resources.pipeline_cache import Look
+from tidemill.server.resources.pipeline_cache import PipelineRead
 from tidemill.store.database import Database
 from tidemill.store.states.history import list_builds, show_failure, show_state
 
@@ -111,7 +111,9 @@ class StateStory(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: datetime
 
 
-async def tell(database: Database, look: Look, jobs: BuildJobs, stage: Stage, entity: str, *, kept: bool) -> StateStory:
+async def tell(
+    database: Database, look: PipelineRead, jobs: BuildJobs, stage: Stage, entity: str, *, kept: bool
+) -> StateStory:
     """The whole story of a state."""
     standing = look.standing(stage.name, entity, jobs)
     if standing is None:
@@ -119,14 +121,14 @@ async def tell(database: Database, look: Look, jobs: BuildJobs, stage: Stage, en
             f"stage {stage.name} of pipeline {look.pipeline.name} has no entity {entity!r}: it has no inputs, and was "
             "never built"
         )
-    lookout, name = look.lookout, look.pipeline.name
+    pipeline_view, name = look.pipeline_view, look.pipeline.name
     row = await show_state(database, name, stage.name, entity)
     failure = await show_failure(database, name, stage.name, entity)
     builds = await list_builds(database, name, stage.name, entity, limit=MOST_BUILDS)
     groups = await inputs_of(look, stage, entity)
     takers = await takers_of(look, stage, entity)
-    outputs = operate.output_paths(lookout, stage, entity)
-    record = lookout.world.records[stage.name].get(entity)
+    outputs = operate.output_paths(pipeline_view, stage, entity)
+    record = pipeline_view.world.records[stage.name].get(entity)
     step = look.amiss[stage.name].get(entity)
     job = jobs.get((stage.name, entity))
     built = bool(row and row["content"])
@@ -168,12 +170,12 @@ def build_of(row: Any) -> Build:
     return Build(**{name: row[name] for name in Build.__struct_fields__})
 
 
-async def inputs_of(look: Look, stage: Stage, entity: str) -> Paths:
+async def inputs_of(look: PipelineRead, stage: Stage, entity: str) -> Paths:
     """The paths of a state's inputs as they are now, by input."""
     step = look.amiss[stage.name].get(entity)
     if step is not None:
         return step.paths
-    there = {one.pattern: look.lookout.world.matched.get(one.pattern, {}) for one in stage.inputs}
+    there = {one.pattern: look.pipeline_view.world.matched.get(one.pattern, {}) for one in stage.inputs}
     first = stage.inputs[0]
     if not stage.named and set(first.key) == set(stage.variables):
         try:
@@ -187,11 +189,11 @@ async def inputs_of(look: Look, stage: Stage, entity: str) -> Paths:
     return known.get(entity, ())
 
 
-async def takers_of(look: Look, stage: Stage, entity: str) -> list[tuple[Stage, str]]:
+async def takers_of(look: PipelineRead, stage: Stage, entity: str) -> list[tuple[Stage, str]]:
     """The states that are made from a state, at once and not by way of others."""
-    outputs = operate.output_paths(look.lookout, stage, entity)
+    outputs = operate.output_paths(look.pipeline_view, stage, entity)
     found: dict[tuple[str, str], tuple[Stage, str]] = {}
-    for taker in look.lookout.order:
+    for taker in look.pipeline_view.order:
         if stage not in makers(taker, [stage]):
             continue
         for one in taker.inputs:
@@ -208,7 +210,7 @@ async def takers_of(look: Look, stage: Stage, entity: str) -> list[tuple[Stage, 
     return list(found.values())
 
 
-async def _takes(look: Look, taker: Stage, id: str, outputs: set[str]) -> bool:
+async def _takes(look: PipelineRead, taker: Stage, id: str, outputs: set[str]) -> bool:
     return any(path in outputs for group in await inputs_of(look, taker, id) for path in group)
 
 
@@ -217,19 +219,19 @@ def _id(stage: Stage, values: dict[str, str]) -> str:
     return entity_id(found) if found else ""
 
 
-def _inputs(look: Look, stage: Stage, groups: Paths, before: str | None) -> list[tuple[str, str | None, bool]]:
+def _inputs(look: PipelineRead, stage: Stage, groups: Paths, before: str | None) -> list[tuple[str, str | None, bool]]:
     """Each input's path, its content as it is now, and whether it was another when the state was built."""
     known = None if not before else input_pairs(before) if stage.named else {"": before}
     found: list[tuple[str, str | None, bool]] = []
     for path in [path for group in groups for path in group][:MOST_SHOWN]:
-        content = look.lookout.world.content(path)
+        content = look.pipeline_view.world.content(path)
         was = None if known is None else known.get(path if stage.named else "")
         found.append((path, content, known is not None and was != content))
     return found
 
 
-def _maker(look: Look, stage: Stage, path: str, jobs: BuildJobs) -> StateRef | None:
-    for maker in makers(stage, look.lookout.order):
+def _maker(look: PipelineRead, stage: Stage, path: str, jobs: BuildJobs) -> StateRef | None:
+    for maker in makers(stage, look.pipeline_view.order):
         values = maker.output.match(path)
         if values is None or maker is stage:
             continue
@@ -241,15 +243,15 @@ def _maker(look: Look, stage: Stage, path: str, jobs: BuildJobs) -> StateRef | N
     return None
 
 
-def _size(look: Look, path: str) -> int | None:
-    fact = look.lookout.world.files.get(path)
+def _size(look: PipelineRead, path: str) -> int | None:
+    fact = look.pipeline_view.world.files.get(path)
     return None if fact is None else fact.size
 
 
-def _why(look: Look, stage: Stage, entity: str, job: BuildJob | None, kept: bool) -> list[str]:
+def _why(look: PipelineRead, stage: Stage, entity: str, job: BuildJob | None, kept: bool) -> list[str]:
     """Why a state is as it is, in sentences."""
     amiss = look.amiss[stage.name]
-    record = look.lookout.world.records[stage.name].get(entity)
+    record = look.pipeline_view.world.records[stage.name].get(entity)
     if entity not in amiss and record is not None and record.is_nothing:
         return ["Its stage makes nothing of it, and it is as it should be."]
     if entity not in amiss:

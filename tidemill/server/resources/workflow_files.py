@@ -26,7 +26,7 @@ MOST_FILES = 500
 MOST_DEPTH = 4
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundFile(msgspec.Struct, frozen=True):
     """A file of the folder."""
 
     path: str
@@ -34,14 +34,14 @@ class Found(msgspec.Struct, frozen=True):
     changed_at: float
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldFile(msgspec.Struct, frozen=True):
     """A file's text, and the version that it is."""
 
     text: str
     version: str
 
 
-class WorkFolder:
+class WorkflowFiles:
     """One folder, and the files in it."""
 
     def __init__(self, folder: str | None) -> None:
@@ -60,11 +60,11 @@ class WorkFolder:
     def shown(self) -> str | None:
         return None if self._folder is None else str(self._folder)
 
-    def list(self) -> list[Found]:
+    def list(self) -> list[FoundFile]:
         """All workflow files, by name; not those whose names begin with a dot."""
         return sorted(self._walk(self.root, 0), key=lambda each: each.path)[:MOST_FILES]
 
-    def _walk(self, folder: Path, depth: int) -> Iterator[Found]:
+    def _walk(self, folder: Path, depth: int) -> Iterator[FoundFile]:
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda each: each.name)
@@ -80,7 +80,7 @@ class WorkFolder:
             elif entry.is_file() and entry.name.endswith(SUFFIXES):
                 about = entry.stat()
                 name = Path(entry.path).relative_to(self.root).as_posix()
-                yield Found(name, about.st_size, about.st_mtime)
+                yield FoundFile(name, about.st_size, about.st_mtime)
 
     def place(self, path: str) -> Path:
         """Where a file of this name is; refused if that is no name of a workflow file in the folder."""
@@ -107,17 +107,17 @@ class WorkFolder:
             raise NotFoundError(f"{path!r} leads out of the folder of workflow files")
         return found
 
-    def read(self, path: str) -> Held:
+    def read(self, path: str) -> HeldFile:
         """A file's text and version."""
         found = self.find(path)
         if found is None:
             raise NotFoundError(f"there is no file {path!r} in {self.root}")
         return found
 
-    def find(self, path: str) -> Held | None:
+    def find(self, path: str) -> HeldFile | None:
         """The same, or None if there is no such file."""
         data = _bytes(self.place(path))
-        return None if data is None else Held(_text(path, data), version_of(data))
+        return None if data is None else HeldFile(_text(path, data), version_of(data))
 
     def save(self, path: str, text: str, over: str | None) -> str:
         """Save a file over a version of it, or as a new one; returns the version that it is now."""

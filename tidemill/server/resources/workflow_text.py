@@ -27,7 +27,7 @@ Form = Literal["graph", "stages", "dag"]
 MOST_PROBLEMS = 200
 
 
-class Problem(msgspec.Struct, frozen=True):
+class TextProblem(msgspec.Struct, frozen=True):
     """Something that is wrong, and where: a node of the picture, a field of it, a line of the text."""
 
     message: str
@@ -46,10 +46,10 @@ class Checked(msgspec.Struct, frozen=True):
     mode: str | None
     name: str | None
     nodes: int
-    problems: list[Problem]
+    problems: list[TextProblem]
 
     @property
-    def errors(self) -> list[Problem]:
+    def errors(self) -> list[TextProblem]:
         return [each for each in self.problems if each.severity == "error"]
 
 
@@ -107,7 +107,7 @@ def _is_pipeline(data: Mapping[str, Any]) -> bool:
 
 def _dag_problems(
     text: str, file: str, data: Mapping[str, Any], lines: Lines, app: App, root: FilePath
-) -> Iterator[Problem]:
+) -> Iterator[TextProblem]:
     place = root / file
     try:
         found = problems_in_text(text, place, inside=root, refs=app.hooks.ref_resolver)
@@ -143,7 +143,7 @@ def _node_with(data: Mapping[str, Any], file: str) -> Path:
     return ()
 
 
-def _told(message: str, place: Path, line: int | None, *, is_error: bool) -> Problem:
+def _told(message: str, place: Path, line: int | None, *, is_error: bool) -> TextProblem:
     node = place[1] if len(place) > 1 and place[0] in ("nodes", "stages") and isinstance(place[1], int) else None
     where = format_path(place) if place else ""
-    return Problem(message, "error" if is_error else "warning", list(place), where, node, line)
+    return TextProblem(message, "error" if is_error else "warning", list(place), where, node, line)

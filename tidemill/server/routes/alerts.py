@@ -16,7 +16,7 @@ from tidemill.ops.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.cursor import following, read_cursor
 from tidemill.ops.json_rows import readable
 from tidemill.server.resources.paging import Cursor, Word
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 from tidemill.store.monitors import alerts as store
 
 MOST_IDS = 1000
@@ -110,7 +110,7 @@ class Silences(msgspec.Struct, frozen=True):
 
 @get("/alerts", opt={"scope": "read"}, summary="List alerts")
 async def get_alerts(
-    desk: TheDesk,
+    server_state: TheServerState,
     monitor: Word = None,
     entity: Word = None,
     trigger: Word = None,
@@ -120,7 +120,7 @@ async def get_alerts(
 ) -> Alerts:
     """Alerts, the newest first; with `current`, those that are open or were resolved a moment ago."""
     rows = await store.list_alerts(
-        desk.database,
+        server_state.database,
         monitor,
         entity=entity,
         trigger=trigger,
@@ -132,49 +132,53 @@ async def get_alerts(
 
 
 @get("/alerts/{alert_id:int}", opt={"scope": "read"}, summary="An alert's story")
-async def get_alert(desk: TheDesk, alert_id: FromPath[int]) -> Story:
+async def get_alert(server_state: TheServerState, alert_id: FromPath[int]) -> Story:
     """Why it opened, and who did what since."""
-    row = await store.show_alert(desk.database, _number(alert_id))
-    history = [dict(each) for each in await store.show_history(desk.database, alert_id)]
+    row = await store.show_alert(server_state.database, _number(alert_id))
+    history = [dict(each) for each in await store.show_history(server_state.database, alert_id)]
     return Story(_alert(row), readable(row, ("explain",))["explain"], history)
 
 
 @post("/alerts/ack/preview", opt={"scope": "read"}, status_code=200, summary="What an acknowledgement would reach")
-async def preview_ack(desk: TheDesk, data: JSONBody[store.Unseen]) -> Preview:
+async def preview_ack(server_state: TheServerState, data: JSONBody[store.Unseen]) -> Preview:
     """How many alerts match that nobody has acknowledged: open ones, and those about a moment."""
-    ids = await store.match_unseen(desk.database, data, limit=MOST_MATCHES + 1)
+    ids = await store.match_unseen(server_state.database, data, limit=MOST_MATCHES + 1)
     return preview_of(ids)
 
 
 @post("/alerts/ack", opt={"scope": "operate"}, status_code=200, summary="Acknowledge alerts")
-async def ack(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Ack]) -> Acked:
+async def ack(server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[Ack]) -> Acked:
     """Somebody has seen them. A lasting one comes back if nothing changes."""
     if (data.ids is None) == (data.filter is None):
         raise ConfigError("say which alerts: either `ids`, or a `filter`")
     by, now = caller_of(request).name, time.time()
     if data.filter is not None:
-        done = await store.ack_unseen(desk.database, data.filter, by=by, at=now, note=data.note)
+        done = await store.ack_unseen(server_state.database, data.filter, by=by, at=now, note=data.note)
     else:
-        done = sorted(await store.ack_alerts(desk.database, _numbers(data.ids or []), by=by, at=now, note=data.note))
+        done = sorted(
+            await store.ack_alerts(server_state.database, _numbers(data.ids or []), by=by, at=now, note=data.note)
+        )
     return Acked(len(done), done[:MOST_IDS])
 
 
 @post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200, summary="Note something on an alert")
-async def note(desk: TheDesk, request: Request[Any, Any, Any], alert_id: FromPath[int], data: JSONBody[Noted]) -> Noted:
+async def note(
+    server_state: TheServerState, request: Request[Any, Any, Any], alert_id: FromPath[int], data: JSONBody[Noted]
+) -> Noted:
     """Put a note on an alert, or say whose it is."""
     by = caller_of(request).name
-    await store.note_alert(desk.database, _number(alert_id), by=by, note=data.note, owner=data.owner)
+    await store.note_alert(server_state.database, _number(alert_id), by=by, note=data.note, owner=data.owner)
     return data
 
 
 @post("/monitors/{name:str}/silences", opt={"scope": "operate"}, status_code=201, summary="Silence alerts")
 async def silence(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[NewSilence]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[NewSilence]
 ) -> Silenced:
     """Tell nobody of what these matchers fit, for a time. Alerts still open, and are listed."""
     now, lasts = time.time(), parse_duration(data.lasts, what="lasts")
     number = await store.add_silence(
-        desk.database,
+        server_state.database,
         name,
         data.matchers,
         starts_at=now,
@@ -186,9 +190,9 @@ async def silence(
 
 
 @get("/silences", opt={"scope": "read"}, summary="List silences")
-async def get_silences(desk: TheDesk, monitor: Word = None) -> Silences:
+async def get_silences(server_state: TheServerState, monitor: Word = None) -> Silences:
     """What nobody is told of at present, or will not be."""
-    found = await store.read_silences(desk.database, monitor, time.time())
+    found = await store.read_silences(server_state.database, monitor, time.time())
     return Silences(
         [
             Silence(each.id, each.monitor, each.matchers, _moment(each.starts_at), _moment(each.ends_at))
@@ -198,11 +202,11 @@ async def get_silences(desk: TheDesk, monitor: Word = None) -> Silences:
 
 
 @delete("/silences/{silence_id:int}", opt={"scope": "operate"}, status_code=204, summary="End a silence")
-async def end_silence(desk: TheDesk, request: Request[Any, Any, Any], silence_id: FromPath[int]) -> None:
+async def end_silence(server_state: TheServerState, request: Request[Any, Any, Any], silence_id: FromPath[int]) -> None:
     """Tell people again from now on."""
     if not 0 < silence_id < 2**63:
         raise NotFoundError(f"there is no silence {silence_id}")
-    await store.end_silence(desk.database, silence_id, by=caller_of(request).name)
+    await store.end_silence(server_state.database, silence_id, by=caller_of(request).name)
 
 
 routes = [get_alerts, get_alert, preview_ack, ack, note, silence, get_silences, end_silence]

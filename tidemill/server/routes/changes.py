@@ -9,12 +9,12 @@ from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from tidemill.server.live.hub import Topics
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 
 
 @get("/changes", opt={"scope": "read"}, summary="What changes, live", media_type="text/event-stream")
 async def get_changes(
-    desk: TheDesk,
+    server_state: TheServerState,
     request: Request[Any, Any, Any],
     topic: Annotated[
         list[str] | None,
@@ -29,8 +29,8 @@ async def get_changes(
     A page that reconnects with `Last-Event-ID` gets what it has missed, also from another server or after a restart.
     """
     caller, topics = caller_of(request), Topics.read(topic or ())
-    desk.hub.check_room(caller)
-    return Stream(desk.hub.watch(caller, topics, last_event_id), media_type="text/event-stream")
+    server_state.hub.check_room(caller)
+    return Stream(server_state.hub.watch(caller, topics, last_event_id), media_type="text/event-stream")
 
 
 routes = [get_changes]

@@ -14,7 +14,7 @@ from tidemill.dags.definition.model import UNSET
 from tidemill.dags.view.view import nodes_json, why_run
 from tidemill.flows.view.representation import get_workflow_representation
 from tidemill.server.resources.runs import Started, look, look_back, repeat_run
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 
 
 class FlowNode(msgspec.Struct, frozen=True):
@@ -91,17 +91,17 @@ class Again(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @get("/workflows", opt={"scope": "read"}, summary="Declared flows and dags")
-async def get_workflows(desk: TheDesk) -> DeclaredList:
+async def get_workflows(server_state: TheServerState) -> DeclaredList:
     """What can be started by name: `POST /runs`."""
-    flows = [Declared(name, "flow", graph=_graph(kind.workflow)) for name, kind in desk.app.runs.flows.items()]
-    dags = [Declared(name, "dag", decode(dag.to_json())) for name, dag in desk.app.runs.dags.items()]
+    flows = [Declared(name, "flow", graph=_graph(kind.workflow)) for name, kind in server_state.app.runs.flows.items()]
+    dags = [Declared(name, "dag", decode(dag.to_json())) for name, dag in server_state.app.runs.dags.items()]
     return DeclaredList(flows + dags)
 
 
 @get("/runs/{run_id:int}/tree", opt={"scope": "read"}, summary="The nodes of a dag's run")
-async def get_tree(desk: TheDesk, run_id: FromPath[int], at: FromQuery[int | None] = None) -> Tree:
+async def get_tree(server_state: TheServerState, run_id: FromPath[int], at: FromQuery[int | None] = None) -> Tree:
     """Every node with its state, progress and why; with `at`, as it was after that tick."""
-    view = await (look(desk, run_id) if at is None else look_back(desk, run_id, at))
+    view = await (look(server_state, run_id) if at is None else look_back(server_state, run_id, at))
     nodes = msgspec.convert(nodes_json(view), list[Node])
     given = decode(view.row["input"])
     return Tree(run_id, view.run_state, given["dag"], nodes, why_run(view), view.tick)
@@ -109,11 +109,11 @@ async def get_tree(desk: TheDesk, run_id: FromPath[int], at: FromQuery[int | Non
 
 @post("/runs/{run_id:int}/rerun", opt={"scope": "operate"}, status_code=201, summary="Repeat a dag's run")
 async def rerun(
-    desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[Again]
+    server_state: TheServerState, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[Again]
 ) -> Started:
     """A new run that does again what did not succeed in this one."""
     edited = UNSET if data.edited is msgspec.UNSET else data.edited
-    return await repeat_run(desk, caller_of(request), run_id, data.start, edited)
+    return await repeat_run(server_state, caller_of(request), run_id, data.start, edited)
 
 
 routes = [get_workflows, get_tree, rerun]

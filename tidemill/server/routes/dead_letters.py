@@ -13,7 +13,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.ops.cursor import following, read_cursor
 from tidemill.ops.json_rows import value_of, zoned
 from tidemill.server.resources.paging import Cursor, Limit, Word
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 from tidemill.store.streams.streams import COUNT_DEAD, DeadFilter, list_dead, replay_dead
 
 SHOWN_BYTES = 4000
@@ -79,7 +79,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
 @get("/dead-letters", opt={"scope": "read"}, summary="List dead letters")
 async def get_dead_letters(
-    desk: TheDesk,
+    server_state: TheServerState,
     stream: Word = None,
     source: Word = None,
     plan: Word = None,
@@ -92,25 +92,25 @@ async def get_dead_letters(
 ) -> DeadLetters:
     """Messages that were given up, the newest first. `total` is how many a replay of the same would reach."""
     which = DeadWanted(stream, source, plan, why, error, since, ids).wanted()
-    rows = await list_dead(desk.database, which, before=read_cursor(cursor), limit=limit)
-    total = (await desk.database.fetch(COUNT_DEAD, *which.arguments()))[0]["n"]
+    rows = await list_dead(server_state.database, which, before=read_cursor(cursor), limit=limit)
+    total = (await server_state.database.fetch(COUNT_DEAD, *which.arguments()))[0]["n"]
     letters = [_letter(row, SHOWN_BYTES) for row in rows]
     return DeadLetters(letters, total, following([row["id"] for row in rows], limit))
 
 
 @get("/dead-letters/{letter_id:int}", opt={"scope": "read"}, summary="One dead letter in full")
-async def get_dead_letter(desk: TheDesk, letter_id: FromPath[int]) -> DeadLetter:
+async def get_dead_letter(server_state: TheServerState, letter_id: FromPath[int]) -> DeadLetter:
     """A message that was given up, with its whole payload."""
-    rows = await list_dead(desk.database, DeadFilter(ids=(letter_id,))) if 0 < letter_id < 2**63 else []
+    rows = await list_dead(server_state.database, DeadFilter(ids=(letter_id,))) if 0 < letter_id < 2**63 else []
     if not rows:
         raise NotFoundError(f"there is no dead letter {letter_id}: it never was, or is tried again")
     return _letter(rows[0], None)
 
 
 @post("/dead-letters/replay", opt={"scope": "operate"}, status_code=200, summary="Replay dead letters")
-async def replay(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[DeadWanted]) -> Replayed:
+async def replay(server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[DeadWanted]) -> Replayed:
     """Make messages of dead letters again, with a fresh number of attempts."""
-    return Replayed(await replay_dead(desk.database, data.wanted(), by=caller_of(request).name))
+    return Replayed(await replay_dead(server_state.database, data.wanted(), by=caller_of(request).name))
 
 
 routes = [get_dead_letters, get_dead_letter, replay]

@@ -14,7 +14,7 @@ from tidemill.ops.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.ops.json_rows import readable
 from tidemill.server.resources.paging import NameCursor, Number
 from tidemill.server.resources.runs import submit_answer
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 from tidemill.store.runs.runs import list_inputs
 
 
@@ -57,14 +57,14 @@ class Taken(msgspec.Struct, frozen=True):
 
 @get("/inputs", opt={"scope": "read"}, summary="What waits for a person")
 async def get_inputs(
-    desk: TheDesk,
+    server_state: TheServerState,
     run: Number = None,
     limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200,
     cursor: NameCursor = None,
 ) -> Inputs:
     """Open questions of all runs, or of one."""
     after = read_moment_cursor(cursor, tuple[datetime, int, str])
-    rows = await list_inputs(desk.database, run_id=run, after=after, limit=limit)
+    rows = await list_inputs(server_state.database, run_id=run, after=after, limit=limit)
     items = [_input(readable(row, ("schema",))) for row in rows]
     last = items[-1] if len(items) == limit else None
     return Inputs(items, None if last is None else write_moment_cursor(last.asked_at, last.run_id, last.node))
@@ -72,14 +72,18 @@ async def get_inputs(
 
 @post("/runs/{run_id:int}/inputs/{node:path}", opt={"scope": "operate"}, status_code=200, summary="Answer a question")
 async def submit(
-    desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], node: FromPath[str], data: JSONBody[Answer]
+    server_state: TheServerState,
+    request: Request[Any, Any, Any],
+    run_id: FromPath[int],
+    node: FromPath[str],
+    data: JSONBody[Answer],
 ) -> Taken:
     """Answer what a run asks. The answer must fit the schema; the first that does counts.
 
     To a flow an answer is an event: whatever else of the run waits for such a one has it, too.
     """
     name = str(node).lstrip("/")
-    return Taken(await submit_answer(desk, caller_of(request), run_id, name, data.value, data.key))
+    return Taken(await submit_answer(server_state, caller_of(request), run_id, name, data.value, data.key))
 
 
 routes = [get_inputs, submit]

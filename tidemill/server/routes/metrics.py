@@ -6,13 +6,13 @@ from typing import Any
 
 from litestar import Request, Response, get
 
-from tidemill.server.server_state import TheDesk
+from tidemill.server.server_state import TheServerState
 
 
 @get("/metrics", opt={"scope": "read"}, summary="Metrics for Prometheus", media_type="text/plain")
-async def get_metrics(desk: TheDesk, request: Request[Any, Any, Any]) -> Response[bytes]:
+async def get_metrics(server_state: TheServerState, request: Request[Any, Any, Any]) -> Response[bytes]:
     """All metrics, in the format that Prometheus reads."""
-    body, kind = await desk.metrics.text(request.headers.get("accept", ""))
+    body, kind = await server_state.metrics.text(request.headers.get("accept", ""))
     return Response(body, media_type=kind)
 
 

@@ -14,7 +14,7 @@ from tidemill.core.duration import parse_duration
 from tidemill.core.errors import NotFoundError
 from tidemill.ops.json_rows import readable, zoned
 from tidemill.server.resources.backtests import try_triggers
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 from tidemill.store.monitors.monitors import list_monitors, list_problems
 from tidemill.store.monitors.roster import set_paused, switch_trigger
 
@@ -72,28 +72,28 @@ class Backtested(msgspec.Struct, frozen=True):
 
 
 @get("/monitors", opt={"scope": "read"}, summary="List monitors")
-async def get_monitors(desk: TheDesk) -> Monitors:
+async def get_monitors(server_state: TheServerState) -> Monitors:
     """How each monitor stands: health, cursor, entities, open alerts, what went wrong."""
     found: list[dict[str, Any]] = []
-    for row in await list_monitors(desk.database):
-        problems = [dict(each) for each in await list_problems(desk.database, row["name"])]
-        declared = desk.app.monitors.get(row["name"])
+    for row in await list_monitors(server_state.database):
+        problems = [dict(each) for each in await list_problems(server_state.database, row["name"])]
+        declared = server_state.app.monitors.get(row["name"])
         triggers = [] if declared is None else [trigger.name for trigger in declared.triggers]
         found.append({**readable(row, ("status",)), "problems": problems, "triggers": triggers})
     return Monitors(found)
 
 
 @post("/monitors/{name:str}/pause", opt={"scope": "operate"}, status_code=200, summary="Pause a monitor")
-async def pause(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> MonitorPaused:
+async def pause(server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str]) -> MonitorPaused:
     """Let it follow nothing for a while; what happens meanwhile is read later."""
-    await set_paused(desk.database, name, True, by=caller_of(request).name)
+    await set_paused(server_state.database, name, True, by=caller_of(request).name)
     return MonitorPaused(name, True)
 
 
 @post("/monitors/{name:str}/resume", opt={"scope": "operate"}, status_code=200, summary="Resume a monitor")
-async def resume(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str]) -> MonitorPaused:
+async def resume(server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str]) -> MonitorPaused:
     """Let it follow its source again, from where it was."""
-    await set_paused(desk.database, name, False, by=caller_of(request).name)
+    await set_paused(server_state.database, name, False, by=caller_of(request).name)
     return MonitorPaused(name, False)
 
 
@@ -104,27 +104,31 @@ async def resume(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[
     summary="Switch a trigger on or off",
 )
 async def switch(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], trigger: FromPath[str], wanted: FromPath[str]
+    server_state: TheServerState,
+    request: Request[Any, Any, Any],
+    name: FromPath[str],
+    trigger: FromPath[str],
+    wanted: FromPath[str],
 ) -> TriggerSwitched:
     """Off: its open alerts are resolved, and it opens none. On: everybody is looked at anew."""
     if wanted not in ("on", "off"):
         raise NotFoundError("a trigger is switched `on` or `off`")
-    declared = desk.app.monitors.get(name)
+    declared = server_state.app.monitors.get(name)
     if declared is not None and trigger not in {each.name for each in declared.triggers}:
         raise NotFoundError(f"monitor {name} has no trigger {trigger!r}")
-    await switch_trigger(desk.database, name, trigger, wanted == "on", by=caller_of(request).name)
+    await switch_trigger(server_state.database, name, trigger, wanted == "on", by=caller_of(request).name)
     return TriggerSwitched(name, trigger, wanted == "on")
 
 
 @post("/monitors/{name:str}/backtest", opt={"scope": "operate"}, status_code=200, summary="Try triggers on the past")
-async def backtest(desk: TheDesk, name: FromPath[str], data: JSONBody[Span]) -> Backtested:
+async def backtest(server_state: TheServerState, name: FromPath[str], data: JSONBody[Span]) -> Backtested:
     """What the triggers of the application would have opened in a stored span; nothing is opened."""
-    watch = desk.app.monitors.get(name)
+    watch = server_state.app.monitors.get(name)
     if watch is None:
         raise NotFoundError(f"this server's application declares no monitor {name!r}")
     until = time.time() if data.until is None else zoned(data.until).timestamp()
     since = until - parse_duration(data.last, what="last") if data.since is None else zoned(data.since).timestamp()
-    report = await try_triggers(desk, watch, since, until, data.triggers)
+    report = await try_triggers(server_state, watch, since, until, data.triggers)
     alerts = [
         WouldOpen(
             alert.entity,

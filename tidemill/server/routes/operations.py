@@ -17,30 +17,32 @@ from tidemill.ops.registry import all_operations
 from tidemill.ops.validation import read_arguments, read_json
 from tidemill.server.middleware.idempotency import KEPT, KEY
 from tidemill.server.resources.json_rows import Whole
-from tidemill.server.server_state import Desk, caller_of
+from tidemill.server.server_state import ServerState, caller_of
 
 #: What the server itself does once an operation has been done.
-AFTER: dict[str, Callable[[Desk], None]] = {"revoke_token": lambda desk: desk.doorman.forget()}
+AFTER: dict[str, Callable[[ServerState], None]] = {
+    "revoke_token": lambda server_state: server_state.authenticator.forget()
+}
 
 
-def operation_routes(desk: Desk) -> list[HTTPRouteHandler]:
+def operation_routes(server_state: ServerState) -> list[HTTPRouteHandler]:
     """The routes of all operations."""
-    return [_route(desk, operation) for operation in all_operations()]
+    return [_route(server_state, operation) for operation in all_operations()]
 
 
-def _route(desk: Desk, operation: Operation[Any, Any]) -> HTTPRouteHandler:
+def _route(server_state: ServerState, operation: Operation[Any, Any]) -> HTTPRouteHandler:
     lists = list_fields(operation.rest_type)
     after = AFTER.get(operation.name)
 
     async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
         args = await _read(operation, request, lists)
         key = request.scope.get(KEY)
-        local = desk.local(caller_of(request), idempotency_key=key)
+        local = server_state.local(caller_of(request), idempotency_key=key)
         body = await local.answer(operation, args)
         if key is not None and operation.writes:
             request.scope[KEPT] = True  # pyright: ignore[reportGeneralTypeIssues] - a key of ours
         if after is not None:
-            after(desk)
+            after(server_state)
         return Whole(body, operation.status)
 
     return HTTPRouteHandler(

@@ -11,12 +11,12 @@ from litestar.params import FromPath, JSONBody
 from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines.runner import operate
-from tidemill.pipelines.stores.base import StoreTrouble
+from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.server.problems import Refused
-from tidemill.server.resources.pipeline_cache import Look
+from tidemill.server.resources.pipeline_cache import PipelineRead
 from tidemill.server.resources.selection import Effect, State, StatesWanted, by_stage, check_count, choose, effect
 from tidemill.server.routes.pipelines import looked, orphan_of
-from tidemill.server.server_state import Desk, TheDesk, caller_of
+from tidemill.server.server_state import ServerState, TheServerState, caller_of
 from tidemill.store.states import states as rows
 from tidemill.store.states.backfills import NewBackfill, start_backfill, stop_backfill
 from tidemill.store.states.requests import accept_code, retry_failures, set_approved, set_paused
@@ -119,44 +119,46 @@ class Cleaned(msgspec.Struct, frozen=True):
     status_code=200,
     summary="What an invalidation would reach",
 )
-async def preview_invalidate(desk: TheDesk, name: FromPath[str], data: JSONBody[StatesWanted]) -> Effect:
+async def preview_invalidate(server_state: TheServerState, name: FromPath[str], data: JSONBody[StatesWanted]) -> Effect:
     """How many states would be built again."""
-    look, jobs = await looked(desk, name)
+    look, jobs = await looked(server_state, name)
     return effect(look, _built(look, await choose(look, jobs, data)), again=True)
 
 
 @post("/pipelines/{name:str}/invalidate", opt={"scope": "operate"}, status_code=200, summary="Have states built again")
 async def invalidate(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Invalidate]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Invalidate]
 ) -> Effect:
     """Have states built again, whatever they look like; builds of them that are under way do not count."""
-    look, jobs = await looked(desk, name)
+    look, jobs = await looked(server_state, name)
     states, by = _built(look, await choose(look, jobs, data)), caller_of(request).name
     check_count(data.count, len(states))
     reached = effect(look, states, again=True)
     if data.approve:
-        await _approve(desk, look, list(reached.approvals), by)
-    await operate.invalidate(look.lookout, states, by=by)
-    desk.overlook.has_changed(name)
+        await _approve(server_state, look, list(reached.approvals), by)
+    await operate.invalidate(look.pipeline_view, states, by=by)
+    server_state.overlook.has_changed(name)
     return msgspec.structs.replace(reached, approvals={}) if data.approve else reached
 
 
 @post("/pipelines/{name:str}/retry/preview", opt={"scope": "read"}, status_code=200, summary="What a retry would reach")
-async def preview_retry(desk: TheDesk, name: FromPath[str], data: JSONBody[StatesWanted]) -> Effect:
-    """How many states have failed or are parked, among those that are meant."""
-    look, jobs = await looked(desk, name)
+async def preview_retry(server_state: TheServerState, name: FromPath[str], data: JSONBody[StatesWanted]) -> Effect:
+    """How many states have failed or need attention, among those that are meant."""
+    look, jobs = await looked(server_state, name)
     return effect(look, _failed(look, await choose(look, jobs, data)))
 
 
 @post("/pipelines/{name:str}/retry", opt={"scope": "operate"}, status_code=200, summary="Try failed states again")
-async def retry(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Retry]) -> Effect:
-    """Try failed and parked states again at once, as if they had never failed."""
-    look, jobs = await looked(desk, name)
+async def retry(
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Retry]
+) -> Effect:
+    """Try failed states again, also those that need attention, at once, as if they had never failed."""
+    look, jobs = await looked(server_state, name)
     states = _failed(look, await choose(look, jobs, data))
     check_count(data.count, len(states))
     for stage, entities in by_stage(states).items():
-        await retry_failures(desk.database, name, stage, entities, by=caller_of(request).name)
-    desk.overlook.has_changed(name)
+        await retry_failures(server_state.database, name, stage, entities, by=caller_of(request).name)
+    server_state.overlook.has_changed(name)
     return effect(look, states)
 
 
@@ -166,19 +168,22 @@ async def retry(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[s
     status_code=200,
     summary="What a backfill would reach",
 )
-async def preview_backfill(desk: TheDesk, name: FromPath[str], data: JSONBody[BackfillWanted]) -> Effect:
+async def preview_backfill(server_state: TheServerState, name: FromPath[str], data: JSONBody[BackfillWanted]) -> Effect:
     """How many states would be built again."""
-    look, jobs = await looked(desk, name)
+    look, jobs = await looked(server_state, name)
     return effect(look, _built(look, await choose(look, jobs, _range(data))), again=True)
 
 
 @post("/pipelines/{name:str}/backfill", opt={"scope": "operate"}, status_code=201, summary="Begin a backfill")
 async def backfill(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[NewBackfillWanted]
+    server_state: TheServerState,
+    request: Request[Any, Any, Any],
+    name: FromPath[str],
+    data: JSONBody[NewBackfillWanted],
 ) -> Backfilled:
     """Have a range of a stage's states built again, and see how far that is: `GET /pipelines/NAME/backfills`."""
     rate = _rate(data)
-    look, jobs = await looked(desk, name)
+    look, jobs = await looked(server_state, name)
     states = _built(look, await choose(look, jobs, _range(data)))
     if not states:
         raise NotFoundError(f"no state of stage {data.stage} that was ever built is in this range")
@@ -195,8 +200,8 @@ async def backfill(
         rate,
     )
     lasts = APPROVAL_LASTS + (0.0 if rate is None else len(states) / rate)
-    number, total = await start_backfill(desk.database, new, by=caller_of(request).name, lasts=lasts)
-    desk.overlook.has_changed(name)
+    number, total = await start_backfill(server_state.database, new, by=caller_of(request).name, lasts=lasts)
+    server_state.overlook.has_changed(name)
     return Backfilled(number, total)
 
 
@@ -207,70 +212,72 @@ async def backfill(
     summary="Stop a backfill",
 )
 async def stop(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], backfill_id: FromPath[int]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], backfill_id: FromPath[int]
 ) -> Stopped:
     """Leave what it has not built yet as it is."""
-    desk.overlook.require(name)
+    server_state.overlook.require(name)
     number = backfill_id if 0 < backfill_id < 2**63 else 0
-    left = await stop_backfill(desk.database, name, number, by=caller_of(request).name)
+    left = await stop_backfill(server_state.database, name, number, by=caller_of(request).name)
     if left is None:
         raise NotFoundError(f"pipeline {name} has no backfill {backfill_id} that could be stopped")
-    desk.overlook.has_changed(name)
+    server_state.overlook.has_changed(name)
     return Stopped(backfill_id, left)
 
 
 @post("/pipelines/{name:str}/approve", opt={"scope": "operate"}, status_code=200, summary="Approve a mass rebuild")
 async def approve(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StageNamed]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StageNamed]
 ) -> Approved:
     """Agree that many states of a stage are built again by its code of now, for a day."""
-    look, jobs = await looked(desk, name)
+    look, jobs = await looked(server_state, name)
     look.stage(data.stage)
-    await _approve(desk, look, [data.stage], caller_of(request).name)
-    desk.overlook.has_changed(name)
+    await _approve(server_state, look, [data.stage], caller_of(request).name)
+    server_state.overlook.has_changed(name)
     return Approved(data.stage, look.counts(data.stage, jobs).get("needs_approval", 0), APPROVAL_LASTS)
 
 
 @post("/pipelines/{name:str}/accept", opt={"scope": "operate"}, status_code=200, summary="Accept a change of code")
 async def accept(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StageNamed]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StageNamed]
 ) -> Effect:
     """Take a change of a stage's code as one that changes no result: its states count as built by the code of now."""
-    look, _ = await looked(desk, name)
+    look, _ = await looked(server_state, name)
     stage = look.stage(data.stage)
-    done = await accept_code(desk.database, name, stage.name, stage.code.total, None, by=caller_of(request).name)
-    desk.overlook.has_changed(name)
+    done = await accept_code(
+        server_state.database, name, stage.name, stage.code.total, None, by=caller_of(request).name
+    )
+    server_state.overlook.has_changed(name)
     return Effect(done, {stage.name: done} if done else {}, [])
 
 
 @post("/pipelines/{name:str}/pause", opt={"scope": "operate"}, status_code=200, summary="Pause a pipeline or a stage")
 async def pause(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[PauseWanted]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[PauseWanted]
 ) -> Paused:
     """Let nothing more be built of it; what is being built is finished."""
-    return await _set_paused(desk, request, name, data.stage, paused=True)
+    return await _set_paused(server_state, request, name, data.stage, paused=True)
 
 
 @post("/pipelines/{name:str}/resume", opt={"scope": "operate"}, status_code=200, summary="Resume a pipeline or a stage")
 async def resume(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[PauseWanted]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[PauseWanted]
 ) -> Paused:
     """Let it go on."""
-    return await _set_paused(desk, request, name, data.stage, paused=False)
+    return await _set_paused(server_state, request, name, data.stage, paused=False)
 
 
 @post("/pipelines/{name:str}/clean", opt={"scope": "operate"}, status_code=200, summary="Clean up orphans")
 async def clean(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[CleanWanted]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[CleanWanted]
 ) -> Cleaned:
     """Archive or delete states whose inputs are gone, as each stage wants or as is said. First everything is looked
     at once more: what has inputs again is left alone."""
-    look, _ = await looked(desk, name, anew=True)
+    look, _ = await looked(server_state, name, anew=True)
     if data.stage is not None:
         look.stage(data.stage)
-    if look.lookout.problems:
+    if look.pipeline_view.problems:
         raise Refused(
-            409, f"not everything can be looked at, so nothing is known to be gone: {look.lookout.problems[0]}"
+            409, f"not everything can be looked at, so nothing is known to be gone: {look.pipeline_view.problems[0]}"
         )
     chosen = [(stage, id) for stage, id in look.plan.orphans if data.stage is None or stage.name == data.stage]
     check_count(data.count, len(chosen))
@@ -279,7 +286,7 @@ async def clean(
     wanted = {"keep": 0, "archive": 0, "delete": 0}
     for each in told:
         wanted[data.how or each.how] += len(each.paths)
-    await desk.note(  # First: what is done to files cannot be taken back, and it may end half-way.
+    await server_state.note(  # First: what is done to files cannot be taken back, and it may end half-way.
         caller_of(request), "pipeline.clean", name if data.stage is None else f"{name}/{data.stage}",
         before={
             "orphans": len(told), "bytes": sum(each.bytes for each in told),
@@ -288,12 +295,12 @@ async def clean(
         after=wanted,
     )  # fmt: skip
     try:
-        done = await operate.clean(look.lookout, plan, how=data.how)
-    except (StoreTrouble, OSError) as error:
+        done = await operate.clean(look.pipeline_view, plan, how=data.how)
+    except (StateStoreError, OSError) as error:
         raise Refused(503, f"not everything could be cleaned up: {error}") from error
-    async with desk.database.transaction(patience=30.0) as connection:
-        await rows.notify_states(desk.database, connection, rows.News(name))
-    desk.overlook.has_changed(name)
+    async with server_state.database.transaction(patience=30.0) as connection:
+        await rows.notify_states(server_state.database, connection, rows.News(name))
+    server_state.overlook.has_changed(name)
     return Cleaned(len(done["keep"]), len(done["archive"]), len(done["delete"]))
 
 
@@ -313,14 +320,14 @@ routes = [
 ]
 
 
-def _built(look: Look, states: list[State]) -> list[State]:
+def _built(look: PipelineRead, states: list[State]) -> list[State]:
     """Those that the database knows of: what was never built cannot be built again."""
-    records = look.lookout.world.records
+    records = look.pipeline_view.world.records
     return [(stage, entity) for stage, entity in states if entity in records[stage.name]]
 
 
-def _failed(look: Look, states: list[State]) -> list[State]:
-    failures = look.lookout.world.failures
+def _failed(look: PipelineRead, states: list[State]) -> list[State]:
+    failures = look.pipeline_view.world.failures
     return [(stage, entity) for stage, entity in states if entity in failures[stage.name]]
 
 
@@ -337,18 +344,18 @@ def _rate(data: NewBackfillWanted) -> float | None:
     return rate
 
 
-async def _approve(desk: Desk, look: Look, stages: list[str], by: str) -> None:
+async def _approve(server_state: ServerState, look: PipelineRead, stages: list[str], by: str) -> None:
     for stage in stages:
         code = look.stage(stage).code.total
-        await set_approved(desk.database, look.pipeline.name, stage, code, by=by, seconds=APPROVAL_LASTS)
+        await set_approved(server_state.database, look.pipeline.name, stage, code, by=by, seconds=APPROVAL_LASTS)
 
 
 async def _set_paused(
-    desk: Desk, request: Request[Any, Any, Any], name: str, stage: str | None, *, paused: bool
+    server_state: ServerState, request: Request[Any, Any, Any], name: str, stage: str | None, *, paused: bool
 ) -> Paused:
-    pipeline = desk.overlook.require(name)
+    pipeline = server_state.overlook.require(name)
     if stage is not None and stage not in pipeline.stages:
         raise NotFoundError(f"pipeline {name} has no stage {stage!r}; its stages: {', '.join(pipeline.stages)}")
-    await set_paused(desk.database, name, stage or "", paused=paused, by=caller_of(request).name)
-    desk.overlook.has_changed(name)
+    await set_paused(server_state.database, name, stage or "", paused=paused, by=caller_of(request).name)
+    server_state.overlook.has_changed(name)
     return Paused(name, stage, paused)

@@ -17,16 +17,16 @@ from tidemill.ops.cursor import (
     write_row_cursor,
 )
 from tidemill.pipelines.definition.pipeline import Stage, makers
-from tidemill.pipelines.reducer.plan import Step
+from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.reducer.reasons import NeedsApproval, kind_of_reason
 from tidemill.pipelines.runner import operate
 from tidemill.pipelines.runner.running_builds import BuildJobs
-from tidemill.pipelines.stores.base import StoreTrouble
+from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.drawing import draw_pipeline, draw_pipeline_svg
 from tidemill.server.problems import Refused
 from tidemill.server.resources.content_preview import Content, preview
 from tidemill.server.resources.paging import Limit, NameCursor, Word
-from tidemill.server.resources.pipeline_cache import Look, standing_of
+from tidemill.server.resources.pipeline_cache import PipelineRead, standing_of
 from tidemill.server.resources.state_grid import (
     Rows,
     all_rows,
@@ -38,7 +38,7 @@ from tidemill.server.resources.state_grid import (
     page_of,
 )
 from tidemill.server.resources.state_history import Build, StateStory, build_of, tell
-from tidemill.server.server_state import Desk, TheDesk
+from tidemill.server.server_state import ServerState, TheServerState
 from tidemill.store.states.backfills import list_backfills
 from tidemill.store.states.history import page_builds
 
@@ -228,40 +228,40 @@ class Orphans(msgspec.Struct, frozen=True):
 
 
 @get("/pipelines", opt={"scope": "read"}, summary="List pipelines")
-async def get_pipelines(desk: TheDesk) -> Pipelines:
+async def get_pipelines(server_state: TheServerState) -> Pipelines:
     """Every pipeline with its stages, and how many states of each are fresh, stale, failed and so on."""
-    shown = await asyncio.gather(*(_shown(desk, name) for name in desk.overlook.names))
-    return Pipelines(list(shown), desk.overlook.file_problems())
+    shown = await asyncio.gather(*(_shown(server_state, name) for name in server_state.overlook.names))
+    return Pipelines(list(shown), server_state.overlook.file_problems())
 
 
 @get("/pipelines/{name:str}", opt={"scope": "read"}, summary="One pipeline")
-async def get_pipeline(desk: TheDesk, name: FromPath[str]) -> PipelineView:
+async def get_pipeline(server_state: TheServerState, name: FromPath[str]) -> PipelineView:
     """A pipeline with its stages, who has paused it, what waits for approval, and how much it takes."""
-    desk.overlook.require(name)
-    return await _shown(desk, name)
+    server_state.overlook.require(name)
+    return await _shown(server_state, name)
 
 
 @get("/pipelines/{name:str}/graph", opt={"scope": "read"}, summary="A pipeline as a picture")
-async def get_graph(desk: TheDesk, name: FromPath[str]) -> Drawing:
+async def get_graph(server_state: TheServerState, name: FromPath[str]) -> Drawing:
     """Its stages and the patterns that nobody makes, with arrows from what is taken to who takes it."""
-    look, jobs = await looked(desk, name)
+    look, jobs = await looked(server_state, name)
     pipeline = look.pipeline
-    made = {stage.name: stage for stage in look.lookout.order}
+    made = {stage.name: stage for stage in look.pipeline_view.order}
     sources: dict[str, list[str]] = {}
-    for stage in look.lookout.order:
+    for stage in look.pipeline_view.order:
         for one in stage.inputs:
             if not any(one.pattern.covers(other.output) for other in made.values() if other is not stage):
                 sources.setdefault(one.pattern.text, []).append(stage.name)
     arrows = [(source, taker) for source, takers in sources.items() for taker in takers]
     arrows += [(maker.name, stage.name) for stage in made.values() for maker in makers(stage, made.values())]
     counts = {stage: look.counts(stage, jobs) for stage in made}
-    stages = [_stage(look, stage, jobs) for stage in look.lookout.order]
+    stages = [_stage(look, stage, jobs) for stage in look.pipeline_view.order]
     return Drawing(list(sources), stages, arrows, draw_pipeline(pipeline, counts), draw_pipeline_svg(pipeline))
 
 
 @get("/pipelines/{name:str}/grid", opt={"scope": "read"}, summary="The grid of states")
 async def get_grid(
-    desk: TheDesk,
+    server_state: TheServerState,
     name: FromPath[str],
     by: Annotated[str | None, QueryParameter(max_length=400, description="Which grid, by its variables.")] = None,
     standings: Standings = None,
@@ -273,7 +273,7 @@ async def get_grid(
 ) -> Grid:
     """Entities that match and how their states stand; the last in the order of their names come first."""
     after = read_row_cursor(cursor)
-    look, jobs = await looked(desk, name)
+    look, jobs = await looked(server_state, name)
     called, members = group(look, by)
     shown = known_stages(look, called, stages or ())
     rows = Rows(called, tuple(standings or ()), tuple(shown), text).validate()
@@ -295,25 +295,28 @@ async def get_grid(
 
 
 @get("/pipelines/{name:str}/state", opt={"scope": "read"}, summary="The story of a state")
-async def get_state(desk: TheDesk, name: FromPath[str], stage: Text, entity: Text = "") -> StateStory:
+async def get_state(server_state: TheServerState, name: FromPath[str], stage: Text, entity: Text = "") -> StateStory:
     """Why a state is as it is, what it was made from, who takes it, and each build with its duration and log."""
-    look, jobs = await looked(desk, name)
-    kept = await desk.overlook.is_kept(name)
-    return await tell(desk.database, look, jobs, look.stage(stage), entity, kept=kept)
+    look, jobs = await looked(server_state, name)
+    kept = await server_state.overlook.is_kept(name)
+    return await tell(server_state.database, look, jobs, look.stage(stage), entity, kept=kept)
 
 
 @get("/pipelines/{name:str}/content", opt={"scope": "read"}, summary="What a state holds")
-async def get_content(desk: TheDesk, name: FromPath[str], path: Text) -> Content:
+async def get_content(server_state: TheServerState, name: FromPath[str], path: Text) -> Content:
     """The beginning of an input or output of the pipeline, as text in JSON: nothing of it is ever shown as HTML."""
-    return await preview((await looked(desk, name))[0], path)
+    return await preview((await looked(server_state, name))[0], path)
 
 
 @get("/pipelines/{name:str}/plan", opt={"scope": "read"}, summary="What would be built, and why")
 async def get_plan(
-    desk: TheDesk, name: FromPath[str], stage: Word = None, limit: Annotated[int, QueryParameter(ge=0, le=1000)] = SHOWN
+    server_state: TheServerState,
+    name: FromPath[str],
+    stage: Word = None,
+    limit: Annotated[int, QueryParameter(ge=0, le=1000)] = SHOWN,
 ) -> PlanView:
     """A dry run: every state that would be built or is held back is counted by its reason; the first are named."""
-    look, _ = await looked(desk, name)
+    look, _ = await looked(server_state, name)
     if stage is not None:
         look.stage(stage)
     plan = look.plan
@@ -338,7 +341,7 @@ async def get_plan(
 
 @get("/pipelines/{name:str}/builds", opt={"scope": "read"}, summary="Builds")
 async def get_builds(
-    desk: TheDesk,
+    server_state: TheServerState,
     name: FromPath[str],
     stage: Word = None,
     entity: Word = None,
@@ -346,9 +349,9 @@ async def get_builds(
     cursor: NameCursor = None,
 ) -> Builds:
     """Builds of a pipeline, a stage or a state, the newest first, with duration, code and log."""
-    desk.overlook.require(name)
+    server_state.overlook.require(name)
     before = read_moment_cursor(cursor, tuple[datetime, int, int])
-    rows = await page_builds(desk.database, name, stage, entity, before=before, limit=limit)
+    rows = await page_builds(server_state.database, name, stage, entity, before=before, limit=limit)
     last = rows[-1] if len(rows) == limit else None
     after = None if last is None else write_moment_cursor(last["at"], *last["place"])
     return Builds([build_of(row) for row in rows], after)
@@ -356,19 +359,22 @@ async def get_builds(
 
 @get("/pipelines/{name:str}/backfills", opt={"scope": "read"}, summary="Backfills and how far they are")
 async def get_backfills(
-    desk: TheDesk, name: FromPath[str], limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20
+    server_state: TheServerState, name: FromPath[str], limit: Annotated[int, QueryParameter(ge=1, le=100)] = 20
 ) -> Backfills:
     """The newest backfills of a pipeline, with how many of their states are still to be built."""
-    desk.overlook.require(name)
-    return Backfills([Backfill(**dict(row)) for row in await list_backfills(desk.database, name, limit=limit)])
+    server_state.overlook.require(name)
+    return Backfills([Backfill(**dict(row)) for row in await list_backfills(server_state.database, name, limit=limit)])
 
 
 @get("/pipelines/{name:str}/orphans", opt={"scope": "read"}, summary="States whose inputs are gone")
 async def get_orphans(
-    desk: TheDesk, name: FromPath[str], stage: Word = None, limit: Annotated[int, QueryParameter(ge=0, le=1000)] = SHOWN
+    server_state: TheServerState,
+    name: FromPath[str],
+    stage: Word = None,
+    limit: Annotated[int, QueryParameter(ge=0, le=1000)] = SHOWN,
 ) -> Orphans:
     """What `clean` would deal with, and how much it takes."""
-    look, _ = await looked(desk, name)
+    look, _ = await looked(server_state, name)
     if stage is not None:
         look.stage(stage)
     found = [orphan_of(look, each, id) for each, id in look.plan.orphans if stage is None or each.name == stage]
@@ -389,37 +395,37 @@ routes = [
 ]
 
 
-async def looked(desk: Desk, name: str, *, anew: bool = False) -> tuple[Look, BuildJobs]:
+async def looked(server_state: ServerState, name: str, *, anew: bool = False) -> tuple[PipelineRead, BuildJobs]:
     """A look at a pipeline, and its builds that wait or run."""
     try:
-        look = await desk.overlook.look(name, anew=anew)
-    except StoreTrouble as error:
+        look = await server_state.overlook.look(name, anew=anew)
+    except StateStoreError as error:
         raise Refused(503, str(error), Retry_After="5") from error
-    return look, await desk.overlook.jobs(look)
+    return look, await server_state.overlook.jobs(look)
 
 
-def orphan_of(look: Look, stage: Stage, entity: str) -> Orphan:
+def orphan_of(look: PipelineRead, stage: Stage, entity: str) -> Orphan:
     """A state whose inputs are gone, as the API tells it."""
-    paths, files = operate.output_paths(look.lookout, stage, entity), look.lookout.world.files
+    paths, files = operate.output_paths(look.pipeline_view, stage, entity), look.pipeline_view.world.files
     size = sum(files[path].size for path in paths if path in files)
     return Orphan(stage.name, entity, paths, size, stage.options.on_orphan)
 
 
-async def _shown(desk: Desk, name: str) -> PipelineView:
-    pipeline = desk.overlook.require(name)
+async def _shown(server_state: ServerState, name: str) -> PipelineView:
+    pipeline = server_state.overlook.require(name)
     place = str(pipeline.root) if pipeline.store is None else type(pipeline.store).__name__
-    kept, filed = await desk.overlook.is_kept(name), desk.overlook.file_problems(name)
+    kept, filed = await server_state.overlook.is_kept(name), server_state.overlook.file_problems(name)
     try:
-        look = await desk.overlook.look(name)
-    except StoreTrouble as error:  # The others can still be looked at.
+        look = await server_state.overlook.look(name)
+    except StateStoreError as error:  # The others can still be looked at.
         return PipelineView(name, place, kept, None, [], {}, 0, [*filed, str(error)], None, 0.0)
-    jobs = await desk.overlook.jobs(look)
-    stages = [_stage(look, stage, jobs) for stage in look.lookout.order]
+    jobs = await server_state.overlook.jobs(look)
+    stages = [_stage(look, stage, jobs) for stage in look.pipeline_view.order]
     counts: dict[str, int] = {}
     for stage in stages:
         for word, number in stage.counts.items():
             counts[word] = counts.get(word, 0) + number
-    control = look.lookout.world.controls.get("")
+    control = look.pipeline_view.world.controls.get("")
     return PipelineView(
         name,
         place,
@@ -434,18 +440,18 @@ async def _shown(desk: Desk, name: str) -> PipelineView:
     )
 
 
-def _stage(look: Look, stage: Stage, jobs: BuildJobs) -> StageView:
-    control = look.lookout.world.controls.get(stage.name)
+def _stage(look: PipelineRead, stage: Stage, jobs: BuildJobs) -> StageView:
+    control = look.pipeline_view.world.controls.get(stage.name)
     used = look.lists.get("usage")
     if used is None:
-        used = look.lists["usage"] = operate.usage(look.lookout)
+        used = look.lists["usage"] = operate.usage(look.pipeline_view)
     options = stage.options
     return StageView(
         stage.name,
         [one.pattern.text for one in stage.inputs],
         stage.output.text,
         list(stage.variables),
-        [maker.name for maker in makers(stage, look.lookout.order)],
+        [maker.name for maker in makers(stage, look.pipeline_view.order)],
         None if options.in_process else options.queue or stage.pipeline.queue,
         options.on_orphan,
         options.approve_above,
@@ -457,7 +463,7 @@ def _stage(look: Look, stage: Stage, jobs: BuildJobs) -> StageView:
     )
 
 
-def approval_of(look: Look, stage: Stage) -> Approval | None:
+def approval_of(look: PipelineRead, stage: Stage) -> Approval | None:
     """What of a stage waits for somebody to agree."""
     for step in look.amiss[stage.name].values():
         if step is not None and isinstance(step.reason, NeedsApproval):
@@ -466,8 +472,8 @@ def approval_of(look: Look, stage: Stage) -> Approval | None:
     return None
 
 
-def _parts(steps: list[Step]) -> list[PlanPart]:
-    found: dict[tuple[str, str], list[Step]] = {}
+def _parts(steps: list[BuildStep]) -> list[PlanPart]:
+    found: dict[tuple[str, str], list[BuildStep]] = {}
     for step in steps:
         found.setdefault((step.stage.name, kind_of_reason(step.reason)), []).append(step)
     return [

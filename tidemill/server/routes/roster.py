@@ -13,16 +13,16 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.runner.evaluate import shard_of
-from tidemill.monitors.runner.ingest import Backfill
+from tidemill.monitors.runner.ingest import EntityBackfill
 from tidemill.ops.cursor import read_row_cursor, write_row_cursor
 from tidemill.ops.json_rows import readable
 from tidemill.server.resources.paging import Limit, NameCursor
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 from tidemill.store.monitors import roster as store
 from tidemill.store.monitors.event_counts import count_events
 
 MOST_ENTITIES = 10_000
-SPARK_PARTS = 30
+COUNT_PARTS = 30
 
 
 class Entities(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 @get("/monitors/{name:str}/entities", opt={"scope": "read"}, summary="Whom a monitor follows")
 async def get_entities(
-    desk: TheDesk,
+    server_state: TheServerState,
     name: FromPath[str],
     limit: Annotated[int, QueryParameter(ge=1, le=2000)] = 500,
     within: Annotated[
@@ -108,17 +108,17 @@ async def get_entities(
     cursor: NameCursor = None,
 ) -> Entities:
     """Every entity with its folded state, its labels, and how busy it was."""
-    rows = await store.show_states(desk.database, name, after=read_row_cursor(cursor), limit=limit)
+    rows = await store.show_states(server_state.database, name, after=read_row_cursor(cursor), limit=limit)
     names = [row["entity"] for row in rows]
-    sparks = await count_events(desk.database, name, names, within=within, parts=SPARK_PARTS) if names else {}
-    quiet = [0] * SPARK_PARTS
+    sparks = await count_events(server_state.database, name, names, within=within, parts=COUNT_PARTS) if names else {}
+    quiet = [0] * COUNT_PARTS
     items = [{**readable(row, ("state", "labels")), "spark": sparks.get(row["entity"], quiet)} for row in rows]
     return Entities(items, within, write_row_cursor(names[-1]) if len(names) == limit else None)
 
 
 @get("/monitors/{name:str}/roster", opt={"scope": "read"}, summary="A monitor's roster")
 async def get_roster(
-    desk: TheDesk,
+    server_state: TheServerState,
     name: FromPath[str],
     everybody: Annotated[FromQuery[bool], QueryParameter(description="Also who is followed no longer.")] = False,
     limit: Limit = 50,
@@ -126,14 +126,14 @@ async def get_roster(
 ) -> Roster:
     """How far a monitor is with each whom it follows, without their states."""
     after = read_row_cursor(cursor)
-    rows = await store.list_roster(desk.database, name, everybody=everybody, after=after, limit=limit)
+    rows = await store.list_roster(server_state.database, name, everybody=everybody, after=after, limit=limit)
     items = [Followed(**readable(row, ("labels", "backfill"))) for row in rows]
     return Roster(items, write_row_cursor(items[-1].entity) if len(items) == limit else None)
 
 
 @post("/monitors/{name:str}/roster", opt={"scope": "operate"}, status_code=200, summary="Follow or no longer follow")
 async def change_roster(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[RosterChange]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[RosterChange]
 ) -> RosterChanged:
     """Follow entities, whose past is read once; or follow them no longer, which resolves their alerts."""
     if not data.add and not data.remove:
@@ -144,37 +144,43 @@ async def change_roster(
     if data.add:
         names = list(dict.fromkeys(data.add))
         shards = [shard_of(each) for each in names]
-        added = await store.add_to_roster(desk.database, name, names, shards, backfill=plan, by=by)
+        added = await store.add_to_roster(server_state.database, name, names, shards, backfill=plan, by=by)
     if data.remove:
-        removed = await store.remove_from_roster(desk.database, name, list(dict.fromkeys(data.remove)), by=by)
+        removed = await store.remove_from_roster(server_state.database, name, list(dict.fromkeys(data.remove)), by=by)
     return RosterChanged(added, removed)
 
 
 @post("/monitors/{name:str}/labels", opt={"scope": "operate"}, status_code=200, summary="Label an entity")
-async def label(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Labels]) -> Labels:
+async def label(
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Labels]
+) -> Labels:
     """Put labels on an entity: `present` false keeps triggers about absence quiet."""
     _check([data.entity])
     if not data.labels:
         raise ConfigError("say at least one label")
-    await store.label_entity(desk.database, name, data.entity, dict(data.labels), by=caller_of(request).name)
+    await store.label_entity(server_state.database, name, data.entity, dict(data.labels), by=caller_of(request).name)
     return data
 
 
 @post("/monitors/{name:str}/backfill", opt={"scope": "operate"}, status_code=200, summary="Read the past again")
 async def backfill(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Past]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Past]
 ) -> Reached:
     """Read the past of entities again; what is in the log already is not stored twice."""
     _check(data.entities or [])
     plan, by = _plan(data.past), caller_of(request).name
-    return Reached(len(await store.start_backfill(desk.database, name, data.entities, plan, by=by)))
+    return Reached(len(await store.start_backfill(server_state.database, name, data.entities, plan, by=by)))
 
 
 @post("/monitors/{name:str}/reset", opt={"scope": "operate"}, status_code=200, summary="Make states anew")
-async def reset(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Some]) -> Reached:
+async def reset(
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Some]
+) -> Reached:
     """Make states anew from the log. Alerts stay, and nobody is told again of what was told."""
     _check(data.entities or [])
-    return Reached(len(await store.reset_monitor(desk.database, name, data.entities, by=caller_of(request).name)))
+    return Reached(
+        len(await store.reset_monitor(server_state.database, name, data.entities, by=caller_of(request).name))
+    )
 
 
 routes = [get_entities, get_roster, change_roster, label, backfill, reset]
@@ -187,5 +193,5 @@ def _check(entities: list[str]) -> None:
         raise ConfigError("an entity has 1 to 400 printable characters")
 
 
-def _plan(past: str | float) -> Backfill:
-    return Backfill(time.time() - parse_duration(past, what="past"))
+def _plan(past: str | float) -> EntityBackfill:
+    return EntityBackfill(time.time() - parse_duration(past, what="past"))

@@ -44,7 +44,7 @@ from tidemill.server.resources.runs import (
     tell_run,
     write_page,
 )
-from tidemill.server.server_state import Desk, TheDesk, caller_of
+from tidemill.server.server_state import ServerState, TheServerState, caller_of
 from tidemill.store.jobs.pages import RunsWanted, match_runs
 from tidemill.store.runs.runs import read_published, read_ticks
 
@@ -99,9 +99,9 @@ class RunFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     up_to: int | None = None
 
     def wanted(self) -> RunsWanted:
-        live = [state for state in self.state or ("running", "parked") if state not in ENDED]
+        live = [state for state in self.state or ("running", "needs_attention") if state not in ENDED]
         if not live:
-            raise ConfigError("only runs that are running or parked can be cancelled")
+            raise ConfigError("only runs that are running or need attention can be cancelled")
         return RunsWanted(tuple(live), self.workflow, self.shape, None, self.parent, None, self.up_to).validate()
 
 
@@ -123,7 +123,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 @get("/runs", opt={"scope": "read"}, summary="List runs")
 async def list_runs(
-    desk: TheDesk,
+    server_state: TheServerState,
     states: States = None,
     workflow: Word = None,
     shape: Annotated[str | None, QueryParameter(description="flow or dag")] = None,
@@ -135,59 +135,62 @@ async def list_runs(
 ) -> RunPage:
     """Runs of all shapes that match, newest first."""
     wanted = RunsWanted(tuple(states or ()), workflow, shape, key, parent, forked_from)
-    return as_it_is(await write_page(desk, wanted, limit=limit, cursor=cursor), RunPage)
+    return as_it_is(await write_page(server_state, wanted, limit=limit, cursor=cursor), RunPage)
 
 
 @post("/runs", opt={"scope": "operate"}, status_code=201, summary="Start a run")
-async def start_run(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[NewRun]) -> Started:
+async def start_run(server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[NewRun]) -> Started:
     """Start a durable run: when this is answered, it survives any crash."""
-    return await begin_run(desk, caller_of(request), data)
+    return await begin_run(server_state, caller_of(request), data)
 
 
 @get("/runs/{run_id:int}", opt={"scope": "read"}, summary="One run, and why")
-async def get_run(desk: TheDesk, run_id: FromPath[int]) -> Run:
+async def get_run(server_state: TheServerState, run_id: FromPath[int]) -> Run:
     """Everything about one run, and what it waits for."""
-    return await tell_run(desk, run_id)
+    return await tell_run(server_state, run_id)
 
 
 @get("/runs/{run_id:int}/ticks", opt={"scope": "read"}, summary="A run's journal")
 async def get_ticks(
-    desk: TheDesk,
+    server_state: TheServerState,
     run_id: FromPath[int],
     after: Annotated[int, QueryParameter(ge=0, le=2**62)] = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200,
 ) -> Ticks:
     """What happened to a run, in order, from a tick on."""
-    row = await find_run(desk, run_id)
-    rows = await read_ticks(desk.database, run_id, after=after, limit=limit)
+    row = await find_run(server_state, run_id)
+    rows = await read_ticks(server_state.database, run_id, after=after, limit=limit)
     return Ticks([_tick(each["seq"], decode(each["data"])) for each in rows], row["seq"])
 
 
 @get("/runs/{run_id:int}/log", opt={"scope": "read"}, summary="What a run's steps logged")
 async def get_run_log(
-    desk: TheDesk, run_id: FromPath[int], step: Word = None, limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100
+    server_state: TheServerState,
+    run_id: FromPath[int],
+    step: Word = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100,
 ) -> RunLog:
     """The last lines that each attempt at a step logged which ran where the run is, the last attempt first.
 
     What a step on a queue logged is with its job: `GET /jobs/{id}/log`.
     """
-    await find_run(desk, run_id)
-    return await find_run_log(desk, run_id, step, limit)
+    await find_run(server_state, run_id)
+    return await find_run_log(server_state, run_id, step, limit)
 
 
 @get("/runs/{run_id:int}/state", opt={"scope": "read"}, summary="A run's state at a tick")
-async def get_state(desk: TheDesk, run_id: FromPath[int], at: FromQuery[int | None] = None) -> StateAt:
+async def get_state(server_state: TheServerState, run_id: FromPath[int], at: FromQuery[int | None] = None) -> StateAt:
     """The state of a run after a tick, or now: its journal folded by its own code."""
-    row = await find_run(desk, run_id)
+    row = await find_run(server_state, run_id)
     total = row["seq"]
     wanted = total if at is None else at
     if not 0 <= wanted <= total:
         raise ConfigError(f"run r{run_id} has ticks 1 to {total}; there is no tick {wanted}")
     if row["kind"] == DAG_KIND:
-        view = await look_back(desk, run_id, wanted)
+        view = await look_back(server_state, run_id, wanted)
         return StateAt(run_id, wanted, total, decode(encode_dag_state(view.state)))
-    kind = flow_of(desk, row["workflow"])
-    ticks = await read_ticks(desk.database, run_id, limit=wanted) if wanted else []
+    kind = flow_of(server_state, row["workflow"])
+    ticks = await read_ticks(server_state.database, run_id, limit=wanted) if wanted else []
 
     def fold() -> Any:
         state, timers = relive(kind.workflow, [decode_tick(tick["data"]) for tick in ticks])
@@ -197,37 +200,44 @@ async def get_state(desk: TheDesk, run_id: FromPath[int], at: FromQuery[int | No
 
 
 @post("/runs/{run_id:int}/events", opt={"scope": "operate"}, status_code=202, summary="Send an event to a run")
-async def send(desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[NewEvent]) -> Sent:
+async def send(
+    server_state: TheServerState, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[NewEvent]
+) -> Sent:
     """Give a flow's run an event: it is stored when this is answered."""
-    return await send_event(desk, caller_of(request), run_id, data)
+    return await send_event(server_state, caller_of(request), run_id, data)
 
 
 @post("/runs/{run_id:int}/fork", opt={"scope": "operate"}, status_code=201, summary="Fork a run at a tick")
 async def fork_run(
-    desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[Fork]
+    server_state: TheServerState, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[Fork]
 ) -> Started:
     """A new run that begins where this one was after a tick."""
-    return await fork_of(desk, caller_of(request), run_id, data.at, data.event)
+    return await fork_of(server_state, caller_of(request), run_id, data.at, data.event)
 
 
 @post("/runs/{run_id:int}/cancel", opt={"scope": "operate"}, status_code=202, summary="Cancel a run")
 async def cancel(
-    desk: TheDesk, request: Request[Any, Any, Any], run_id: FromPath[int], data: JSONBody[Ending | None] = None
+    server_state: TheServerState,
+    request: Request[Any, Any, Any],
+    run_id: FromPath[int],
+    data: JSONBody[Ending | None] = None,
 ) -> Asked:
     """Ask a run to end: what it has under way is stopped."""
-    await end_run(desk, caller_of(request), run_id, data.reason if data else None)
+    await end_run(server_state, caller_of(request), run_id, data.reason if data else None)
     return Asked(1, [run_id], 0)
 
 
 @post("/runs/cancel/preview", opt={"scope": "read"}, status_code=200, summary="What a cancel of runs would reach")
-async def preview_cancel(desk: TheDesk, data: JSONBody[RunFilter]) -> Preview:
+async def preview_cancel(server_state: TheServerState, data: JSONBody[RunFilter]) -> Preview:
     """How many unfinished runs match."""
-    ids = await match_runs(desk.database, data.wanted(), limit=MOST_MATCHES + 1)
+    ids = await match_runs(server_state.database, data.wanted(), limit=MOST_MATCHES + 1)
     return Preview(min(len(ids), MOST_MATCHES), len(ids) > MOST_MATCHES, ids[:10], ids[0] if ids else None)
 
 
 @post("/runs/cancel", opt={"scope": "operate"}, status_code=202, summary="Cancel runs")
-async def cancel_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[RunSelection]) -> Asked:
+async def cancel_many(
+    server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[RunSelection]
+) -> Asked:
     """Ask runs to end: those that are named, or everything that matches."""
     caller = caller_of(request)
     if (data.ids is None) == (data.filter is None) or data.ids == []:
@@ -237,11 +247,11 @@ async def cancel_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSON
     if data.ids is not None:
         ids = list(dict.fromkeys(data.ids))
     else:
-        ids = await match_runs(desk.database, data.filter.wanted(), limit=MOST_MATCHES)  # pyright: ignore[reportOptionalMemberAccess]
-    rows = [await find_run(desk, each) for each in ids]
+        ids = await match_runs(server_state.database, data.filter.wanted(), limit=MOST_MATCHES)  # pyright: ignore[reportOptionalMemberAccess]
+    rows = [await find_run(server_state, each) for each in ids]
     reached: list[int] = []
     for row in rows:
-        if row["state"] not in ENDED and await ask_to_end(desk, caller, row, data.reason):
+        if row["state"] not in ENDED and await ask_to_end(server_state, caller, row, data.reason):
             reached.append(row["id"])
     return Asked(len(reached), reached[:1000], len(rows) - len(reached))
 
@@ -250,7 +260,7 @@ async def cancel_many(desk: TheDesk, request: Request[Any, Any, Any], data: JSON
     "/runs/{run_id:int}/stream", opt={"scope": "read"}, summary="What a run shows, live", media_type="text/event-stream"
 )
 async def stream(
-    desk: TheDesk,
+    server_state: TheServerState,
     request: Request[Any, Any, Any],
     run_id: FromPath[int],
     last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", max_length=30)] = None,
@@ -261,12 +271,12 @@ async def stream(
     It breaks off after some minutes: come back with `Last-Event-ID`, as browsers do by themselves.
     """
     caller = caller_of(request)
-    desk.hub.check_room(caller)
-    await find_run(desk, run_id)
+    server_state.hub.check_room(caller)
+    await find_run(server_state, run_id)
     if last_event_id is not None and (not last_event_id.isascii() or not last_event_id.isdigit()):
         raise ConfigError(f"{last_event_id!r} is not the id of an event of this stream")
     since = after if last_event_id is None else min(int(last_event_id), 2**62)
-    return Stream(_follow(desk, caller, run_id, since), media_type="text/event-stream")
+    return Stream(_follow(server_state, caller, run_id, since), media_type="text/event-stream")
 
 
 routes = [
@@ -288,17 +298,17 @@ routes = [
 # -- inner parts ----------------------------------------------------------------------------------
 
 
-async def _follow(desk: Desk, caller: Caller, run_id: int, after: int) -> AsyncIterator[bytes]:
-    hub = desk.hub
+async def _follow(server_state: ServerState, caller: Caller, run_id: int, after: int) -> AsyncIterator[bytes]:
+    hub = server_state.hub
     until = asyncio.get_running_loop().time() + LONGEST
     with hub.attended(caller):
         while not hub.closed and asyncio.get_running_loop().time() < until:
             place = hub.place
             try:
-                row = await find_run(desk, run_id)
+                row = await find_run(server_state, run_id)
             except NotFoundError:
                 return
-            shown = await read_published(desk.database, run_id, after=after, limit=SHOWN_AT_ONCE)
+            shown = await read_published(server_state.database, run_id, after=after, limit=SHOWN_AT_ONCE)
             for each in shown:
                 after = each["seq"]
                 yield f"id: {after}\nevent: shown\ndata: ".encode() + bytes(each["data"]).replace(b"\n", b" ") + b"\n\n"

@@ -12,7 +12,7 @@ from litestar.params import JSONBody
 from tidemill.server.middleware.authentication import CALLER, OPEN, Caller, csrf_token
 from tidemill.server.middleware.middleware import cookie_name
 from tidemill.server.problems import Refused
-from tidemill.server.server_state import Desk, TheDesk
+from tidemill.server.server_state import ServerState, TheServerState
 from tidemill.store.tokens import close_session, find_token, open_session
 from tidemill.version import VERSION
 
@@ -44,32 +44,34 @@ class Health(msgspec.Struct, frozen=True):
 
 
 @get("/health", opt={"scope": OPEN}, summary="Whether the server lives")
-async def health(desk: TheDesk) -> Health:
+async def health(server_state: TheServerState) -> Health:
     """Answers while the database answers; 503 otherwise."""
-    await desk.database.fetch("SELECT 1", patience=2.0)
+    await server_state.database.fetch("SELECT 1", patience=2.0)
     return Health(True)
 
 
 @get("/session", opt={"scope": OPEN}, summary="Who is asking")
-async def get_session(desk: TheDesk, request: Request[Any, Any, Any]) -> Session:
+async def get_session(server_state: TheServerState, request: Request[Any, Any, Any]) -> Session:
     """What a page needs to know before anything else."""
-    return _session(desk, request.scope.get(CALLER))
+    return _session(server_state, request.scope.get(CALLER))
 
 
 @post("/session", opt={"scope": OPEN}, status_code=201, summary="Log in")
-async def log_in(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[LogIn]) -> Response[Session]:
+async def log_in(
+    server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[LogIn]
+) -> Response[Session]:
     """Log a browser in with a token: the answer sets a cookie."""
     who = request.client.host if request.client else "?"
-    desk.doorman.tries.check(who)
-    holder = await find_token(desk.database, data.token)
+    server_state.authenticator.tries.check(who)
+    holder = await find_token(server_state.database, data.token)
     if holder is None:
-        desk.doorman.tries.failed(who)
+        server_state.authenticator.tries.failed(who)
         raise Refused(401, "this token is not known, has expired or was revoked")
-    settings = desk.settings
+    settings = server_state.settings
     lasts = settings.session_hours * 3600
-    secret, _ = await open_session(desk.database, holder.token_id, lasts=lasts)
+    secret, _ = await open_session(server_state.database, holder.token_id, lasts=lasts)
     caller = Caller(f"{holder.name} (token {holder.token_id})", holder.scope, holder.token_id, secret)
-    await desk.note(caller, "session.open", caller.name, after={"from": who})
+    await server_state.note(caller, "session.open", caller.name, after={"from": who})
     cookie = Cookie(
         key=cookie_name(settings),
         value=secret,
@@ -79,34 +81,34 @@ async def log_in(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[
         secure=settings.is_tls,
         samesite="strict",
     )
-    return Response(_session(desk, caller), cookies=[cookie])
+    return Response(_session(server_state, caller), cookies=[cookie])
 
 
 @delete("/session", opt={"scope": OPEN}, status_code=200, summary="Log out")
-async def log_out(desk: TheDesk, request: Request[Any, Any, Any]) -> Response[Session]:
+async def log_out(server_state: TheServerState, request: Request[Any, Any, Any]) -> Response[Session]:
     """Log this browser out."""
     caller: Caller | None = request.scope.get(CALLER)
     if caller is not None and caller.session is not None:
-        await close_session(desk.database, caller.session)
-        desk.doorman.forget()
-        await desk.note(caller, "session.close", caller.name)
-    response = Response(_session(desk, None))
-    response.delete_cookie(cookie_name(desk.settings), path="/")
+        await close_session(server_state.database, caller.session)
+        server_state.authenticator.forget()
+        await server_state.note(caller, "session.close", caller.name)
+    response = Response(_session(server_state, None))
+    response.delete_cookie(cookie_name(server_state.settings), path="/")
     return response
 
 
 routes = [health, get_session, log_in, log_out]
 
 
-def _session(desk: Desk, caller: Caller | None) -> Session:
-    settings = desk.settings
+def _session(server_state: ServerState, caller: Caller | None) -> Session:
+    settings = server_state.settings
     if caller is None:
         return Session(False, settings.asks_login, settings.read_only)
     return Session(
         authenticated=True,
         login_required=settings.asks_login,
         read_only=settings.read_only,
-        application=desk.app.name,
+        application=server_state.app.name,
         version=VERSION,
         name=caller.name,
         scope=caller.scope,

@@ -11,7 +11,7 @@ from litestar.params import FromPath, JSONBody
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.server.live.live_requests import LONGEST, ask_stream
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 from tidemill.store.streams.streams import COUNT_KEPT, read_status, set_control
 
 
@@ -56,11 +56,11 @@ class LiveAnswer(msgspec.Struct, frozen=True):
 
 
 @get("/streams", opt={"scope": "read"}, summary="List streams")
-async def get_streams(desk: TheDesk) -> Streams:
+async def get_streams(server_state: TheServerState) -> Streams:
     """The streams that are declared or run, with rate, lag and weight of each source."""
-    rows = await read_status(desk.database)
-    names = sorted({*desk.app.streams.declared, *(row["stream"] for row in rows)})
-    kept = {row["stream"]: row for row in await desk.database.fetch(COUNT_KEPT, names)}
+    rows = await read_status(server_state.database)
+    names = sorted({*server_state.app.streams.declared, *(row["stream"] for row in rows)})
+    kept = {row["stream"]: row for row in await server_state.database.fetch(COUNT_KEPT, names)}
     found = [
         Stream(
             name,
@@ -79,11 +79,13 @@ async def get_streams(desk: TheDesk) -> Streams:
 
 @post("/streams/{name:str}/control", opt={"scope": "operate"}, status_code=200, summary="Change a running stream")
 async def control(
-    desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StreamWish]
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[StreamWish]
 ) -> StreamWish:
     """Drain or resume a stream; weigh, limit, switch off or on one of its sources. Dispatchers obey at once."""
-    declared = desk.app.streams.declared.get(name)
-    running = [source for row in await read_status(desk.database, name) for source in decode(row["status"])["sources"]]
+    declared = server_state.app.streams.declared.get(name)
+    running = [
+        source for row in await read_status(server_state.database, name) for source in decode(row["status"])["sources"]
+    ]
     known = {source["name"] for source in running} | {each.name for each in (declared.sources if declared else ())}
     if not known:
         raise NotFoundError(f"there is no stream {name!r}")
@@ -100,7 +102,7 @@ async def control(
     if not data.source and (data.weight, data.max_qps, data.enabled) != (None, None, None):
         raise ConfigError("say of which source")
     await set_control(
-        desk.database,
+        server_state.database,
         name,
         data.source,
         mode=data.mode,
@@ -113,11 +115,13 @@ async def control(
 
 
 @post("/streams/{name:str}/live", opt={"scope": "operate"}, status_code=200, summary="Ask a stream live")
-async def ask_live(desk: TheDesk, name: FromPath[str], data: JSONBody[LiveAsk]) -> LiveAnswer:
+async def ask_live(server_state: TheServerState, name: FromPath[str], data: JSONBody[LiveAsk]) -> LiveAnswer:
     """Run a stream's plans on a message now, ahead of its backlog; a dispatcher that takes live requests answers."""
     if not 0 < data.timeout <= LONGEST:
         raise ConfigError(f"a timeout of {data.timeout:g} s will not do: it is above 0 and at most {LONGEST:g}")
-    found = await ask_stream(desk, name, data.eligibilities, msgspec.json.encode(data.payload), timeout=data.timeout)
+    found = await ask_stream(
+        server_state, name, data.eligibilities, msgspec.json.encode(data.payload), timeout=data.timeout
+    )
     return LiveAnswer(decode(found.result), found.failures)
 
 

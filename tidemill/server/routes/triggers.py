@@ -11,7 +11,7 @@ from litestar.params import FromPath, JSONBody
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import describe
 from tidemill.ops.jobs import Enqueued
-from tidemill.server.server_state import TheDesk, caller_of
+from tidemill.server.server_state import TheServerState, caller_of
 from tidemill.store.audit import write_audit
 from tidemill.store.jobs.insert import insert_jobs
 
@@ -32,7 +32,7 @@ class Triggers(msgspec.Struct, frozen=True):
 
 
 @get("/triggers", opt={"scope": "read"}, summary="Workflows that events run")
-async def get_triggers(desk: TheDesk) -> Triggers:
+async def get_triggers(server_state: TheServerState) -> Triggers:
     """The workflow files with `"mode": "trigger"` of the application's folder, and those that it declares itself."""
     return Triggers(
         [
@@ -41,27 +41,34 @@ async def get_triggers(desk: TheDesk) -> Triggers:
                 [node.name for node in workflow.graph.nodes.values()],
                 [workflow.graph.nodes[id].name for id in workflow.starts],
                 [describe(schedule) for schedule in workflow.schedules],
-                desk.app.pipelines.trigger_task(name).name,
+                server_state.app.pipelines.trigger_task(name).name,
             )
-            for name, workflow in desk.app.pipelines.triggers.items()
+            for name, workflow in server_state.app.pipelines.triggers.items()
         ]
     )
 
 
 @post("/triggers/{name:str}", opt={"scope": "operate"}, status_code=202, summary="Run a workflow once")
-async def trigger(desk: TheDesk, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Any]) -> Enqueued:
+async def trigger(
+    server_state: TheServerState, request: Request[Any, Any, Any], name: FromPath[str], data: JSONBody[Any]
+) -> Enqueued:
     """Run a workflow once, with the JSON of the request as its event. When this is answered, the event is stored;
     `GET /jobs/{id}` has what each node gave. With an `Idempotency-Key`, an event that is sent twice runs once."""
-    if name not in desk.app.pipelines.triggers:
-        known = ", ".join(desk.app.pipelines.triggers) or "none"
+    if name not in server_state.app.pipelines.triggers:
+        known = ", ".join(server_state.app.pipelines.triggers) or "none"
         raise NotFoundError(f"this server's application declares no workflow {name!r} for events; it declares: {known}")
     caller = caller_of(request)
-    task = desk.app.pipelines.trigger_task(name)
-    job = task.new_job(task.signature.bind((data,), {}), origin=desk.origin(caller))
-    async with desk.database.transaction(patience=10.0) as connection:
-        (ref,) = await insert_jobs(desk.database, connection, [job], notify=True)
+    task = server_state.app.pipelines.trigger_task(name)
+    job = task.new_job(task.signature.bind((data,), {}), origin=server_state.origin(caller))
+    async with server_state.database.transaction(patience=10.0) as connection:
+        (ref,) = await insert_jobs(server_state.database, connection, [job], notify=True)
         await write_audit(
-            desk.database, connection, who=caller.name, action="workflow.trigger", target=name, after={"job": ref.id}
+            server_state.database,
+            connection,
+            who=caller.name,
+            action="workflow.trigger",
+            target=name,
+            after={"job": ref.id},
         )
     return Enqueued(ref.id, ref.created)
 

@@ -26,9 +26,16 @@ from tidemill.pipelines.workflows.load import TriggerWorkflow, parse_workflow
 from tidemill.pipelines.workflows.rehearsal import Rehearsed, rehearse_trigger
 from tidemill.server.middleware.authentication import Caller
 from tidemill.server.problems import Problem, Refused
-from tidemill.server.resources.workflow_files import MOST_FILES, MOST_TEXT, Found, Held, WorkFolder, check_version
+from tidemill.server.resources.workflow_files import (
+    MOST_FILES,
+    MOST_TEXT,
+    FoundFile,
+    HeldFile,
+    WorkflowFiles,
+    check_version,
+)
 from tidemill.server.resources.workflow_text import Checked, check, form_of, parse
-from tidemill.server.server_state import Desk, TheDesk, caller_of
+from tidemill.server.server_state import ServerState, TheServerState, caller_of
 from tidemill.store.audit import write_audit
 
 IfMatch = Annotated[str | None, HeaderParameter(name="If-Match", description="The version that was read.")]
@@ -40,7 +47,7 @@ AUDITED = 64 * 1024
 LISTED_FOR = 30.0  # seconds; a file of a dag within it may change and say nothing here
 
 _one_dry_run = asyncio.Lock()
-_listed_lately: dict[tuple[str, Found], tuple[float, Listed]] = {}
+_listed_lately: dict[tuple[str, FoundFile], tuple[float, Listed]] = {}
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -154,9 +161,9 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 @get("/workflow-kinds", opt={"scope": "read"}, summary="What workflow files may be made of")
-async def get_kinds(desk: TheDesk) -> Kinds:
+async def get_kinds(server_state: TheServerState) -> Kinds:
     """The kinds of nodes with their fields, from the code that reads them; with what the application adds."""
-    app = desk.app
+    app = server_state.app
     found = [
         Kind("graph", each.type, each.group, each.about, each.schema, list(each.modes), each.is_start, list(each.exits))
         for each in kinds.kinds()
@@ -179,57 +186,57 @@ async def get_kinds(desk: TheDesk) -> Kinds:
 
 
 @get("/workflow-files", opt={"scope": "read"}, summary="List workflow files")
-async def get_files(desk: TheDesk) -> Files:
+async def get_files(server_state: TheServerState) -> Files:
     """The files of the folder that `App(workflow_folder=...)` names."""
-    folder = folder_of(desk)
+    folder = folder_of(server_state)
     if folder.shown is None:
         return Files(None, [])
-    return Files(folder.shown, await asyncio.to_thread(_list, desk, folder))
+    return Files(folder.shown, await asyncio.to_thread(_list, server_state, folder))
 
 
 @get("/workflow-files/{path:path}", opt={"scope": "read"}, summary="A workflow file")
-async def get_file(desk: TheDesk, path: FromPath[str]) -> Response[File]:
+async def get_file(server_state: TheServerState, path: FromPath[str]) -> Response[File]:
     """The text of a file, its version, and what is wrong with it."""
-    name, folder = _name(path), folder_of(desk)
+    name, folder = _name(path), folder_of(server_state)
     held = await asyncio.to_thread(folder.read, name)
-    checked = await asyncio.to_thread(check, held.text, name, app=desk.app, root=folder.root)
+    checked = await asyncio.to_thread(check, held.text, name, app=server_state.app, root=folder.root)
     return Response(File(name, held.text, held.version, checked), headers={"ETag": f'"{held.version}"'})
 
 
 @post("/workflow-files/check", opt={"scope": "read"}, status_code=200, summary="Check a workflow text")
-async def check_text(desk: TheDesk, data: JSONBody[Text]) -> Checked:
+async def check_text(server_state: TheServerState, data: JSONBody[Text]) -> Checked:
     """Everything that is wrong with a text, each with its place and line. Nothing is written."""
-    folder = folder_of(desk)
+    folder = folder_of(server_state)
     folder.place(data.path)
-    return await asyncio.to_thread(check, data.text, data.path, app=desk.app, root=folder.root)
+    return await asyncio.to_thread(check, data.text, data.path, app=server_state.app, root=folder.root)
 
 
 @post("/workflow-files/dry-run", opt={"scope": "operate"}, status_code=200, summary="Go through a workflow text")
-async def try_text(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Trial]) -> Tried:
+async def try_text(server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[Trial]) -> Tried:
     """What would be built or run, with all expressions filled in as far as they are known. Nothing is done.
 
     Without an `entity`, a pipeline tells which entities there are. States are read where the saved file, or a
     declared pipeline, keeps them; anywhere else only for admins.
     """
-    folder = folder_of(desk)
+    folder = folder_of(server_state)
     folder.place(data.path)
-    checked = await asyncio.to_thread(check, data.text, data.path, app=desk.app, root=folder.root)
+    checked = await asyncio.to_thread(check, data.text, data.path, app=server_state.app, root=folder.root)
     if checked.errors or checked.form is None:
         told = "; ".join(f"{each.where}: {each.message}" if each.where else each.message for each in checked.errors[:3])
         raise ConfigError(f"this cannot be tried before it is right: {told}")
     if checked.form == "dag":
-        return await asyncio.to_thread(_try_dag, desk, folder.root, data)
+        return await asyncio.to_thread(_try_dag, server_state, folder.root, data)
     parsed, _ = parse(data.text, data.path)
     name = PurePosixPath(data.path).stem
     if checked.mode == "trigger":
         (workflow,) = parse_workflow(parsed, name).triggers
         return await asyncio.to_thread(_try_trigger, workflow, data.payload)
     pipeline, _ = dry_run.read_pipeline(parsed, name)
-    looks = await asyncio.to_thread(_may_look, desk, caller_of(request), folder, data.path, pipeline.root)
+    looks = await asyncio.to_thread(_may_look, server_state, caller_of(request), folder, data.path, pipeline.root)
     notes = [] if looks else [f"{pipeline.root} was not looked at: no saved file keeps its states there"]
     try:
         async with _one_dry_run, asyncio.timeout(LOOK_WITHIN):
-            found = await dry_run.dry_run(parsed, name, data.entity, database=desk.database if looks else None)
+            found = await dry_run.dry_run(parsed, name, data.entity, database=server_state.database if looks else None)
     except TimeoutError as error:
         raise Refused(504, f"looking at all states of {pipeline.root} took longer than {LOOK_WITHIN:g} s") from error
     return Tried(
@@ -245,7 +252,7 @@ async def try_text(desk: TheDesk, request: Request[Any, Any, Any], data: JSONBod
 
 @put("/workflow-files/{path:path}", opt={"scope": "admin"}, status_code=200, summary="Save a workflow file")
 async def save_file(
-    desk: TheDesk,
+    server_state: TheServerState,
     request: Request[Any, Any, Any],
     path: FromPath[str],
     data: JSONBody[Saving],
@@ -256,10 +263,10 @@ async def save_file(
 
     If somebody has changed it since, this is refused with 412, and nothing is written.
     """
-    name, folder, caller = _name(path), folder_of(desk), caller_of(request)
+    name, folder, caller = _name(path), folder_of(server_state), caller_of(request)
     folder.place(name)
     base = _base(over, new)
-    checked = await asyncio.to_thread(check, data.text, name, app=desk.app, root=folder.root)
+    checked = await asyncio.to_thread(check, data.text, name, app=server_state.app, root=folder.root)
     if checked.errors and not data.broken:
         told = [{"field": each.where or "the file", "message": each.message} for each in checked.errors[:20]]
         wrong = Problem(
@@ -269,32 +276,32 @@ async def save_file(
     before = await asyncio.to_thread(folder.find, name)
     check_version(name, None if before is None else before.text.encode(), base)
     kept = None if before is None else _kept(before)
-    async with _noting(desk, caller, "workflow.save", name, kept, _kept(Held(data.text, ""))):
+    async with _noting(server_state, caller, "workflow.save", name, kept, _kept(HeldFile(data.text, ""))):
         version = await asyncio.to_thread(folder.save, name, data.text, base)
     return Response(Saved(name, version, checked), headers={"ETag": f'"{version}"'})
 
 
 @delete("/workflow-files/{path:path}", opt={"scope": "admin"}, status_code=204, summary="Delete a workflow file")
 async def delete_file(
-    desk: TheDesk, request: Request[Any, Any, Any], path: FromPath[str], over: IfMatch = None
+    server_state: TheServerState, request: Request[Any, Any, Any], path: FromPath[str], over: IfMatch = None
 ) -> None:
     """Delete the version of a file that was read (`If-Match`); the audit trail keeps its text."""
-    name, folder, caller = _name(path), folder_of(desk), caller_of(request)
+    name, folder, caller = _name(path), folder_of(server_state), caller_of(request)
     base, before = _version(over), await asyncio.to_thread(folder.read, name)
-    async with _noting(desk, caller, "workflow.delete", name, _kept(before)):
+    async with _noting(server_state, caller, "workflow.delete", name, _kept(before)):
         await asyncio.to_thread(folder.delete, name, base)
 
 
 @post("/workflow-files/rename", opt={"scope": "admin"}, status_code=200, summary="Rename a workflow file")
 async def rename_file(
-    desk: TheDesk, request: Request[Any, Any, Any], data: JSONBody[Renaming], over: IfMatch = None
+    server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[Renaming], over: IfMatch = None
 ) -> Response[Saved]:
     """Give the version of a file that was read (`If-Match`) another name. No file is ever replaced by it."""
-    folder, caller = folder_of(desk), caller_of(request)
+    folder, caller = folder_of(server_state), caller_of(request)
     folder.place(data.to)
     base, held = _version(over), await asyncio.to_thread(folder.read, data.path)
-    checked = await asyncio.to_thread(check, held.text, data.to, app=desk.app, root=folder.root)
-    async with _noting(desk, caller, "workflow.rename", data.path, {"path": data.path}, {"path": data.to}):
+    checked = await asyncio.to_thread(check, held.text, data.to, app=server_state.app, root=folder.root)
+    async with _noting(server_state, caller, "workflow.rename", data.path, {"path": data.path}, {"path": data.to}):
         await asyncio.to_thread(folder.rename, data.path, data.to, base)
     return Response(Saved(data.to, base, checked), headers={"ETag": f'"{base}"'})
 
@@ -302,20 +309,20 @@ async def rename_file(
 routes = [get_kinds, get_files, get_file, check_text, try_text, save_file, delete_file, rename_file]
 
 
-def folder_of(desk: Desk) -> WorkFolder:
+def folder_of(server_state: ServerState) -> WorkflowFiles:
     """The application's folder of workflow files."""
-    return WorkFolder(desk.app.settings.workflow_folder)
+    return WorkflowFiles(server_state.app.settings.workflow_folder)
 
 
 def _name(path: str) -> str:
     return str(path).removeprefix("/")
 
 
-def _list(desk: Desk, folder: WorkFolder) -> list[Listed]:
-    return [_listed(desk, folder, each) for each in folder.list()]
+def _list(server_state: ServerState, folder: WorkflowFiles) -> list[Listed]:
+    return [_listed(server_state, folder, each) for each in folder.list()]
 
 
-def _listed(desk: Desk, folder: WorkFolder, file: Found) -> Listed:
+def _listed(server_state: ServerState, folder: WorkflowFiles, file: FoundFile) -> Listed:
     """A file of the list; one that has not changed since a moment ago is not looked into again."""
     key, now = (str(folder.root), file), time.monotonic()
     known = _listed_lately.get(key)
@@ -323,7 +330,7 @@ def _listed(desk: Desk, folder: WorkFolder, file: Found) -> Listed:
         return known[1]
     at = datetime.fromtimestamp(file.changed_at, UTC)
     try:
-        found = check(folder.read(file.path).text, file.path, app=desk.app, root=folder.root)
+        found = check(folder.read(file.path).text, file.path, app=server_state.app, root=folder.root)
         listed = Listed(
             file.path, file.size, at, found.form, found.mode, found.name, found.nodes, len(found.errors), None
         )
@@ -351,27 +358,27 @@ def _version(over: str | None, otherwise: str = "") -> str:
 
 @contextlib.asynccontextmanager
 async def _noting(
-    desk: Desk, caller: Caller, action: str, target: str, before: object, after: object = None
+    server_state: ServerState, caller: Caller, action: str, target: str, before: object, after: object = None
 ) -> AsyncIterator[None]:
     """The entry is in the trail if and only if what is done meanwhile is done: a refusal takes it back."""
-    async with desk.database.transaction(patience=30.0) as connection:
+    async with server_state.database.transaction(patience=30.0) as connection:
         await write_audit(
-            desk.database, connection, who=caller.name, action=action, target=target, before=before, after=after
+            server_state.database, connection, who=caller.name, action=action, target=target, before=before, after=after
         )
         yield
 
 
-def _kept(held: Held) -> dict[str, Any]:
+def _kept(held: HeldFile) -> dict[str, Any]:
     """A text as the trail has it."""
     size = len(held.text.encode())
     return {"bytes": size, "text": held.text if size <= AUDITED else f"{held.text[:AUDITED]}\n... cut off"}
 
 
-def _may_look(desk: Desk, caller: Caller, folder: WorkFolder, path: str, root: Path) -> bool:
+def _may_look(server_state: ServerState, caller: Caller, folder: WorkflowFiles, path: str, root: Path) -> bool:
     """Whether a caller may have states read there: a text could name any folder of this machine."""
     if caller.may("admin"):
         return True
-    known = [pipeline.root for pipeline in desk.app.pipelines.known.values()]
+    known = [pipeline.root for pipeline in server_state.app.pipelines.known.values()]
     with contextlib.suppress(TidemillError):  # What is saved may be broken: then it names no folder.
         parsed, _ = parse(folder.read(path).text, path)
         if form_of(parsed, path) in ("graph", "stages"):
@@ -379,10 +386,10 @@ def _may_look(desk: Desk, caller: Caller, folder: WorkFolder, path: str, root: P
     return any(root.resolve().is_relative_to(each.resolve()) for each in known)
 
 
-def _try_dag(desk: Desk, root: Path, data: Trial) -> Tried:
-    dag = parse_dag(data.text, file=str(root / data.path), refs=desk.app.hooks.ref_resolver, inside=root)
+def _try_dag(server_state: ServerState, root: Path, data: Trial) -> Tried:
+    dag = parse_dag(data.text, file=str(root / data.path), refs=server_state.app.hooks.ref_resolver, inside=root)
     args = data.payload if isinstance(data.payload, Mapping) else {}
-    return Tried("dag", None, plan=dagrun.dry_run(dag, args, desk.app.hooks.ref_resolver))
+    return Tried("dag", None, plan=dagrun.dry_run(dag, args, server_state.app.hooks.ref_resolver))
 
 
 def _try_trigger(workflow: TriggerWorkflow, payload: Any) -> Tried:

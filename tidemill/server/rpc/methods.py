@@ -21,12 +21,12 @@ from tidemill.server.live.live_requests import ask_stream
 from tidemill.server.resources import runs
 from tidemill.server.resources.paging import MOST
 from tidemill.server.rpc.messages import Timestamp, message_class
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.store.jobs.pages import RunsWanted
 from tidemill.store.runs.runs import list_inputs
 
-Act = Callable[[Desk, Caller, Any], Awaitable[Any]]
-Follow = Callable[[Desk, Caller, Any], AsyncGenerator[Any]]
+Act = Callable[[ServerState, Caller, Any], Awaitable[Any]]
+Follow = Callable[[ServerState, Caller, Any], AsyncGenerator[Any]]
 
 _AS_TEXT = frozenset({"args", "result", "errors", "input", "error", "schema"})
 
@@ -58,9 +58,9 @@ class Verb(NamedTuple):
 def verb_of(operation: Operation[Any, Any], response: Any) -> Verb:
     """A method that does an operation: fields of the same name go in and out."""
 
-    async def act(desk: Desk, caller: Caller, request: Any) -> Any:
+    async def act(server_state: ServerState, caller: Caller, request: Any) -> Any:
         args = read_arguments(operation.args, fields_of(request, operation.args))
-        return filled(response, await desk.local(caller).do(operation, args))
+        return filled(response, await server_state.local(caller).do(operation, args))
 
     return Verb(operation.scope, act)
 
@@ -68,74 +68,76 @@ def verb_of(operation: Operation[Any, Any], response: Any) -> Verb:
 # -- runs -----------------------------------------------------------------------------------------
 
 
-async def start_run(desk: Desk, caller: Caller, request: Any) -> Any:
+async def start_run(server_state: ServerState, caller: Caller, request: Any) -> Any:
     new = runs.NewRun(request.workflow, read_object(request.args, "args"), given(request, "key"))
-    return _started(await runs.begin_run(desk, caller, new))
+    return _started(await runs.begin_run(server_state, caller, new))
 
 
-async def get_run(desk: Desk, caller: Caller, request: Any) -> Any:
-    return filled(Run, await runs.tell_run(desk, request.id))
+async def get_run(server_state: ServerState, caller: Caller, request: Any) -> Any:
+    return filled(Run, await runs.tell_run(server_state, request.id))
 
 
-async def list_runs(desk: Desk, caller: Caller, request: Any) -> Any:
+async def list_runs(server_state: ServerState, caller: Caller, request: Any) -> Any:
     wanted = RunsWanted(tuple(request.states), *all_given(request, "workflow", "shape", "key", "parent"))
     page = decode(
-        await runs.write_page(desk, wanted, limit=read_limit(request), cursor=given(request, "cursor")), RunPage
+        await runs.write_page(server_state, wanted, limit=read_limit(request), cursor=given(request, "cursor")), RunPage
     )
     return ListRunsResponse(runs=[filled(Run, line) for line in page.items], next=page.next)
 
 
-async def cancel_run(desk: Desk, caller: Caller, request: Any) -> Any:
-    await runs.end_run(desk, caller, request.id, given(request, "reason"))
+async def cancel_run(server_state: ServerState, caller: Caller, request: Any) -> Any:
+    await runs.end_run(server_state, caller, request.id, given(request, "reason"))
     return CancelRunResponse()
 
 
-async def send_event(desk: Desk, caller: Caller, request: Any) -> Any:
+async def send_event(server_state: ServerState, caller: Caller, request: Any) -> Any:
     new = runs.NewEvent(request.type, read_object(request.fields, "fields"), given(request, "step"))
-    await runs.send_event(desk, caller, request.run_id, new)
+    await runs.send_event(server_state, caller, request.run_id, new)
     return SendEventResponse()
 
 
-async def fork(desk: Desk, caller: Caller, request: Any) -> Any:
+async def fork(server_state: ServerState, caller: Caller, request: Any) -> Any:
     kind = given(request, "type")
     event = None if kind is None else runs.NewEvent(kind, read_object(request.fields, "fields"))
-    return _started(await runs.fork_of(desk, caller, request.run_id, request.at, event))
+    return _started(await runs.fork_of(server_state, caller, request.run_id, request.at, event))
 
 
-async def rerun(desk: Desk, caller: Caller, request: Any) -> Any:
+async def rerun(server_state: ServerState, caller: Caller, request: Any) -> Any:
     edited = read_json(request.edited, "edited") if request.HasField("edited") else UNSET
-    return _started(await runs.repeat_run(desk, caller, request.run_id, given(request, "start"), edited))
+    return _started(await runs.repeat_run(server_state, caller, request.run_id, given(request, "start"), edited))
 
 
 def _started(started: runs.Started) -> Any:
     return StartRunResponse(id=started.id, created=started.created)
 
 
-async def inputs(desk: Desk, caller: Caller, request: Any) -> Any:
-    rows = await list_inputs(desk.database, run_id=given(request, "run_id"), limit=read_limit(request))
+async def inputs(server_state: ServerState, caller: Caller, request: Any) -> Any:
+    rows = await list_inputs(server_state.database, run_id=given(request, "run_id"), limit=read_limit(request))
     known = [{**row, "schema": None if row["schema"] is None else decode(row["schema"])} for row in rows]
     return ListInputsResponse(inputs=[filled(Input, row) for row in known])
 
 
-async def submit_input(desk: Desk, caller: Caller, request: Any) -> Any:
+async def submit_input(server_state: ServerState, caller: Caller, request: Any) -> Any:
     value = read_json(request.value, "value")
     key = given(request, "key")
-    return SubmitInputResponse(taken=await runs.submit_answer(desk, caller, request.run_id, request.node, value, key))
+    return SubmitInputResponse(
+        taken=await runs.submit_answer(server_state, caller, request.run_id, request.node, value, key)
+    )
 
 
 # -- streams and changes --------------------------------------------------------------------------
 
 
-async def ask(desk: Desk, caller: Caller, request: Any) -> Any:
-    found = await ask_stream(desk, request.stream, list(request.eligibilities), request.payload)
+async def ask(server_state: ServerState, caller: Caller, request: Any) -> Any:
+    found = await ask_stream(server_state, request.stream, list(request.eligibilities), request.payload)
     return AskResponse(
         result=found.result.decode(), failed_plans=list(found.failures), failures=list(found.failures.values())
     )
 
 
-async def watch(desk: Desk, caller: Caller, request: Any) -> AsyncGenerator[Any]:
-    desk.hub.check_room(caller)
-    async for frame in desk.hub.frames(caller, Topics.read(request.topics), given(request, "last_id")):
+async def watch(server_state: ServerState, caller: Caller, request: Any) -> AsyncGenerator[Any]:
+    server_state.hub.check_room(caller)
+    async for frame in server_state.hub.frames(caller, Topics.read(request.topics), given(request, "last_id")):
         news = frame.news
         if news is None:
             yield Change(id=frame.id, kind=frame.kind)

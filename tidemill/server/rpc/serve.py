@@ -20,7 +20,7 @@ from tidemill.server.middleware.authentication import Caller, require_scope
 from tidemill.server.problems import Refused, problem_of
 from tidemill.server.rpc.messages import SERVICES, message_class, service_name
 from tidemill.server.rpc.methods import VERBS, Verb
-from tidemill.server.server_state import Desk
+from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 
 log = structlog.get_logger("tidemill.server")
@@ -52,11 +52,11 @@ CODES = {
 
 
 @asynccontextmanager
-async def serving_grpc(desk: Desk) -> AsyncIterator[None]:
+async def serving_grpc(server_state: ServerState) -> AsyncIterator[None]:
     """Serve gRPC while the block lasts, at the address that the settings name."""
     server = grpc.aio.server(
         options=[
-            ("grpc.max_receive_message_length", desk.settings.most_body),
+            ("grpc.max_receive_message_length", server_state.settings.most_body),
             ("grpc.max_concurrent_streams", MOST_CALLS),
             ("grpc.so_reuseport", 0),
             *LASTING,
@@ -64,11 +64,11 @@ async def serving_grpc(desk: Desk) -> AsyncIterator[None]:
         maximum_concurrent_rpcs=MOST_CALLS,
     )
     names = [service_name(name) for name in SERVICES]
-    server.add_generic_rpc_handlers([_service(desk, name) for name in SERVICES])
+    server.add_generic_rpc_handlers([_service(server_state, name) for name in SERVICES])
     healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    where = _listen(server, desk.settings)
+    where = _listen(server, server_state.settings)
     for name in ("", *names):
         await healthy.set(name, health_pb2.HealthCheckResponse.SERVING)
     await server.start()
@@ -94,28 +94,30 @@ def _listen(server: Any, settings: ServerSettings) -> str:
     return where
 
 
-def _service(desk: Desk, name: str) -> Any:
+def _service(server_state: ServerState, name: str) -> Any:
     methods: dict[str, Any] = {}
     for method, types in SERVICES[name].items():
         taken, *_, given = types.split()
         verb, path = VERBS[name, method], f"{name}/{method}"
         reading, writing = message_class(taken).FromString, message_class(given).SerializeToString
         if verb.follow is not None:
-            methods[method] = grpc.unary_stream_rpc_method_handler(_many(desk, verb, path), reading, writing)
+            methods[method] = grpc.unary_stream_rpc_method_handler(_many(server_state, verb, path), reading, writing)
         else:
-            methods[method] = grpc.unary_unary_rpc_method_handler(_one(desk, verb, path), reading, writing)
+            methods[method] = grpc.unary_unary_rpc_method_handler(_one(server_state, verb, path), reading, writing)
     return grpc.method_handlers_generic_handler(service_name(name), methods)
 
 
-def _one(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[Any]]:
+def _one(server_state: ServerState, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[Any]]:
     act = verb.act
     assert act is not None, path  # noqa: S101 - a method gives one message or many
 
     async def call(request: Any, context: Any) -> Any:
         began, caller, code = time.perf_counter(), None, grpc.StatusCode.OK
         try:
-            caller = await _find(desk, context)
-            return await act(desk, require_scope(caller, verb.scope, read_only=desk.settings.read_only), request)
+            caller = await _find(server_state, context)
+            return await act(
+                server_state, require_scope(caller, verb.scope, read_only=server_state.settings.read_only), request
+            )
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED
             raise
@@ -131,15 +133,15 @@ def _one(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[An
     return call
 
 
-def _many(desk: Desk, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[None]]:
+def _many(server_state: ServerState, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[None]]:
     follow = verb.follow
     assert follow is not None, path  # noqa: S101 - a method gives one message or many
 
     async def call(request: Any, context: Any) -> None:
         try:
-            caller = await _find(desk, context)
-            known = require_scope(caller, verb.scope, read_only=desk.settings.read_only)
-            async with aclosing(follow(desk, known, request)) as messages:
+            caller = await _find(server_state, context)
+            known = require_scope(caller, verb.scope, read_only=server_state.settings.read_only)
+            async with aclosing(follow(server_state, known, request)) as messages:
                 async for message in messages:
                     await _write(context, message)
         except Exception as error:
@@ -157,13 +159,13 @@ async def _write(context: Any, message: Any) -> None:
         raise Refused(429, f"nothing was read of this stream for {READ_WITHIN:g} s") from error
 
 
-async def _find(desk: Desk, context: Any) -> Caller | None:
+async def _find(server_state: ServerState, context: Any) -> Caller | None:
     said = dict(context.invocation_metadata() or ())
     bearer = None
     if "authorization" in said:
         kind, _, token = str(said["authorization"]).partition(" ")
         bearer = token.strip() if kind.lower() == "bearer" else ""
-    return await desk.doorman.find(bearer, None)
+    return await server_state.authenticator.find(bearer, None)
 
 
 def _told(error: Exception) -> tuple[grpc.StatusCode, str]:

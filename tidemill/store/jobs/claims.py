@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.archive import TOLD, archive_sql
-from tidemill.store.jobs.insert import ADMIT_GATED, notify_queues
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _LEVELS = len(PRIORITIES)
@@ -137,7 +137,7 @@ SUCCEED_AND_CLAIM = _finish_and_claim(
 #: Put jobs back to be claimed again; failures and losses are counted apart.
 REQUEUE_JOBS = """
 UPDATE tidemill.job AS j
-SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN 'gated' ELSE d.state END,
+SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN 'throttled' ELSE d.state END,
     due_at = CASE WHEN d.delay > 0 THEN now() + make_interval(secs => d.delay) ELSE j.due_at END,
     failures = least(j.failures + d.failed::int, 32767), losses = least(j.losses + d.lost::int, 32767), note = d.note,
     worker_id = NULL, started_at = NULL, progress = NULL,
@@ -150,7 +150,7 @@ RETURNING j.id, j.queue, j.concurrency_key
 
 #: Let through what waits for the concurrency keys of jobs that have just finished.
 ADMIT_AFTER = """
-SELECT tidemill.admit_gated(ARRAY(
+SELECT tidemill.admit_throttled(ARRAY(
     SELECT DISTINCT concurrency_key FROM tidemill.job_history
     WHERE id = ANY ($1::bigint[]) AND concurrency_key IS NOT NULL ORDER BY 1))
 """
@@ -172,7 +172,7 @@ CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
 
 #: Give back what this worker holds according to the table, but not according to itself.
 RELEASE_STRAYS = """
-UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
+UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
     worker_id = NULL, started_at = NULL, note = 'its claim was lost with the connection'
 WHERE worker_id = $1 AND state = 'running' AND id <> ALL ($2::bigint[])
 RETURNING id, queue
@@ -335,7 +335,7 @@ async def finish_jobs(
     finished = _once_each(finished)
     rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(finished), worker_id)
     if keys := sorted({row[1] for row in rows if row[1] is not None}):
-        await connection.execute(database.sql(ADMIT_GATED), keys)
+        await connection.execute(database.sql(ADMIT_THROTTLED), keys)
     return [row[0] for row in rows]
 
 
@@ -349,7 +349,7 @@ async def requeue_jobs(database: Database, connection: Executor, worker_id: int,
         worker_id,
     )
     if keys := sorted({row[2] for row in rows if row[2] is not None}):
-        await connection.execute(database.sql(ADMIT_GATED), keys)
+        await connection.execute(database.sql(ADMIT_THROTTLED), keys)
     await notify_queues(database, connection, {row[1] for row in rows})
     return [row[0] for row in rows]
 

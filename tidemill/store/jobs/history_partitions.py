@@ -12,7 +12,7 @@ HISTORY = ("job_history", "finished_at")
 
 #: Keys whose window has ended, and gates that no unfinished job uses.
 FORGET_WINDOWS = "DELETE FROM tidemill.unique_window WHERE until < now() - interval '1 minute'"
-FORGET_GATES = """
+FORGET_KEYS = """
 DELETE FROM tidemill.concurrency AS c WHERE key = ANY (ARRAY(
     SELECT key FROM tidemill.concurrency AS u
     WHERE NOT EXISTS (SELECT FROM tidemill.job WHERE concurrency_key = u.key) LIMIT 1000 FOR UPDATE SKIP LOCKED))
@@ -42,7 +42,7 @@ async def list_partitions(database: Database) -> list[str]:
 async def forget_leftovers(database: Database, *, ended_workers_after: float = 86_400.0) -> None:
     """Remove what outlived its use: ended windows, unused gates, workers long gone."""
     await database.fetch(FORGET_WINDOWS)
-    await database.fetch(FORGET_GATES)
+    await database.fetch(FORGET_KEYS)
     await database.fetch(FORGET_WORKERS, ended_workers_after)
 
 

@@ -86,7 +86,7 @@ stored AS (
            options ->> 'required_model',
            unique_key, concurrency_key,
            CASE WHEN concurrency_key IS NOT NULL THEN coalesce(concurrency_max, 1) END,
-           CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END,
+           CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
            CASE WHEN concurrency_key IS NOT NULL THEN 'waits for a slot of concurrency key ' || concurrency_key END
     FROM new WHERE unique_for IS NULL OR id IN (SELECT job_id FROM windows)
     ORDER BY task, unique_key, ordinality -- one order for all, so that two callers never wait for each other
@@ -109,8 +109,8 @@ SELECT job_id FROM tidemill.unique_window WHERE task = $1 AND unique_key = $2 AN
 LIMIT 1
 """
 
-#: Let gated jobs of these keys through as far as their limits allow.
-ADMIT_GATED = "SELECT tidemill.admit_gated($1)"
+#: Let throttled jobs of these keys through as far as their limits allow.
+ADMIT_THROTTLED = "SELECT tidemill.admit_throttled($1)"
 
 #: Tell the workers of these queues that there are jobs.
 NOTIFY_QUEUES = "SELECT pg_notify('tidemill_jobs', queue) FROM unnest($1::text[]) AS queue"
@@ -128,7 +128,7 @@ def conversation(jobs: Sequence[NewJob], *, notify: bool = True) -> Conversation
         return [JobRef(row[0]) for row in rows]
     rows = yield INSERT_KEYED_JOBS, (pack(jobs), notify)
     if gates := sorted({job.concurrency_key for job in jobs if job.concurrency_key is not None}):
-        yield ADMIT_GATED, (gates,)
+        yield ADMIT_THROTTLED, (gates,)
     refs: list[JobRef] = []
     for job, row in zip(jobs, rows, strict=True):
         if row[1]:

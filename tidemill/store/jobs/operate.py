@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.core.errors import NotFoundError
 from tidemill.store.audit import targets
 from tidemill.store.jobs.archive import TOLD, archive_sql
-from tidemill.store.jobs.insert import ADMIT_GATED, notify_queues
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 from tidemill.store.transaction import Transaction
 
 #: Cancel waiting jobs at once: they move to the history unrun.
@@ -30,7 +30,7 @@ SELECT id, pg_notify('tidemill_control', '') FROM asked
 #: Waiting jobs become due now.
 RETRY_WAITING = """
 UPDATE tidemill.job SET due_at = now(), note = $2,
-    state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
+    state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 WHERE id = ANY ($1::bigint[]) AND state <> 'running'
 RETURNING id, queue, concurrency_key
 """
@@ -42,7 +42,7 @@ INSERT INTO tidemill.job (
     state)
 SELECT queue, task, args, priority, tags, options, options ->> 'required_model',
        (coalesce(origin::jsonb, '{}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
-       unique_key, concurrency_key, concurrency_max, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
+       unique_key, concurrency_key, concurrency_max, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
@@ -128,4 +128,4 @@ async def _require(tx: Transaction, ids: list[int]) -> dict[int, str]:
 
 async def _admit(tx: Transaction, keys: list[str | None]) -> None:
     if wanted := sorted({key for key in keys if key is not None}):
-        await tx.execute(ADMIT_GATED, wanted)
+        await tx.execute(ADMIT_THROTTLED, wanted)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 Word = Annotated[str, Meta(max_length=400)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
-RUN_STATES = ("running", "parked", "succeeded", "failed", "cancelled", "timed_out")
+RUN_STATES = ("running", "needs_attention", "succeeded", "failed", "cancelled", "timed_out")
 
 #: The kind of all runs of dags; runs of flows have their workflow's name.
 _DAG = "':dag'"

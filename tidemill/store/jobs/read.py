@@ -40,7 +40,7 @@ COUNT_QUEUES = """
 WITH live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS ready,
            count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS delayed,
-           count(*) FILTER (WHERE state IN ('gated', 'unrouted')) AS held,
+           count(*) FILTER (WHERE state IN ('throttled', 'no_worker')) AS held,
            count(*) FILTER (WHERE state = 'running') AS running,
            extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
     FROM tidemill.job GROUP BY queue),

@@ -85,7 +85,7 @@ Plan = Callable[[asyncpg.Record, Schedule], FirePlan]
 PlaceJob = Callable[[NewJob, str, float, float], NewJob]
 
 
-class Declared(msgspec.Struct, frozen=True):
+class DeclaredSchedule(msgspec.Struct, frozen=True):
     """A schedule as the application declares it, with the job that each fire enqueues."""
 
     name: str
@@ -105,7 +105,7 @@ class Fired(msgspec.Struct, frozen=True):
 
 
 async def declare_schedules(
-    database: Database, app: str, declared: Sequence[Declared], now: float | None = None
+    database: Database, app: str, declared: Sequence[DeclaredSchedule], now: float | None = None
 ) -> None:
     """Make an application's stored schedules those that it declares, as of `now`: by the database's clock."""
     async with database.transaction(patience=None) as connection:

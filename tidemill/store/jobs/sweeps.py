@@ -10,7 +10,7 @@ from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.archive import TOLD, archive_sql
 from tidemill.store.jobs.claims import finish_jobs, requeue_jobs
-from tidemill.store.jobs.insert import ADMIT_GATED, notify_queues
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 from tidemill.store.jobs.workers import (
     END_LAPSED,
     FIND_LAPSED,
@@ -33,20 +33,20 @@ WITH gone AS (
 SELECT id, {TOLD} FROM gone
 """
 
-#: Concurrency keys with room, and with gated jobs whose time has come.
-FIND_GATED = """
+#: Concurrency keys with room, and with throttled jobs whose time has come.
+FIND_THROTTLED = """
 SELECT waiting.key FROM (
-    SELECT concurrency_key AS key, count(*) FILTER (WHERE state <> 'gated') AS taken FROM tidemill.job
+    SELECT concurrency_key AS key, count(*) FILTER (WHERE state <> 'throttled') AS taken FROM tidemill.job
     WHERE concurrency_key IS NOT NULL GROUP BY 1
-    HAVING bool_or(state = 'gated' AND due_at <= now())) AS waiting
+    HAVING bool_or(state = 'throttled' AND due_at <= now())) AS waiting
 LEFT JOIN tidemill.concurrency AS gate USING (key)
 WHERE waiting.taken < coalesce(gate.max, 1) ORDER BY 1 LIMIT 1000
 """
 
 #: Jobs that waited for a worker that knows their task, now that one lives.
 ROUTE_JOBS = """
-UPDATE tidemill.job AS j SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END, note = NULL
-WHERE state = 'unrouted' AND EXISTS (
+UPDATE tidemill.job AS j SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL
+WHERE state = 'no_worker' AND EXISTS (
     SELECT FROM tidemill.worker AS w
     WHERE w.ended_at IS NULL AND w.lease_until > now() AND j.queue = ANY (w.queues) AND j.task = ANY (w.tasks))
 RETURNING queue
@@ -104,10 +104,10 @@ async def expire_jobs(database: Database) -> int:
 
 
 async def admit_due(database: Database) -> None:
-    """Let gated jobs through whose time has come and whose key has room."""
-    keys = [row[0] for row in await database.fetch(FIND_GATED, patience=None)]
+    """Let throttled jobs through whose time has come and whose key has room."""
+    keys = [row[0] for row in await database.fetch(FIND_THROTTLED, patience=None)]
     if keys:
-        await database.fetch(ADMIT_GATED, keys, patience=None)
+        await database.fetch(ADMIT_THROTTLED, keys, patience=None)
 
 
 async def free_runs(database: Database) -> int:

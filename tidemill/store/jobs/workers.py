@@ -33,8 +33,8 @@ WITH me AS (
     VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $7))
     RETURNING id),
 known AS (
-    UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'gated' END, note = NULL
-    WHERE state = 'unrouted' AND task = ANY ($4) AND queue = ANY ($3))
+    UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL
+    WHERE state = 'no_worker' AND task = ANY ($4) AND queue = ANY ($3))
 SELECT id FROM me
 """
 

@@ -115,7 +115,7 @@ SEAL_TICK = """
 WITH heard AS (
     SELECT CASE WHEN $4::int = 0 THEN least($2::float8, $3::float8)
                 WHEN count(*) = $4 AND count(heard_at) = $4 THEN least($2, min(heard_at)) END AS at
-    FROM tidemill.monitor_part WHERE monitor = $1 AND part < $4),
+    FROM tidemill.monitor_source_position WHERE monitor = $1 AND part < $4),
 locked AS (SELECT tick, tick_at FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
 held AS (
     SELECT tick, tick_at, greatest(heard.at, tick_at) AS at FROM locked CROSS JOIN heard WHERE heard.at IS NOT NULL),

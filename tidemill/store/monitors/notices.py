@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from tidemill.store.database import Database, Executor
-from tidemill.store.jobs.insert import ADMIT_GATED, notify_queues
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 
 #: The task that sends notices, and how the batch of those that wait for the end of a silence begins.
 NOTIFY_TASK = "tidemill.notify"
@@ -45,7 +45,7 @@ MARK_NOTICES = "UPDATE tidemill.alert_notice SET sent_at = now(), outcome = $2 W
 #: What waits for the end of a silence is sent now.
 HURRY_SILENCED = """
 UPDATE tidemill.job SET due_at = now(), note = 'its silence was ended',
-    state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'gated' END
+    state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 WHERE task = $1 AND args ->> 'monitor' = $2 AND args ->> 'batch' = $3 AND state <> 'running'
 RETURNING queue, concurrency_key
 """
@@ -87,6 +87,6 @@ async def hurry_silenced(database: Database, connection: Executor, monitor: str,
     """Send now what was to be sent when a silence ends."""
     rows = await connection.fetch(database.sql(HURRY_SILENCED), NOTIFY_TASK, monitor, f"{SILENCED}{silence}")
     if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
-        await connection.execute(database.sql(ADMIT_GATED), keys)
+        await connection.execute(database.sql(ADMIT_THROTTLED), keys)
     if rows:
         await notify_queues(database, connection, {row["queue"] for row in rows})

@@ -16,17 +16,17 @@ from tidemill.store.database import Database, Executor
 
 #: The monitor as it is until the wish is written: no tick is completed meanwhile.
 HOLD_MONITOR = "SELECT tick, off FROM tidemill.monitor WHERE name = $1 FOR UPDATE"
-WRITE_WISH = "INSERT INTO tidemill.monitor_wish (monitor, tick, entity, before, after) VALUES ($1, $2, $3, $4, $5)"
+WRITE_WISH = "INSERT INTO tidemill.monitor_setting (monitor, tick, entity, before, after) VALUES ($1, $2, $3, $4, $5)"
 
 #: Wishes that count after a tick: for the whole monitor, and for these entities or all.
 READ_WISHES = """
-SELECT tick, entity, before, after, extract(epoch FROM at)::float8 AS at FROM tidemill.monitor_wish
+SELECT tick, entity, before, after, extract(epoch FROM at)::float8 AS at FROM tidemill.monitor_setting
 WHERE monitor = $1 AND tick > $2 AND (entity IS NULL OR $3::text[] IS NULL OR entity = ANY ($3)) ORDER BY id
 """
 
 #: Wishes older than all ticks that are kept.
 FORGET_WISHES = """
-DELETE FROM tidemill.monitor_wish AS w USING tidemill.monitor AS m
+DELETE FROM tidemill.monitor_setting AS w USING tidemill.monitor AS m
 WHERE m.name = w.monitor AND w.tick < (SELECT min(number) FROM tidemill.monitor_tick AS t WHERE t.monitor = m.name)
 """
 

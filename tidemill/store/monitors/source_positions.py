@@ -8,11 +8,11 @@ from tidemill.core.errors import LeaseLostError
 from tidemill.store.database import Database, Executor
 from tidemill.store.monitors.monitors import HOLD_SHARDS, SHARDS
 
-READ_PARTS = "SELECT part, position FROM tidemill.monitor_part WHERE monitor = $1 AND part = ANY ($2)"
+READ_PARTS = "SELECT part, position FROM tidemill.monitor_source_position WHERE monitor = $1 AND part = ANY ($2)"
 
 #: Where parts go on, and up to which moment they have been read, which never goes back.
 MOVE_PARTS = """
-INSERT INTO tidemill.monitor_part AS p (monitor, part, position, heard_at)
+INSERT INTO tidemill.monitor_source_position AS p (monitor, part, position, heard_at)
 SELECT $1, * FROM unnest($2::int[], $3::bigint[], $4::float8[])
 ON CONFLICT (monitor, part) DO UPDATE
 SET position = excluded.position, heard_at = greatest(p.heard_at, excluded.heard_at)

@@ -2,7 +2,7 @@
 
 The simulation runs on it, and a test holds it against PostgreSQL: the same operations must leave the same rows. Each
 method is one statement, and happens at once. What a statement of PostgreSQL sees is what there was when it began,
-though a row that it changes is the newest: a slow commit gives the `View` that it began with.
+though a row that it changes is the newest: a slow commit gives the `StoreView` that it began with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.runs.turns import UNWANTED, RunTurn
 
-LIVE = ("running", "parked")
+LIVE = ("running", "needs_attention")
 
 #: A channel and what is said on it: news for whoever listens.
 News = tuple[str, str]
@@ -87,7 +87,7 @@ class WorkerRow(msgspec.Struct):
     ended: bool = False
 
 
-class View(msgspec.Struct, frozen=True):
+class StoreView(msgspec.Struct, frozen=True):
     """What a statement saw when it began."""
 
     at: float
@@ -201,9 +201,9 @@ class StoreModel:
         found = [run for run in self.runs.values() if run.owner == owner and run.state == "running"]
         return sorted((run for run in found if run.id not in held), key=lambda run: run.id)[:room]
 
-    def unpark(self, kinds: Sequence[str]) -> None:
+    def resume_stopped(self, kinds: Sequence[str]) -> None:
         for run in self.runs.values():
-            if run.state == "parked" and run.kind in kinds:
+            if run.state == "needs_attention" and run.kind in kinds:
                 run.state, run.awake, run.note = "running", True, None
 
     def load(self, numbers: Sequence[int]) -> tuple[dict[int, bytes], dict[int, list[bytes]]]:
@@ -245,9 +245,9 @@ class StoreModel:
         self.tell(("runs", ""))
         return True
 
-    def cancel_parked(self, run_id: int, note: str) -> bool:
+    def cancel_stopped(self, run_id: int, note: str) -> bool:
         run = self.runs.get(run_id)
-        if run is None or run.state != "parked":
+        if run is None or run.state != "needs_attention":
             return False
         run.state, run.ended_at, run.note = "cancelled", self.clock.now(), note
         self._write_ends({run_id}, {run_id}, self.look())
@@ -264,7 +264,7 @@ class StoreModel:
         number = self._next("inbox")
         self.inbox[number] = InboxRow(number, run_id, self.clock.now(), work, None, data)
 
-    def _empty_inbox(self, run_id: int, view: View | None) -> None:
+    def _empty_inbox(self, run_id: int, view: StoreView | None) -> None:
         for number in [row.id for row in self.inbox.values() if row.run_id == run_id]:
             if view is None or number in view.inbox:
                 del self.inbox[number]
@@ -280,12 +280,12 @@ class StoreModel:
 
     # -- turns ------------------------------------------------------------------------------------
 
-    def look(self) -> View:
+    def look(self) -> StoreView:
         """What a statement that begins now will see."""
         children = frozenset(run.id for run in self.runs.values() if run.parent is not None)
-        return View(self.clock.now(), frozenset(self.inbox), children)
+        return StoreView(self.clock.now(), frozenset(self.inbox), children)
 
-    def commit(self, owner: int, number: int, turns: Sequence[RunTurn], view: View | None = None) -> set[int]:
+    def commit(self, owner: int, number: int, turns: Sequence[RunTurn], view: StoreView | None = None) -> set[int]:
         """Write a turn of many runs, all of it or nothing; returns those that were still the owner's."""
         seen = view or self.look()
         mine = [turn for turn in turns if self._is_mine(turn, owner, number)]
@@ -295,7 +295,7 @@ class StoreModel:
         used = {inbox_id for turn in turns if turn.new is None for inbox_id in turn.used}
         for turn in mine:
             self._write_head(turn, owner, number, used, seen)
-        over = {turn.run_id for turn in mine if turn.state is not None and turn.state != "parked"}
+        over = {turn.run_id for turn in mine if turn.state is not None and turn.state != "needs_attention"}
         if over:  # An end takes away what there was before, and not what is written together with it.
             self._write_ends(over, {turn.run_id for turn in mine if turn.new is None}, seen)
         for turn in mine:
@@ -308,7 +308,7 @@ class StoreModel:
             return run is None
         return run is not None and run.owner == owner and run.seq == turn.before and run.turn < number
 
-    def _write_head(self, turn: RunTurn, owner: int, number: int, used: set[int], view: View) -> None:
+    def _write_head(self, turn: RunTurn, owner: int, number: int, used: set[int], view: StoreView) -> None:
         if (new := turn.new) is not None:
             self.runs[turn.run_id] = RunRow(turn.run_id, new.kind, new.workflow, new.version, new.input, owner=owner)
         run = self.runs[turn.run_id]
@@ -316,7 +316,7 @@ class StoreModel:
         run.state, run.note = turn.state or run.state, run.note if turn.note is None else turn.note
         run.result = run.result if turn.result is None else turn.result
         run.error = run.error if turn.error is None else turn.error
-        if turn.state is not None and turn.state != "parked":
+        if turn.state is not None and turn.state != "needs_attention":
             run.ended_at = view.at
         if turn.release and new is None:
             run.awake = turn.awake or any(
@@ -360,7 +360,7 @@ class StoreModel:
             inbox_id = self._next("inbox")
             self.inbox[inbox_id] = InboxRow(inbox_id, number, due, timer=timer)
 
-    def _write_ends(self, over: set[int], held: set[int], view: View) -> None:
+    def _write_ends(self, over: set[int], held: set[int], view: StoreView) -> None:
         for number in sorted(over):
             run = self.runs[number]
             self._empty_inbox(number, view)

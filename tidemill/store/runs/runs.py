@@ -62,14 +62,14 @@ WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id 
 """
 
 #: Runs that did not fit the code when they were last looked at are looked at again.
-UNPARK_RUNS = """
-UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'parked' AND kind = ANY ($1)
+RESUME_RUNS = """
+UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'needs_attention' AND kind = ANY ($1)
 RETURNING id
 """
 
-#: What was held back for runs while they were parked is there for them now. Not in one statement with `UNPARK_RUNS`: it
+#: Messages suspended while their runs needed attention are due again. Not part of `RESUME_RUNS`: it
 #: would not see what was held back while it waited for a run.
-RELEASE_MAIL = "UPDATE tidemill.inbox SET held = false WHERE held AND run_id = ANY ($1)"
+RELEASE_MAIL = "UPDATE tidemill.inbox SET suspended = false WHERE suspended AND run_id = ANY ($1)"
 
 #: What claimed runs are resumed from.
 LOAD_SNAPSHOTS = "SELECT run_id, seq, data FROM tidemill.snapshot WHERE run_id = ANY ($1)"
@@ -85,15 +85,15 @@ DUE_INBOX = """
 SELECT id, run_id, timer, work, data FROM (
     SELECT i.* FROM tidemill.inbox AS i CROSS JOIN LATERAL (
         SELECT FROM tidemill.run WHERE id = i.run_id AND coalesce(owner, 0) = $1 LIMIT 1) AS mine
-    WHERE i.due_at <= now() AND NOT i.held AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE
+    WHERE i.due_at <= now() AND NOT i.suspended AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE
     ORDER BY i.due_at LIMIT $3) AS due
 ORDER BY id
 """
 
 #: Runs that sleep while something is due for them wake up; what came for a run after its end goes, and what comes for
-#: one that is parked is held back until it goes on. Also says in how many seconds the next timer is due.
+#: one that needs attention is held back until it goes on. Also says in how many seconds the next timer is due.
 WAKE_RUNS = """
-WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT held),
+WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended),
 woken AS (
     UPDATE tidemill.run SET awake = true WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.run
@@ -103,22 +103,22 @@ woken AS (
 gone AS (
     DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(
         SELECT id FROM tidemill.run
-        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state NOT IN ('running', 'parked')))),
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state NOT IN ('running', 'needs_attention')))),
 kept AS (
-    UPDATE tidemill.inbox SET held = true WHERE due_at <= now() AND NOT held AND run_id = ANY (ARRAY(
+    UPDATE tidemill.inbox SET suspended = true WHERE due_at <= now() AND NOT suspended AND run_id = ANY (ARRAY(
         SELECT id FROM tidemill.run
-        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'parked'
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'needs_attention'
         ORDER BY id FOR UPDATE SKIP LOCKED)))
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
        (SELECT extract(epoch FROM min(due_at) - now())::float8
-        FROM tidemill.inbox WHERE due_at > now() AND NOT held) AS next
+        FROM tidemill.inbox WHERE due_at > now() AND NOT suspended) AS next
 FROM woken
 """
 
 #: Something for a run from outside; wakes it if it sleeps.
 SEND = """
 WITH target AS (
-    UPDATE tidemill.run SET awake = true WHERE id = $1 AND state IN ('running', 'parked') RETURNING id),
+    UPDATE tidemill.run SET awake = true WHERE id = $1 AND state IN ('running', 'needs_attention') RETURNING id),
 put AS (INSERT INTO tidemill.inbox (run_id, data) SELECT id, $2::json FROM target RETURNING run_id)
 SELECT run_id, pg_notify('tidemill_runs', '') FROM put
 """
@@ -132,10 +132,10 @@ UNION ALL
 SELECT FROM tidemill.tick WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
 """
 
-#: A parked run has no owner who could end it. What it has under way is wanted no longer.
-CANCEL_PARKED = f"""
+#: A run that needs attention has no owner who could end it. What it has under way is wanted no longer.
+CANCEL_STOPPED = f"""
 WITH over AS (
-    UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'parked'
+    UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'needs_attention'
     RETURNING id, key, parent, parent_work, state, result, error, note),
 gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM over)),
 unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM over)),
@@ -316,12 +316,12 @@ async def fork_run(
     return number
 
 
-async def unpark_runs(database: Database, kinds: Sequence[str]) -> None:
-    """Let runs of these kinds that were parked go on, with all that came for them meanwhile."""
+async def resume_runs(database: Database, kinds: Sequence[str]) -> None:
+    """Let runs of these kinds that needed attention go on, with all that came for them meanwhile."""
 
     async def together(connection: Executor) -> None:
         async with connection.transaction():
-            rows = await connection.fetch(database.sql(UNPARK_RUNS), list(kinds))
+            rows = await connection.fetch(database.sql(RESUME_RUNS), list(kinds))
             await connection.execute(database.sql(RELEASE_MAIL), [row["id"] for row in rows])
 
     await database.run(together, patience=None)
@@ -365,9 +365,9 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
 
 
 async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: str) -> None:
-    """Ask a run to end; one that is parked has ended when this returns."""
+    """Ask a run to end; one that needs attention has ended when this returns."""
     await send_to_run(database, run_id, tick)
-    await database.fetch(CANCEL_PARKED, run_id, storable(reason))
+    await database.fetch(CANCEL_STOPPED, run_id, storable(reason))
 
 
 async def show_run(database: Database, run_id: int) -> asyncpg.Record:

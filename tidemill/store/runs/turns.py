@@ -21,7 +21,7 @@ from tidemill.core.codec import encode
 from tidemill.core.job import NewJob
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.archive import TOLD, archive_sql
-from tidemill.store.jobs.insert import ADMIT_GATED
+from tidemill.store.jobs.insert import ADMIT_THROTTLED
 from tidemill.store.runs.log import StepLog
 
 #: Why a job of a run is cancelled when the run wants it no longer.
@@ -128,7 +128,7 @@ _HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0)
 _WHOLE_HEAD = """
     state = coalesce(w.state, r.state), result = coalesce(w.result, r.result), error = coalesce(w.error, r.error),
     note = coalesce(w.note, r.note),
-    ended_at = CASE WHEN w.state IS NULL OR w.state = 'parked' THEN r.ended_at ELSE now() END,
+    ended_at = CASE WHEN w.state IS NULL OR w.state = 'needs_attention' THEN r.ended_at ELSE now() END,
     owner = CASE WHEN w.release OR w.state IS NOT NULL THEN NULL ELSE r.owner END,
     awake = CASE WHEN w.release THEN w.awake OR (
         SELECT true FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ({used})
@@ -176,8 +176,8 @@ class _Turns:
         self.parameters: list[Any] = [owner, number]
         self.parts: list[str] = []
         self.news: list[str] = []
-        self.gates: list[str] = []
-        self._over = [turn for turn in turns if turn.state is not None and turn.state != "parked"]
+        self.throttled_keys: list[str] = []
+        self._over = [turn for turn in turns if turn.state is not None and turn.state != "needs_attention"]
         self._add_heads()
         self._add_journal()
         if more := [turn for turn in turns if turn.is_more_than_ticks]:
@@ -265,7 +265,7 @@ born AS (
                               owner, turn, ended_at)
     SELECT id, seq, kind, workflow, version, input, origin, coalesce(state, 'running'), result, error, note,
            CASE WHEN release OR state IS NOT NULL THEN NULL ELSE $1::bigint END, $2::bigint,
-           CASE WHEN state IS NOT NULL AND state <> 'parked' THEN now() END
+           CASE WHEN state IS NOT NULL AND state <> 'needs_attention' THEN now() END
     FROM unnest({news}) AS n(id, seq, kind, workflow, version, input, origin, state, result, error, note, release)
     ON CONFLICT (id) DO NOTHING RETURNING id)""")
 
@@ -350,9 +350,14 @@ born AS (
             self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS.format(**_OPEN))
             self.news.append(_NEW_JOBS)
         if len(rows) < len(jobs):
-            gated = [(run_id, work, *job[:-1], *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
-            self._add("gated", gated, ("bigint", "bigint", *_JOB_TYPES, "text", "int"), _INSERT_JOBS.format(**_GATED))
-            self.gates = sorted({row[-2] for row in gated})
+            throttled = [(run_id, work, *job[:-1], *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
+            self._add(
+                "throttled",
+                throttled,
+                ("bigint", "bigint", *_JOB_TYPES, "text", "int"),
+                _INSERT_JOBS.format(**_THROTTLED),
+            )
+            self.throttled_keys = sorted({row[-2] for row in throttled})
         stops = [(turn.run_id, work) for turn in turns for work in turn.stops]
         if stops:
             self._add("stops", stops, ("bigint", "bigint"), _STOP_JOBS)
@@ -389,9 +394,9 @@ _INSERT_JOBS = """
     FROM {{given}} AS j(run_id, work, queue, task, args, priority, at, delay, deadline, options, origin, tags{gate})
     WHERE {{mine}} RETURNING queue"""
 _OPEN = {"into": "", "values": "", "gate": ""}
-_GATED = {
+_THROTTLED = {
     "into": ", concurrency_key, concurrency_max, state, note",
-    "values": ", key, most, 'gated', 'waits for a slot of concurrency key ' || key",
+    "values": ", key, most, 'throttled', 'waits for a slot of concurrency key ' || key",
     "gate": ", key, most",
 }
 _STOP_JOBS = f"""
@@ -443,8 +448,8 @@ async def commit_turn(
         return {row[0] for row in await connection.fetch(database.sql(ONE_TICK), *given)}
     turn = _Turns(owner, number, turns)
     mine = {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
-    if turn.gates:  # Should this be the last that is heard of the owner, maintenance does it.
-        await connection.execute(database.sql(ADMIT_GATED), turn.gates)
+    if turn.throttled_keys:  # Should this be the last that is heard of the owner, maintenance does it.
+        await connection.execute(database.sql(ADMIT_THROTTLED), turn.throttled_keys)
     return mine
 
 
@@ -453,7 +458,7 @@ async def cancel_unwanted(database: Database) -> int:
     async with database.transaction(patience=None) as connection:
         rows = await connection.fetch(database.sql(CANCEL_UNWANTED))
         if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
-            await connection.execute(database.sql(ADMIT_GATED), keys)
+            await connection.execute(database.sql(ADMIT_THROTTLED), keys)
     return len(rows)
 
 

@@ -27,8 +27,8 @@ VALUES ($1, $2, $3, $4, $5, $6, 0, $7::float8, now() - make_interval(secs => 1 /
 
 #: States that are marked later, in this order, those of one stage after those of another.
 WAIT_IN_LINE = """
-INSERT INTO tidemill.state_waiting (backfill, place, stage, entity)
-SELECT $1, coalesce((SELECT max(place) FROM tidemill.state_waiting WHERE backfill = $1), 0) + place, $2, entity
+INSERT INTO tidemill.backfill_state (backfill, place, stage, entity)
+SELECT $1, coalesce((SELECT max(place) FROM tidemill.backfill_state WHERE backfill = $1), 0) + place, $2, entity
 FROM unnest($3::text[]) WITH ORDINALITY AS new (entity, place)
 """
 
@@ -39,14 +39,14 @@ WITH due AS (
     FROM tidemill.state_backfill AS b,
          LATERAL (SELECT least(extract(epoch FROM now() - paced_at)::float8, greatest($2, 1 / rate)) AS passed) AS p
     WHERE pipeline = ANY ($1::text[]) AND rate IS NOT NULL AND stopped_at IS NULL
-          AND EXISTS (SELECT FROM tidemill.state_waiting AS w WHERE w.backfill = b.id)
+          AND EXISTS (SELECT FROM tidemill.backfill_state AS w WHERE w.backfill = b.id)
     FOR UPDATE OF b SKIP LOCKED),
 paced AS (
     UPDATE tidemill.state_backfill AS b SET paced_at = now() - make_interval(secs => passed - count / due.rate)
     FROM due WHERE b.id = due.id AND count > 0),
 taken AS (
-    DELETE FROM tidemill.state_waiting AS w USING due, LATERAL (
-        SELECT place FROM tidemill.state_waiting AS n WHERE n.backfill = due.id ORDER BY place LIMIT due.count) AS next
+    DELETE FROM tidemill.backfill_state AS w USING due, LATERAL (
+        SELECT place FROM tidemill.backfill_state AS n WHERE n.backfill = due.id ORDER BY place LIMIT due.count) AS next
     WHERE w.backfill = due.id AND w.place = next.place
     RETURNING due.pipeline, due.mark, w.stage, w.entity),
 marked AS (
@@ -64,7 +64,7 @@ SET_TOTAL = "UPDATE tidemill.state_backfill SET total = $2 WHERE id = $1"
 #: The newest of a pipeline, with what is left of each, and what of that has failed since.
 LIST_BACKFILLS = """
 SELECT b.id, b.stage, b.first, b.last, b.downstream, b.by, b.started_at, b.stopped_at, b.stopped_by, b.total,
-       left_over.count + (SELECT count(*) FROM tidemill.state_waiting AS w WHERE w.backfill = b.id) AS left,
+       left_over.count + (SELECT count(*) FROM tidemill.backfill_state AS w WHERE w.backfill = b.id) AS left,
        left_over.failed, b.rate
 FROM tidemill.state_backfill AS b, LATERAL (
     SELECT count(*) AS count, count(*) FILTER (WHERE f.failed_at > b.started_at) AS failed
@@ -78,7 +78,7 @@ STOP_BACKFILL = """
 WITH stopped AS (
     UPDATE tidemill.state_backfill SET stopped_at = now(), stopped_by = $3
     WHERE pipeline = $1 AND id = $2 AND stopped_at IS NULL RETURNING id, mark),
-sent_home AS (DELETE FROM tidemill.state_waiting AS w USING stopped WHERE w.backfill = stopped.id RETURNING w.entity),
+sent_home AS (DELETE FROM tidemill.backfill_state AS w USING stopped WHERE w.backfill = stopped.id RETURNING w.entity),
 released AS (
     UPDATE tidemill.state AS s SET invalid_by = NULL, version = s.version + 1 FROM stopped
     WHERE s.pipeline = $1 AND s.invalid_by = stopped.mark RETURNING s.entity)

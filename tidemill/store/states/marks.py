@@ -14,16 +14,16 @@ WITH new AS (
     SELECT stage, entity, to_timestamp(began_at) AS began_at
     FROM unnest($3::text[], $4::text[], $5::float8[]) AS new (stage, entity, began_at)),
 ended AS (
-    DELETE FROM tidemill.state_mark AS m
+    DELETE FROM tidemill.state_building AS m
     WHERE m.pipeline = $1 AND (m.builder = $2 OR m.seen_at < now() - interval '1 minute')
       AND NOT EXISTS (SELECT FROM new WHERE new.stage = m.stage AND new.entity = m.entity))
-INSERT INTO tidemill.state_mark (pipeline, stage, entity, builder, began_at)
+INSERT INTO tidemill.state_building (pipeline, stage, entity, builder, began_at)
 SELECT $1, stage, entity, $2, began_at FROM new
 ON CONFLICT (pipeline, stage, entity) DO UPDATE SET builder = excluded.builder, began_at = excluded.began_at,
     seen_at = now()
 """
 LIST_MARKS = """
-SELECT stage, entity, began_at FROM tidemill.state_mark
+SELECT stage, entity, began_at FROM tidemill.state_building
 WHERE pipeline = $1 AND seen_at > now() - make_interval(secs => $2)
 """
 

@@ -117,7 +117,7 @@ class Entry(msgspec.Struct, frozen=True):
     """As JSON."""
 
 
-class Message(NamedTuple):
+class LogMessage(NamedTuple):
     """A message of the log."""
 
     position: int
@@ -131,7 +131,7 @@ class Range(msgspec.Struct):
     """Messages that this reader has taken together."""
 
     number: int
-    messages: list[Message]
+    messages: list[LogMessage]
     rows: int
     done: frozenset[int] = frozenset()
 
@@ -193,13 +193,13 @@ def _records(entries: Iterable[Entry]) -> Iterator[tuple[Any, ...]]:
         yield row.record(topic)
 
 
-def _messages(rows: Sequence[Any]) -> list[Message]:
-    found: list[Message] = []
+def _messages(rows: Sequence[Any]) -> list[LogMessage]:
+    found: list[LogMessage] = []
     for row in rows:
         first, at, keys, headers, payloads = row["id"] * SPREAD, row["at"], row["keys"], row["headers"], row["payloads"]
         for number, payload in enumerate(payloads):
             key, told = keys and keys[number], headers and headers[number]
-            found.append(Message(first + number, at, key, told, payload))
+            found.append(LogMessage(first + number, at, key, told, payload))
     return found
 
 

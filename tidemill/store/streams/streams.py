@@ -28,7 +28,7 @@ WHERE stream = $1 AND source = $2 AND part = $3 AND owner = $4 RETURNING positio
 """
 
 #: Keep messages for another attempt.
-PARK = """
+ADD_RETRIES = """
 INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, losses, at, deadline, message_id, key,
                                    headers, plans, error, payload)
 SELECT $1, source, place, now() + make_interval(secs => delay), attempts, losses, to_timestamp(at),
@@ -39,7 +39,7 @@ FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::floa
 """
 
 #: Give messages up.
-BURY = """
+ADD_DEAD_LETTERS = """
 INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, message_id, key, headers, plans, kind,
                                   error, payload)
 SELECT $1, source, place, why, attempts, to_timestamp(at), message_id, key, headers::json,
@@ -51,7 +51,7 @@ FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::tex
 
 #: Kept messages of these sources that are due, for one dispatcher, until there are enough of them or of their bytes;
 #: those of a dispatcher that has fallen silent are due again.
-CLAIM_PARKED = """
+CLAIM_RETRIES = """
 UPDATE tidemill.stream_retry SET claimed_by = $3, claimed_until = now() + make_interval(secs => $6)
 WHERE id = ANY (ARRAY(SELECT id FROM (
     SELECT id, sum(size) OVER (ORDER BY due_at, id ROWS UNBOUNDED PRECEDING) - size AS before FROM (
@@ -65,7 +65,7 @@ RETURNING id, source, place, attempts, losses, extract(epoch FROM at)::float8 AS
 """
 
 #: When the next kept message is due, in seconds from now; those that somebody has claimed are looked at when that ends.
-NEXT_PARKED = """
+NEXT_RETRY = """
 SELECT extract(epoch FROM min(greatest(due_at, coalesce(claimed_until, due_at))) - now())::float8 AS wait
 FROM tidemill.stream_retry WHERE stream = $1 AND source = ANY ($2)
 """
@@ -77,15 +77,15 @@ GROUP BY source ORDER BY source
 """
 
 #: Only those that whoever claimed them knows of: one whose claim was never answered is claimed again.
-RENEW_PARKED = """
+RENEW_RETRIES = """
 UPDATE tidemill.stream_retry SET claimed_until = now() + make_interval(secs => $2)
 WHERE claimed_by = $1 AND id = ANY ($3::bigint[]) RETURNING id
 """
 
 #: The attempt is over, whatever came of it.
-DROP_PARKED = "DELETE FROM tidemill.stream_retry WHERE id = ANY($1::bigint[]) RETURNING id"
+DROP_RETRIES = "DELETE FROM tidemill.stream_retry WHERE id = ANY($1::bigint[]) RETURNING id"
 
-RELEASE_PARKED = """
+RELEASE_RETRIES = """
 UPDATE tidemill.stream_retry SET claimed_by = NULL, claimed_until = NULL WHERE id = ANY($1::bigint[]) RETURNING id
 """
 
@@ -190,7 +190,7 @@ OUTCOME_OF = "SELECT pg_xact_status($1::text::xid8) AS outcome"
 Span = tuple[int | None, int]
 
 
-class Cursor(msgspec.Struct, frozen=True):
+class StoredCursor(msgspec.Struct, frozen=True):
     """Where a partition stands: all up to `position` is done, and `done` beyond it; None if nothing is known yet."""
 
     position: int | None
@@ -225,11 +225,11 @@ async def outcome_of(database: Database, transaction: str) -> str | None:
     return None if row is None else row["outcome"]
 
 
-async def own_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> Cursor:
+async def own_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> StoredCursor:
     """Take over a partition's cursor."""
     row = (await database.fetch(OWN_CURSOR, stream, source, part, owner, patience=None))[0]
     done = [(None if span.lower is None else span.lower - 1, span.upper - 1) for span in row["done"]]
-    return Cursor(row["position"], row["note"], tuple(done))
+    return StoredCursor(row["position"], row["note"], tuple(done))
 
 
 async def move_cursor(
@@ -249,31 +249,33 @@ async def move_cursor(
     return bool(moved)
 
 
-async def park(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:
+async def add_retries(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:
     """Keep messages for another attempt; the columns are those of the statement."""
-    await connection.execute(database.sql(PARK), stream, *columns)
+    await connection.execute(database.sql(ADD_RETRIES), stream, *columns)
 
 
-async def bury(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:
+async def add_dead_letters(
+    database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]
+) -> None:
     """Give messages up; the columns are those of the statement."""
-    await connection.execute(database.sql(BURY), stream, *columns)
+    await connection.execute(database.sql(ADD_DEAD_LETTERS), stream, *columns)
 
 
-async def drop_parked(database: Database, connection: Executor, ids: Sequence[int]) -> set[int]:
+async def drop_retries(database: Database, connection: Executor, ids: Sequence[int]) -> set[int]:
     """These attempts are over; returns those that nobody had finished before."""
-    return {row["id"] for row in await connection.fetch(database.sql(DROP_PARKED), list(ids))}
+    return {row["id"] for row in await connection.fetch(database.sql(DROP_RETRIES), list(ids))}
 
 
-async def claim_parked(
+async def claim_retries(
     database: Database, stream: str, sources: Sequence[str], owner: UUID, *, most: int, size: int, lease: float
 ) -> list[asyncpg.Record]:
     """Messages that are due for another attempt: at most so many, and about so many bytes."""
-    return await database.fetch(CLAIM_PARKED, stream, list(sources), owner, most, size, lease, patience=None)
+    return await database.fetch(CLAIM_RETRIES, stream, list(sources), owner, most, size, lease, patience=None)
 
 
-async def next_parked(database: Database, stream: str, sources: Sequence[str]) -> float | None:
+async def next_retry(database: Database, stream: str, sources: Sequence[str]) -> float | None:
     """Seconds until a kept message is due; None if none is kept."""
-    row = await database.fetchrow(NEXT_PARKED, stream, list(sources), patience=None)
+    row = await database.fetchrow(NEXT_RETRY, stream, list(sources), patience=None)
     return None if row is None else row["wait"]
 
 

@@ -96,7 +96,7 @@ QUEUE_DEPTHS = """
 WITH live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
            count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS delayed,
-           count(*) FILTER (WHERE state IN ('gated', 'unrouted')) AS held,
+           count(*) FILTER (WHERE state IN ('throttled', 'no_worker')) AS held,
            count(*) FILTER (WHERE state = 'running') AS running,
            extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
     FROM tidemill.job GROUP BY queue),
@@ -132,7 +132,7 @@ FORGET_TOTALS = "DELETE FROM tidemill.meter WHERE at < now() - interval '30 days
 Key = tuple[str, tuple[str, ...]]
 
 
-class Place(NamedTuple):
+class ProcessPlace(NamedTuple):
     """Which process speaks: its host, process id and role."""
 
     host: str
@@ -184,7 +184,7 @@ async def read_samples(
 
 async def report(
     database: Database,
-    place: Place,
+    place: ProcessPlace,
     gauges: Mapping[str, object],
     counts: Mapping[Key, float],
     *,
@@ -199,7 +199,7 @@ async def report(
         await database.fetch(REPORT, *parameters, patience=2.0)
 
 
-async def leave(database: Database, place: Place) -> None:
+async def leave(database: Database, place: ProcessPlace) -> None:
     """A process has ended."""
     await database.fetch(LEAVE, *place, patience=2.0)
 

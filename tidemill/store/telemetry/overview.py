@@ -13,13 +13,13 @@ COUNT_ALL = """
 SELECT now() AS at, j.*, r.*, w.*, s.*, (SELECT count(*) FROM tidemill.run_input) AS inputs_open
 FROM (SELECT count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS jobs_waiting,
              count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS jobs_delayed,
-             count(*) FILTER (WHERE state IN ('gated', 'unrouted')) AS jobs_held,
+             count(*) FILTER (WHERE state IN ('throttled', 'no_worker')) AS jobs_held,
              count(*) FILTER (WHERE state = 'running') AS jobs_running,
              extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8
                  AS oldest_waiting
       FROM tidemill.job) AS j,
      (SELECT (SELECT count(*) FROM tidemill.run WHERE state = 'running') AS runs_live,
-             (SELECT count(*) FROM tidemill.run WHERE state = 'parked') AS runs_parked) AS r,
+             (SELECT count(*) FROM tidemill.run WHERE state = 'needs_attention') AS runs_parked) AS r,
      (SELECT count(*) FILTER (WHERE lease_until > now() AND flagged_at IS NULL) AS workers_alive,
              count(*) FILTER (WHERE lease_until <= now() OR flagged_at IS NOT NULL) AS workers_silent
       FROM tidemill.worker WHERE ended_at IS NULL) AS w,
@@ -32,7 +32,8 @@ READ_DONE = "SELECT labels, value FROM tidemill.meter WHERE name = 'ended' ORDER
 #: Pipelines with states that have failed and are not due to be tried again yet: how many, and the newest of them.
 LIST_FAILED_STATES = """
 SELECT DISTINCT ON (pipeline) pipeline, count(*) OVER (PARTITION BY pipeline) AS states,
-       count(*) FILTER (WHERE retry_at IS NULL) OVER (PARTITION BY pipeline) AS parked, stage, entity, error AS note,
+       count(*) FILTER (WHERE retry_at IS NULL) OVER (PARTITION BY pipeline) AS needs_attention,
+       stage, entity, error AS note,
        failed_at
 FROM tidemill.state_failure WHERE pipeline = ANY ($1::text[]) AND (retry_at IS NULL OR retry_at > now())
 ORDER BY pipeline, failed_at DESC

@@ -20,26 +20,26 @@ waits AS (
     SELECT json_object_agg(queue, bounds) AS waits FROM (
         SELECT labels::json ->> 0 AS queue, json_object_agg(labels::json ->> 1, value) AS bounds
         FROM tidemill.meter WHERE name = 'wait' GROUP BY 1) AS each),
-old AS (DELETE FROM tidemill.pace WHERE at < now() - interval '{KEPT_HOURS} hours')
-INSERT INTO tidemill.pace (at, done, failed, waits)
+old AS (DELETE FROM tidemill.throughput WHERE at < now() - interval '{KEPT_HOURS} hours')
+INSERT INTO tidemill.throughput (at, done, failed, waits)
 SELECT now(), done, failed, coalesce(waits, '{{}}') FROM ended, waits
-WHERE NOT EXISTS (SELECT FROM tidemill.pace WHERE at > now() - make_interval(secs => $1))
+WHERE NOT EXISTS (SELECT FROM tidemill.throughput WHERE at > now() - make_interval(secs => $1))
 ON CONFLICT (at) DO NOTHING
 """
 
 #: The totals over the last `$1` seconds, thinned to one every `$2` seconds, oldest first.
 READ_PACE = """
 SELECT DISTINCT ON (slot) at, done, failed FROM (
-    SELECT at, done, failed, floor(extract(epoch FROM at) / $2) AS slot FROM tidemill.pace
+    SELECT at, done, failed, floor(extract(epoch FROM at) / $2) AS slot FROM tidemill.throughput
     WHERE at > now() - make_interval(secs => $1)) AS noted
 ORDER BY slot, at
 """
 
 #: The newest totals of waiting times, and those of about `$1` seconds before.
 READ_WAITS = """
-(SELECT at, waits FROM tidemill.pace WHERE at > now() - make_interval(secs => $1) ORDER BY at LIMIT 1)
+(SELECT at, waits FROM tidemill.throughput WHERE at > now() - make_interval(secs => $1) ORDER BY at LIMIT 1)
 UNION ALL
-(SELECT at, waits FROM tidemill.pace ORDER BY at DESC LIMIT 1)
+(SELECT at, waits FROM tidemill.throughput ORDER BY at DESC LIMIT 1)
 """
 
 Waits = dict[str, dict[str, float]]

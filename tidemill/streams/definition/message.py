@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True):
+class MessageFailure(msgspec.Struct, frozen=True, array_like=True):
     """Why a plan failed for a message. `lineage` are the classes of the error, nearest first."""
 
     plan: str
@@ -28,13 +28,13 @@ class HandOver(msgspec.Struct, frozen=True, array_like=True):
     key: str | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class EngineAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The answer of an engine about a message that did not simply succeed."""
 
     ticket: int
     status: str
     """ok, failed, undecodable or expired."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[MessageFailure, ...] = ()
     handed: tuple[HandOver, ...] = ()
     result: bytes | None = None
     """For a live request: its result as JSON."""

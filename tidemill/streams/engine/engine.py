@@ -22,14 +22,14 @@ from tidemill.core.codec import encode, storable
 from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.cancellation import end
-from tidemill.streams.definition.message import Answer, Failure, HandOver
+from tidemill.streams.definition.message import EngineAnswer, HandOver, MessageFailure
 from tidemill.streams.definition.plans import Filtered
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.context import Context, Message
 from tidemill.streams.engine.decoding import decoder_for
 from tidemill.streams.engine.plan_runner import Breakers, RunningPlan
 from tidemill.streams.engine.plan_statistics import PlanFigures
-from tidemill.streams.runner.link import ToDispatcher, Work
+from tidemill.streams.runner.link import MessageWork, ToDispatcher
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -52,13 +52,13 @@ class Engine:
         self._of_source: list[tuple[RunningPlan, ...]] = []
         self._decoders = [decoder_for(source.decoder, f"source {source.name}") for source in stream.sources]
         self._live_decoder = decoder_for(stream.live_decoder, f"stream {stream.name}, live_decoder")
-        self._live: deque[Work] = deque()
-        self._backlog: deque[Work] = deque()
+        self._live: deque[MessageWork] = deque()
+        self._backlog: deque[MessageWork] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._workers: set[asyncio.Task[None]] = set()
         self._rousing = False
         self._ok: list[int] = []
-        self._answers: list[Answer] = []
+        self._answers: list[EngineAnswer] = []
         self._flushing = False
         self._life = secrets.token_hex(6)
 
@@ -83,7 +83,7 @@ class Engine:
             await running.plan.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def submit(self, work: Sequence[Work], live: Sequence[Work] = ()) -> None:
+    def submit(self, work: Sequence[MessageWork], live: Sequence[MessageWork] = ()) -> None:
         """Take messages; each is answered once."""
         self._backlog.extend(work)
         self._live.extend(live)
@@ -133,18 +133,18 @@ class Engine:
 
     # -- one message ------------------------------------------------------------------------------
 
-    async def _run(self, work: Work, is_live: bool) -> None:
+    async def _run(self, work: MessageWork, is_live: bool) -> None:
         source, extra = work.source, work.extra
         deadline = None if extra is None else extra[4]
         if deadline is not None and deadline <= time.time():
-            self._answer(Answer(work.ticket, "expired"))
+            self._answer(EngineAnswer(work.ticket, "expired"))
             return
         decode = self._live_decoder if source < 0 else self._decoders[source]
         try:
             value = work.payload if decode is None else decode(work.payload)
         except Exception as error:  # noqa: BLE001 - a decoder is user code: it may raise anything
-            failure = Failure("", type(error).__name__, describe(error))
-            self._answer(Answer(work.ticket, "undecodable", (failure,)))
+            failure = MessageFailure("", type(error).__name__, describe(error))
+            self._answer(EngineAnswer(work.ticket, "undecodable", (failure,)))
             return
         name = LIVE if source < 0 else self._stream.sources[source].name
         message = Message(self._stream.name, name, value, extra, live=is_live)
@@ -168,7 +168,7 @@ class Engine:
             failures = list(await asyncio.gather(*running)) if running else []
         self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=is_live))
 
-    async def _run_plan(self, plan: RunningPlan, ctx: Context) -> Failure | None:
+    async def _run_plan(self, plan: RunningPlan, ctx: Context) -> MessageFailure | None:
         name = (plan.name, ctx.message.source)
         figures = self._figures.get(name)
         if figures is None:
@@ -192,16 +192,18 @@ class Engine:
         figures.took(time.perf_counter() - began)
         return None
 
-    def _plans_of(self, work: Work) -> Sequence[RunningPlan]:
+    def _plans_of(self, work: MessageWork) -> Sequence[RunningPlan]:
         plans = self._of_source[work.source] if work.source >= 0 else self._plans_for(work.eligibilities or (), LIVE)
         only = None if work.extra is None else work.extra[6]
         return plans if only is None else [plan for plan in plans if plan.name in only]
 
-    def _gone(self, work: Work) -> tuple[Failure, ...]:
+    def _gone(self, work: MessageWork) -> tuple[MessageFailure, ...]:
         """Failures for the plans that a retried message needs and that the stream no longer has."""
         only = None if work.extra is None else work.extra[6]
         known = {plan.name for plan in self._stream.plans} if only else ()
-        return tuple(Failure(name, "PlanGone", GONE, verdict="discard") for name in only or () if name not in known)
+        return tuple(
+            MessageFailure(name, "PlanGone", GONE, verdict="discard") for name in only or () if name not in known
+        )
 
     def _plans_for(self, eligibilities: Any, source: str) -> tuple[RunningPlan, ...]:
         return tuple(
@@ -212,7 +214,7 @@ class Engine:
 
     # -- answers ----------------------------------------------------------------------------------
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: EngineAnswer) -> None:
         self._answers.append(answer)
         if not self._flushing:
             self._flush_soon()
@@ -232,11 +234,11 @@ def answer_of(
     ticket: int,
     plans: Sequence[RunningPlan],
     contexts: Sequence[Context],
-    failures: Sequence[Failure | None],
+    failures: Sequence[MessageFailure | None],
     *,
-    gone: tuple[Failure, ...] = (),
+    gone: tuple[MessageFailure, ...] = (),
     live: bool,
-) -> Answer:
+) -> EngineAnswer:
     """The answer for a message. The outbox of a failed plan is dropped."""
     failed = (*(failure for failure in failures if failure is not None), *gone)
     handed: list[HandOver] = []
@@ -251,20 +253,20 @@ def answer_of(
         try:
             result = encode(found)
         except PayloadError as error:  # A task returned something that has no JSON form.
-            failed = (*failed, Failure("", type(error).__name__, describe(error)))
-    return Answer(ticket, "failed" if failed else "ok", failed, tuple(handed), result)
+            failed = (*failed, MessageFailure("", type(error).__name__, describe(error)))
+    return EngineAnswer(ticket, "failed" if failed else "ok", failed, tuple(handed), result)
 
 
-def failure_of(plan: str, error: BaseException) -> Failure:
+def failure_of(plan: str, error: BaseException) -> MessageFailure:
     """An exception as data: its class, its text, and the retry that it asks for."""
     kind, lineage = type(error).__name__, error_lineage(type(error))
     if isinstance(error, Snooze):
-        return Failure(plan, kind, describe(error), lineage, error.seconds, "snooze")
+        return MessageFailure(plan, kind, describe(error), lineage, error.seconds, "snooze")
     if isinstance(error, RetryAfter):
-        return Failure(plan, kind, describe(error), lineage, error.seconds)
+        return MessageFailure(plan, kind, describe(error), lineage, error.seconds)
     if isinstance(error, Discard):
-        return Failure(plan, kind, describe(error), lineage, None, "discard")
-    return Failure(plan, kind, describe(error), lineage)
+        return MessageFailure(plan, kind, describe(error), lineage, None, "discard")
+    return MessageFailure(plan, kind, describe(error), lineage)
 
 
 def describe(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from collections import deque
 from tidemill.streams.reducer.token_bucket import TokenBucket
 
 
-class Gate:
+class ConcurrencyLimit:
     """At most `most` calls at once."""
 
     __slots__ = ("_free", "_live", "_waiting")
@@ -41,14 +41,14 @@ class Gate:
         self._free += 1
 
 
-class Pace:
+class RateLimit:
     """At most `rate` calls per second, evenly spread."""
 
     __slots__ = ("_bucket", "_gate")
 
     def __init__(self, rate: float) -> None:
         self._bucket = TokenBucket(rate, now=asyncio.get_running_loop().time())
-        self._gate = Gate(1)
+        self._gate = ConcurrencyLimit(1)
 
     async def enter(self, live: bool) -> None:
         loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ from tidemill.streams.definition.stream import PlanSettings
 from tidemill.streams.engine.batching import Batched
 from tidemill.streams.engine.circuit_breaker import Breaker
 from tidemill.streams.engine.context import Context
-from tidemill.streams.engine.limits import Gate, Pace
+from tidemill.streams.engine.limits import ConcurrencyLimit, RateLimit
 
 Step = Callable[[Context], Awaitable[Any]]
 
@@ -50,8 +50,8 @@ class RunningPlan:
         )
         concurrency = settings.concurrency or plan.concurrency
         rate = settings.rate or plan.rate
-        self._gate = None if concurrency is None else Gate(concurrency)
-        self._pace = None if rate is None else Pace(float(rate))
+        self._gate = None if concurrency is None else ConcurrencyLimit(concurrency)
+        self._pace = None if rate is None else RateLimit(float(rate))
         timeout = settings.timeout if settings.timeout is not None else plan.timeout
         self._timeout = None if timeout is None else parse_duration(timeout)
         self._plain = self._gate is None and self._pace is None and self._timeout is None
@@ -129,9 +129,9 @@ class RunningPlan:
         if (breaker := breakers.of(rule)) is not None:
             step = _guarded(step, breaker)
         if rule.rate is not None:
-            step = _gated(step, Pace(rule.rate))
+            step = _gated(step, RateLimit(rule.rate))
         if rule.concurrency is not None:
-            step = _gated(step, Gate(rule.concurrency))
+            step = _gated(step, ConcurrencyLimit(rule.concurrency))
         return step
 
 
@@ -142,13 +142,13 @@ def _timed(step: Step, timeout: float, what: str) -> Step:
     return timed
 
 
-def _gated(step: Step, gate: Gate | Pace) -> Step:
+def _gated(step: Step, gate: ConcurrencyLimit | RateLimit) -> Step:
     async def gated(ctx: Context) -> Any:
         await gate.enter(ctx.message.live)
         try:
             return await step(ctx)
         finally:
-            if isinstance(gate, Gate):
+            if isinstance(gate, ConcurrencyLimit):
                 gate.leave()
 
     return gated

@@ -1,6 +1,6 @@
 """Live requests: they run the same plans ahead of any backlog and return the result.
 
-`Asking` numbers requests, sends them to an engine, waits for the answer, and rejects requests when too many are open.
+`LiveRequest` numbers requests, sends them to an engine, waits for the answer, and rejects requests when too many are open.
 `tidemill.streams.live.serve` receives them over gRPC and HTTP.
 """
 
@@ -15,10 +15,10 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import TidemillError
-from tidemill.streams.definition.message import Answer
+from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.runner.engine_pool import Engines
-from tidemill.streams.runner.link import Work
+from tidemill.streams.runner.link import MessageWork
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -60,7 +60,7 @@ class LiveResult(msgspec.Struct, frozen=True):
     failures: dict[str, str]
 
 
-class Asking:
+class LiveRequest:
     """The open live requests of a dispatcher."""
 
     def __init__(self, stream: Stream, engines: Engines) -> None:
@@ -68,7 +68,7 @@ class Asking:
         self._engines = engines
         self._known = {plan.eligibility for plan in stream.plans}
         self._numbers = itertools.count(-1, -1)
-        self._answers: dict[int, asyncio.Future[Answer]] = {}
+        self._answers: dict[int, asyncio.Future[EngineAnswer]] = {}
         self.closed = False
         self.done = 0
         self.shed = 0
@@ -105,15 +105,15 @@ class Asking:
             raise LateError(f"no result within {timeout:g} s") from None
         return _result(answer)
 
-    async def _send(self, payload: bytes, wanted: tuple[str, ...], extra: tuple[object, ...]) -> Answer:
+    async def _send(self, payload: bytes, wanted: tuple[str, ...], extra: tuple[object, ...]) -> EngineAnswer:
         for _ in range(2):
             if not self._engines.ready:
                 raise UnavailableError(f"no engine of stream {self._stream.name} is ready")
             ticket = next(self._numbers)
-            answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[EngineAnswer] = asyncio.get_running_loop().create_future()
             self._answers[ticket] = answer
             try:
-                self._engines.submit_live(Work(ticket, -1, payload, 0, -ticket, extra, wanted))
+                self._engines.submit_live(MessageWork(ticket, -1, payload, 0, -ticket, extra, wanted))
                 return await answer
             except _EngineLostError:
                 continue  # Another engine gets it once.
@@ -122,7 +122,7 @@ class Asking:
                 self.done += 1
         raise UnavailableError("its engines died while running it")
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: EngineAnswer) -> None:
         waiting = self._answers.get(answer.ticket)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
@@ -138,7 +138,7 @@ class _EngineLostError(Exception):
     """The engine of a request died."""
 
 
-def _result(answer: Answer) -> LiveResult:
+def _result(answer: EngineAnswer) -> LiveResult:
     if answer.status == "expired":
         raise LateError("its deadline had passed before it was started")
     if answer.status == "undecodable":

@@ -23,7 +23,7 @@ import structlog
 from tidemill.core.errors import ConfigError
 from tidemill.engine.telemetry.address import is_loopback, joined, read_address
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.live.requests import Asking, LiveError, LiveResult
+from tidemill.streams.live.requests import LiveError, LiveRequest, LiveResult
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @asynccontextmanager
-async def serving(stream: Stream, asking: Asking) -> AsyncIterator[None]:
+async def serving(stream: Stream, asking: LiveRequest) -> AsyncIterator[None]:
     """Serve live requests at the addresses of the stream while the block runs."""
     async with contextlib.AsyncExitStack() as stack:
         if stream.grpc is not None:
@@ -65,7 +65,7 @@ async def serving(stream: Stream, asking: Asking) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _grpc(stream: Stream, asking: Asking, address: str) -> AsyncIterator[None]:
+async def _grpc(stream: Stream, asking: LiveRequest, address: str) -> AsyncIterator[None]:
     import grpc
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
@@ -111,7 +111,7 @@ async def _grpc(stream: Stream, asking: Asking, address: str) -> AsyncIterator[N
 
 
 @asynccontextmanager
-async def _http(stream: Stream, asking: Asking, address: str) -> AsyncIterator[None]:
+async def _http(stream: Stream, asking: LiveRequest, address: str) -> AsyncIterator[None]:
     import uvicorn
 
     listening = asyncio.Event()
@@ -151,7 +151,7 @@ async def _serve(server: Any, stream: str, address: str) -> None:
         raise ConfigError(f"stream {stream}: HTTP cannot be served at {address}: is the port in use?") from None
 
 
-def _application(asking: Asking, bound: str) -> Any:
+def _application(asking: LiveRequest, bound: str) -> Any:
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
@@ -165,7 +165,7 @@ def _application(asking: Asking, bound: str) -> Any:
     return application
 
 
-async def _answer(asking: Asking, bound: str, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
+async def _answer(asking: LiveRequest, bound: str, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
     path, method = scope["path"], scope["method"]
     said = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     if (refused := _refusal(bound, said)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 
-class Seen:
+class RecentMessages:
     """The ids of the last `window` seconds, at most `most` of them."""
 
     __slots__ = ("_ids", "_most", "_window")

@@ -8,10 +8,10 @@ import msgspec
 
 from tidemill.core.retry import GiveUp, RetryPolicy, decide
 from tidemill.sources.delivery import Delivery
-from tidemill.streams.definition.message import Failure
+from tidemill.streams.definition.message import MessageFailure
 
 
-class Park(msgspec.Struct, frozen=True):
+class RetryLater(msgspec.Struct, frozen=True):
     """Retry these plans after `delay` seconds."""
 
     delay: float
@@ -23,7 +23,7 @@ class Park(msgspec.Struct, frozen=True):
     """It stays with this dispatcher, because messages of its key wait behind it; only its attempts are stored."""
 
 
-class Bury(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True):
     """Give the message up for these plans: it becomes a dead letter."""
 
     why: str
@@ -33,26 +33,28 @@ class Bury(msgspec.Struct, frozen=True):
     error: str
 
 
-class Outcome(msgspec.Struct):
+class MessageOutcome(msgspec.Struct):
     """What to store about a message; without a retry and a dead letter it has succeeded."""
 
     delivery: Delivery
-    park: Park | None = None
-    bury: Bury | None = None
+    retry: RetryLater | None = None
+    dead: DeadLetter | None = None
 
     @property
     def succeeded(self) -> bool:
-        return self.park is None and self.bury is None
+        return self.retry is None and self.dead is None
 
     @property
     def stays(self) -> bool:
-        return self.park is not None and self.park.stays
+        return self.retry is not None and self.retry.stays
 
 
-def judge(delivery: Delivery, failures: Sequence[Failure], retry: RetryPolicy, *, stays: bool = False) -> Outcome:
+def judge(
+    delivery: Delivery, failures: Sequence[MessageFailure], retry: RetryPolicy, *, stays: bool = False
+) -> MessageOutcome:
     """Decide which of the failed plans are retried, and when, and which are given up."""
-    again: list[Failure] = []
-    final: list[tuple[Failure, str]] = []
+    again: list[MessageFailure] = []
+    final: list[tuple[MessageFailure, str]] = []
     delay, counted = 0.0, False
     for failure in failures:
         if failure.verdict == "snooze":
@@ -75,9 +77,9 @@ def judge(delivery: Delivery, failures: Sequence[Failure], retry: RetryPolicy, *
         else:
             again.append(failure)
             delay = max(delay, verdict.delay)
-    outcome = Outcome(delivery)
+    outcome = MessageOutcome(delivery)
     if again:
-        outcome.park = Park(
+        outcome.retry = RetryLater(
             delay,
             delivery.attempt + counted,
             delivery.losses,
@@ -86,7 +88,7 @@ def judge(delivery: Delivery, failures: Sequence[Failure], retry: RetryPolicy, *
             stays,
         )
     if final:
-        outcome.bury = Bury(
+        outcome.dead = DeadLetter(
             "failed",
             delivery.attempt,
             tuple(failure.plan for failure, _ in final),
@@ -96,7 +98,7 @@ def judge(delivery: Delivery, failures: Sequence[Failure], retry: RetryPolicy, *
     return outcome
 
 
-def lost(delivery: Delivery, why: str) -> Outcome:
+def lost(delivery: Delivery, why: str) -> MessageOutcome:
     """The outcome of a message whose engines have died too often."""
     error = f"its engine died {delivery.losses} times while running it; the last time: {why}"
-    return Outcome(delivery, bury=Bury("lost", delivery.attempt, delivery.plans, "Lost", error))
+    return MessageOutcome(delivery, dead=DeadLetter("lost", delivery.attempt, delivery.plans, "Lost", error))

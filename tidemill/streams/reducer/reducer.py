@@ -20,18 +20,18 @@ import msgspec
 from tidemill.core.retry import RetryPolicy
 from tidemill.sources.base import Source, identify
 from tidemill.sources.delivery import Delivery, size_of
-from tidemill.streams.definition.message import Failure
-from tidemill.streams.reducer.dedupe import Seen
+from tidemill.streams.definition.message import MessageFailure
+from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.key_order import Keys
-from tidemill.streams.reducer.outcomes import Bury, Outcome, judge, lost
+from tidemill.streams.reducer.outcomes import DeadLetter, MessageOutcome, judge, lost
 from tidemill.streams.reducer.token_bucket import bucket_for
 
 #: A message whose engines have died this often while running it runs without another such message beside it.
 SUSPECT = 2
 
 
-class Counts(msgspec.Struct):
+class SourceCounts(msgspec.Struct):
     """How many messages of one source have had each outcome."""
 
     arrived: int = 0
@@ -52,7 +52,7 @@ class Choice(msgspec.Struct):
     ack: list[Delivery]
 
 
-class Dispatch:
+class StreamReducer:
     """The state of all messages that the dispatcher has taken."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Dispatch:
         now: float = 0.0,
     ) -> None:
         self.sources = tuple(sources)
-        self.counts = [Counts() for _ in sources]
+        self.counts = [SourceCounts() for _ in sources]
         self.in_flight = [0] * len(sources)
         self.flights: dict[int, Delivery] = {}
         self.settling = 0
@@ -74,7 +74,7 @@ class Dispatch:
         self._max = max_in_flight
         self._retry = retry
         self._max_losses = max_losses
-        self._seen = Seen(dedup_window) if dedup_window else None
+        self._seen = RecentMessages(dedup_window) if dedup_window else None
         self._stocks: list[deque[Delivery]] = [deque() for _ in range(len(sources) + 1)]
         self._lanes = [
             Lane(source.name, stock, weight=source.weight, bucket=bucket_for(source.max_qps, source.burst, now=now))
@@ -261,7 +261,7 @@ class Dispatch:
         self._leave(delivery, now, succeeded=False, acks=acks)
         return acks
 
-    def failed(self, ticket: int, failures: Sequence[Failure]) -> Outcome | None:
+    def failed(self, ticket: int, failures: Sequence[MessageFailure]) -> MessageOutcome | None:
         """Some plans failed; returns the outcome to store before `settled`, or None if it is no longer ours."""
         delivery = self._land(ticket)
         if delivery is None:
@@ -270,46 +270,46 @@ class Dispatch:
         self.counts[delivery.source].failed += 1
         return judge(delivery, failures, self._retry, stays=self._is_ordered(delivery))
 
-    def give_up(self, ticket: int, why: str, kind: str, error: str) -> Outcome | None:
+    def give_up(self, ticket: int, why: str, kind: str, error: str) -> MessageOutcome | None:
         """Further attempts would not help; returns the outcome to store before `settled`."""
         delivery = self._land(ticket)
         if delivery is None:
             return None
         self.settling += 1
-        return Outcome(delivery, bury=Bury(why, delivery.attempt, delivery.plans, kind, error))
+        return MessageOutcome(delivery, dead=DeadLetter(why, delivery.attempt, delivery.plans, kind, error))
 
-    def hold(self, ticket: int) -> Outcome | None:
+    def hold(self, ticket: int) -> MessageOutcome | None:
         """It has succeeded, and its outbox must be stored before `settled`."""
         delivery = self._land(ticket)
         if delivery is None:
             return None
         self.settling += 1
-        return Outcome(delivery)
+        return MessageOutcome(delivery)
 
-    def settled(self, outcome: Outcome, now: float) -> list[Delivery]:
+    def settled(self, outcome: MessageOutcome, now: float) -> list[Delivery]:
         """Its outcome is stored; returns the messages to acknowledge."""
         self.settling -= 1
         delivery, counts = outcome.delivery, self.counts[outcome.delivery.source]
         counts.done += outcome.succeeded
-        counts.dead += outcome.bury is not None
-        if outcome.park is not None:
+        counts.dead += outcome.dead is not None
+        if outcome.retry is not None:
             counts.retried += 1
-            if outcome.park.stays:
-                delivery.attempt, delivery.plans, delivery.noted = outcome.park.attempts, outcome.park.plans, True
-                self._wait(delivery, now + outcome.park.delay)
+            if outcome.retry.stays:
+                delivery.attempt, delivery.plans, delivery.noted = outcome.retry.attempts, outcome.retry.plans, True
+                self._wait(delivery, now + outcome.retry.delay)
                 return []
         acks = [delivery]
         self._leave(delivery, now, succeeded=outcome.succeeded, acks=acks)
         return acks
 
-    def fenced(self, outcome: Outcome, now: float) -> None:
+    def fenced(self, outcome: MessageOutcome, now: float) -> None:
         """Another dispatcher has taken it over: it is neither acknowledged nor retried here."""
         self.settling -= 1
         self._leave(outcome.delivery, now, succeeded=False, acks=[])
 
-    def engine_died(self, tickets: Iterable[int], why: str) -> list[Outcome]:
+    def engine_died(self, tickets: Iterable[int], why: str) -> list[MessageOutcome]:
         """An engine died while running these: they are sent again, or given up if it has happened too often."""
-        given_up: list[Outcome] = []
+        given_up: list[MessageOutcome] = []
         for ticket in sorted(tickets):
             delivery = self._land(ticket)
             if delivery is None:

@@ -22,7 +22,7 @@ from tidemill.store.database import Database, Executor, is_passing
 from tidemill.store.streams import streams as store
 from tidemill.streams.definition.message import HandOver
 from tidemill.streams.engine.engine import describe
-from tidemill.streams.reducer.outcomes import Bury, Outcome, Park
+from tidemill.streams.reducer.outcomes import DeadLetter, MessageOutcome, RetryLater
 from tidemill.streams.runner.outbox import StateWriter, store_handed
 
 log = structlog.get_logger("tidemill.streams")
@@ -31,10 +31,10 @@ TOGETHER = 500
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
-class Settlement(msgspec.Struct):
+class PendingCommit(msgspec.Struct):
     """One message to commit: its outcome and its outbox."""
 
-    outcome: Outcome
+    outcome: MessageOutcome
     handed: tuple[HandOver, ...] = ()
 
     @property
@@ -42,7 +42,7 @@ class Settlement(msgspec.Struct):
         return self.outcome.delivery
 
 
-class Settler:
+class OutcomeCommitter:
     """Stores outcomes; calls `on_settled` when they are stored, `on_fenced` if another dispatcher has taken over."""
 
     def __init__(
@@ -53,8 +53,8 @@ class Settler:
         consumers: Sequence[Consumer],
         *,
         states: StateWriter | None = None,
-        on_settled: Callable[[list[Settlement]], None],
-        on_fenced: Callable[[list[Settlement]], None],
+        on_settled: Callable[[list[PendingCommit]], None],
+        on_fenced: Callable[[list[PendingCommit]], None],
     ) -> None:
         self._database = database
         self._stream = stream
@@ -63,10 +63,10 @@ class Settler:
         self._states = states
         self._on_settled = on_settled
         self._on_fenced = on_fenced
-        self._waiting: list[Settlement] = []
+        self._waiting: list[PendingCommit] = []
         self._news = asyncio.Event()
 
-    def put(self, settlement: Settlement) -> None:
+    def put(self, settlement: PendingCommit) -> None:
         self._waiting.append(settlement)
         self._news.set()
 
@@ -83,7 +83,7 @@ class Settler:
         """Store the outbox of a live request, which has no source and no position."""
         await self._patiently(lambda connection: self._hand_over(connection, handed, exact=True), len(handed))
 
-    async def _settle(self, batch: list[Settlement]) -> None:
+    async def _settle(self, batch: list[PendingCommit]) -> None:
         try:
             await self._patiently(lambda connection: self._store(connection, batch), len(batch))
         except FencedError as error:
@@ -103,17 +103,17 @@ class Settler:
             return
         self._on_settled(batch)
 
-    async def _one_by_one(self, batch: list[Settlement]) -> None:
+    async def _one_by_one(self, batch: list[PendingCommit]) -> None:
         """One message failed and the transaction was rolled back: commit each by itself."""
         for each in batch:
             await self._settle([each])
 
-    async def _give_up(self, settlement: Settlement, error: Exception) -> None:
+    async def _give_up(self, settlement: PendingCommit, error: Exception) -> None:
         """Its outbox cannot be stored, and a retry would not help: make it a dead letter."""
         delivery = settlement.delivery
         words = f"its outbox cannot be stored: {describe(error)}"
-        bury = Bury("failed", delivery.attempt, delivery.plans, type(error).__name__, words)
-        settlement.outcome, settlement.handed = Outcome(delivery, bury=bury), ()
+        dead = DeadLetter("failed", delivery.attempt, delivery.plans, type(error).__name__, words)
+        settlement.outcome, settlement.handed = MessageOutcome(delivery, dead=dead), ()
         await self._settle([settlement])
 
     async def _patiently(self, work: Callable[[Executor], Awaitable[None]], messages: int) -> None:
@@ -142,18 +142,20 @@ class Settler:
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 
-    async def _store(self, connection: Executor, batch: list[Settlement]) -> None:
+    async def _store(self, connection: Executor, batch: list[PendingCommit]) -> None:
         database, stream = self._database, self._stream
         rows = [each.delivery.retry_row for each in batch if each.delivery.retry_row is not None]
-        if rows and len(await store.drop_parked(database, connection, rows)) < len(set(rows)):
+        if rows and len(await store.drop_retries(database, connection, rows)) < len(set(rows)):
             raise FencedError("its attempt was finished by another dispatcher")
         outcomes = [each.outcome for each in batch]
-        if stays := [self._note_row(each.delivery, each.park) for each in outcomes if each.park and each.stays]:
+        if stays := [self._note_row(each.delivery, each.retry) for each in outcomes if each.retry and each.stays]:
             await store.note_attempts(database, connection, stream, list(zip(*stays, strict=True)))
-        if parks := [self._park_row(each.delivery, each.park) for each in outcomes if each.park and not each.stays]:
-            await store.park(database, connection, stream, list(zip(*parks, strict=True)))
-        if buries := [self._bury_row(each.delivery, each.bury) for each in outcomes if each.bury]:
-            await store.bury(database, connection, stream, list(zip(*buries, strict=True)))
+        if retries := [
+            self._retry_row(each.delivery, each.retry) for each in outcomes if each.retry and not each.stays
+        ]:
+            await store.add_retries(database, connection, stream, list(zip(*retries, strict=True)))
+        if dead := [self._dead_row(each.delivery, each.dead) for each in outcomes if each.dead]:
+            await store.add_dead_letters(database, connection, stream, list(zip(*dead, strict=True)))
         for exact in (True, False):
             handed = [one for each in batch if self._is_exact(each.delivery) is exact for one in each.handed]
             await self._hand_over(connection, handed, exact=exact)
@@ -176,23 +178,23 @@ class Settler:
     def _name(self, delivery: Delivery) -> str:
         return self._sources[delivery.source].name
 
-    def _note_row(self, delivery: Delivery, park: Park) -> tuple[Any, ...]:
+    def _note_row(self, delivery: Delivery, retry: RetryLater) -> tuple[Any, ...]:
         return (
-            self._name(delivery), delivery.place, park.delay, park.attempts, park.losses, _joined(park.plans),
-            storable(park.error),
+            self._name(delivery), delivery.place, retry.delay, retry.attempts, retry.losses, _joined(retry.plans),
+            storable(retry.error),
         )  # fmt: skip
 
-    def _park_row(self, delivery: Delivery, park: Park) -> tuple[Any, ...]:
+    def _retry_row(self, delivery: Delivery, retry: RetryLater) -> tuple[Any, ...]:
         return (
-            self._name(delivery), delivery.place, park.delay, park.attempts, park.losses, delivery.at,
-            delivery.deadline, delivery.id, delivery.key, headers_json(delivery), _joined(park.plans),
-            storable(park.error), delivery.payload,
+            self._name(delivery), delivery.place, retry.delay, retry.attempts, retry.losses, delivery.at,
+            delivery.deadline, delivery.id, delivery.key, headers_json(delivery), _joined(retry.plans),
+            storable(retry.error), delivery.payload,
         )  # fmt: skip
 
-    def _bury_row(self, delivery: Delivery, bury: Bury) -> tuple[Any, ...]:
+    def _dead_row(self, delivery: Delivery, dead: DeadLetter) -> tuple[Any, ...]:
         return (
-            self._name(delivery), delivery.place, bury.why, bury.attempts, delivery.at, delivery.id, delivery.key,
-            headers_json(delivery), _joined(bury.plans), bury.kind, storable(bury.error), delivery.payload,
+            self._name(delivery), delivery.place, dead.why, dead.attempts, delivery.at, delivery.id, delivery.key,
+            headers_json(delivery), _joined(dead.plans), dead.kind, storable(dead.error), delivery.payload,
         )  # fmt: skip
 
 

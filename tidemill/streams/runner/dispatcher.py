@@ -22,7 +22,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.cancellation import end, is_ending
 from tidemill.engine.role import Life, Role
 from tidemill.engine.telemetry.meter import Meter
-from tidemill.engine.telemetry.meter import Reporter as CountReporter
+from tidemill.engine.telemetry.meter import MeterReporter as CountReporter
 from tidemill.sources.base import Consumer, FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.opening import open_consumer
@@ -30,21 +30,21 @@ from tidemill.store.database import Database, is_passing
 from tidemill.store.notify import ANYTHING
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
-from tidemill.streams.definition.message import Answer
+from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import failure_of
-from tidemill.streams.live.requests import Asking
+from tidemill.streams.live.requests import LiveRequest
 from tidemill.streams.live.serve import serving
 from tidemill.streams.reducer.fair_share import NEVER
-from tidemill.streams.reducer.reducer import Dispatch
+from tidemill.streams.reducer.reducer import StreamReducer
 from tidemill.streams.runner.attempts import Attempts
-from tidemill.streams.runner.commit import Settlement, Settler
-from tidemill.streams.runner.control import Control
-from tidemill.streams.runner.engine_pool import Engines, Handle
-from tidemill.streams.runner.link import ToDispatcher, Work
+from tidemill.streams.runner.commit import OutcomeCommitter, PendingCommit
+from tidemill.streams.runner.control import StreamControl
+from tidemill.streams.runner.engine_pool import EngineHandle, Engines
+from tidemill.streams.runner.link import MessageWork, ToDispatcher
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
-from tidemill.streams.view.report import Reporter
+from tidemill.streams.view.report import StreamReporter
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -63,7 +63,7 @@ class Dispatcher:
         self.channels = {STREAMS_CHANNEL: self._heard}
         self.id = uuid4()
         self.draining = False
-        self.policy = Dispatch(
+        self.policy = StreamReducer(
             stream.sources,
             max_in_flight=stream.max_in_flight,
             retry=stream.retry,
@@ -72,8 +72,8 @@ class Dispatcher:
             now=time.monotonic(),
         )
         self.engines = Engines(stream, target or stream.declared_in, self)
-        self.asking = Asking(stream, self.engines)
-        self.control = Control(database, self)
+        self.asking = LiveRequest(stream, self.engines)
+        self.control = StreamControl(database, self)
         self.retries = RetryFeeder(database, self)
         self._attempts = Attempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
@@ -82,7 +82,7 @@ class Dispatcher:
         self._news: dict[str, list[Callable[[], None]]] = {}
         context = SourceContext(stream.name, self.id, database, on_lost=self._lose, on_notify=self._on_news)
         self.consumers: list[Consumer] = [open_consumer(source, context) for source in stream.sources]
-        self._settler = Settler(
+        self._settler = OutcomeCommitter(
             database,
             stream.name,
             stream.sources,
@@ -92,7 +92,7 @@ class Dispatcher:
             on_fenced=self._fenced,
         )
         self.meter = Meter()
-        self._reporter = Reporter(self, database, self.meter)
+        self._reporter = StreamReporter(self, database, self.meter)
         self._room = [asyncio.Event() for _ in stream.sources]
         self._to_flush: set[int] = set()
         self._flush_news = asyncio.Event()
@@ -291,7 +291,7 @@ class Dispatcher:
         self._idle.set()
         self.kick()
 
-    def on_frame(self, handle: Handle, frame: ToDispatcher) -> None:
+    def on_frame(self, handle: EngineHandle, frame: ToDispatcher) -> None:
         """An engine has answered."""
         now = time.monotonic()
         tickets = handle.tickets
@@ -306,7 +306,7 @@ class Dispatcher:
                 self._answered(answer, now)
         self.kick()
 
-    def _answered(self, answer: Answer, now: float) -> None:
+    def _answered(self, answer: EngineAnswer, now: float) -> None:
         if answer.status == "expired":
             self._ack(self.policy.expired(answer.ticket, now))
             return
@@ -321,9 +321,9 @@ class Dispatcher:
             self._ack(self.policy.done((answer.ticket,), now))
             return
         if outcome is not None:
-            self._settler.put(Settlement(outcome, answer.handed))
+            self._settler.put(PendingCommit(outcome, answer.handed))
 
-    def _answered_live(self, answer: Answer) -> None:
+    def _answered_live(self, answer: EngineAnswer) -> None:
         """Whoever asked is told when what the plans hand over is stored."""
         if not answer.handed:
             self.asking.answered(answer)
@@ -332,12 +332,12 @@ class Dispatcher:
         self._storing.add(storing)
         storing.add_done_callback(self._storing.discard)
 
-    async def _store_live(self, answer: Answer) -> None:
+    async def _store_live(self, answer: EngineAnswer) -> None:
         try:
             await self._settler.hand_over(answer.handed)
         except Exception as error:  # noqa: BLE001 - whatever cannot be stored is told to whoever asked
             failure = failure_of("", error)
-            answer = Answer(answer.ticket, "failed", (*answer.failures, failure), (), answer.result)
+            answer = EngineAnswer(answer.ticket, "failed", (*answer.failures, failure), (), answer.result)
         self.asking.answered(answer)
         self.kick()
 
@@ -345,10 +345,10 @@ class Dispatcher:
         """An engine died: what it had goes to another."""
         self.asking.lost({ticket for ticket in tickets if ticket < 0}, why)
         for outcome in self.policy.engine_died({ticket for ticket in tickets if ticket > 0}, why):
-            self._settler.put(Settlement(outcome))
+            self._settler.put(PendingCommit(outcome))
         self.kick()
 
-    def _settled(self, settlements: list[Settlement]) -> None:
+    def _settled(self, settlements: list[PendingCommit]) -> None:
         now = time.monotonic()
         for each in settlements:
             acks = self.policy.settled(each.outcome, now)
@@ -356,11 +356,11 @@ class Dispatcher:
                 each.delivery.noted = False  # Its note went together with what became of it.
             self.retries.settled(each.delivery)
             self._ack(acks)
-        if any(each.outcome.park is not None for each in settlements):
+        if any(each.outcome.retry is not None for each in settlements):
             self.retries.wake()
         self.kick()
 
-    def _fenced(self, settlements: list[Settlement]) -> None:
+    def _fenced(self, settlements: list[PendingCommit]) -> None:
         """Another dispatcher has these now: they are neither acked nor tried again here."""
         for each in settlements:
             self.policy.fenced(each.outcome, time.monotonic())
@@ -431,7 +431,7 @@ def dispatcher_role(stream: Stream, database: Database, *, target: str | None = 
     return Role(dispatcher, database, reporter=CountReporter(database, dispatcher.meter, name), name=name)
 
 
-def _work(ticket: int, delivery: Delivery) -> Work:
+def _work(ticket: int, delivery: Delivery) -> MessageWork:
     usual = (
         not delivery.at
         and delivery.key is None
@@ -442,7 +442,7 @@ def _work(ticket: int, delivery: Delivery) -> Work:
         and delivery.plans is None
     )
     if usual:
-        return Work(ticket, delivery.source, delivery.payload, delivery.part, delivery.position)
+        return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position)
     extra = (
         delivery.id,
         delivery.key,
@@ -452,7 +452,7 @@ def _work(ticket: int, delivery: Delivery) -> Work:
         delivery.attempt,
         delivery.plans,
     )
-    return Work(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, extra)
+    return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, extra)
 
 
 def _raise_failed(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -23,7 +23,7 @@ from tidemill.engine.supervisor import EXIT_MISCONFIGURED, describe_exit, pause_
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine
 from tidemill.streams.engine.plan_statistics import add
-from tidemill.streams.runner.link import Link, ToDispatcher, ToEngine, Work, connect
+from tidemill.streams.runner.link import EngineLink, MessageWork, ToDispatcher, ToEngine, connect
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -33,7 +33,7 @@ LAST_WORDS = 1.0
 LOOKS = 4  # how often the silence of an engine is checked within the time that it may be silent
 
 
-class Handle:
+class EngineHandle:
     """The dispatcher's view of one engine."""
 
     def __init__(self, number: int) -> None:
@@ -46,10 +46,10 @@ class Handle:
         self.send: Callable[[ToEngine], None] = lambda _: None
 
 
-class Listener(Protocol):
+class AnswerListener(Protocol):
     """Receives the frames of engines."""
 
-    def on_frame(self, handle: Handle, frame: ToDispatcher) -> None: ...
+    def on_frame(self, handle: EngineHandle, frame: ToDispatcher) -> None: ...
     def on_ready(self) -> None: ...
     def on_death(self, tickets: set[int], why: str) -> None: ...
 
@@ -57,13 +57,13 @@ class Listener(Protocol):
 class Engines:
     """All engines of one stream."""
 
-    def __init__(self, stream: Stream, target: str | None, listener: Listener) -> None:
+    def __init__(self, stream: Stream, target: str | None, listener: AnswerListener) -> None:
         self._stream = stream
         self._target = target
         self._listener = listener
         self._stopping = False
         self._ended: dict[str, Any] = {}
-        self.handles = [Handle(number) for number in range(max(1, stream.engines))]
+        self.handles = [EngineHandle(number) for number in range(max(1, stream.engines))]
         self.restarts = 0
         self._none_ready = asyncio.Event()
 
@@ -91,7 +91,7 @@ class Engines:
         except TimeoutError:
             log.warning("engines did not stop in time: killing them", engines=self.ready)
 
-    def submit(self, work: Sequence[Work]) -> None:
+    def submit(self, work: Sequence[MessageWork]) -> None:
         """Distribute messages over the ready engines."""
         ready = [handle for handle in self.handles if handle.ready]
         if len(ready) == 1:
@@ -106,7 +106,7 @@ class Engines:
             handle.tickets.update([each.ticket for each in some])
             handle.send(ToEngine(some))
 
-    def submit_live(self, work: Work) -> None:
+    def submit_live(self, work: MessageWork) -> None:
         """Send a live request, ahead of all messages."""
         handle = min((each for each in self.handles if each.ready), key=lambda each: len(each.tickets))
         handle.tickets.add(work.ticket)
@@ -121,7 +121,7 @@ class Engines:
 
     # -- an engine in a process of its own --------------------------------------------------------
 
-    async def _keep(self, handle: Handle) -> None:
+    async def _keep(self, handle: EngineHandle) -> None:
         loop = asyncio.get_running_loop()
         deaths = 0
         while not self._stopping:
@@ -137,7 +137,7 @@ class Engines:
             log.error("ENGINE DIED: another is started", engine=handle.number, why=describe_exit(status), after=pause)
             await asyncio.sleep(pause)
 
-    async def _live(self, handle: Handle) -> int:
+    async def _live(self, handle: EngineHandle) -> int:
         """Run one engine process until it ends; returns its exit status."""
         ours, theirs = socket.socketpair()
         try:
@@ -151,7 +151,7 @@ class Engines:
         finally:
             theirs.close()
         gone = asyncio.Event()
-        link: Link | None = None
+        link: EngineLink | None = None
         verdict: str | None = None
         try:
             link = await connect(ours, ToDispatcher, lambda frame: self._heard(handle, frame), gone.set)
@@ -173,7 +173,7 @@ class Engines:
             self._mourn(handle, verdict or describe_exit(exited))
         return status
 
-    async def _watch(self, handle: Handle, process: asyncio.subprocess.Process) -> str | None:
+    async def _watch(self, handle: EngineHandle, process: asyncio.subprocess.Process) -> str | None:
         """Wait until the engine has ended; one that is silent for too long is killed, and the reason is returned."""
         ended = asyncio.ensure_future(process.wait())
         try:
@@ -187,7 +187,7 @@ class Engines:
             ended.cancel()
         return None
 
-    def _heard(self, handle: Handle, frame: ToDispatcher) -> None:
+    def _heard(self, handle: EngineHandle, frame: ToDispatcher) -> None:
         handle.silent_for = 0
         if frame.figures is not None:
             handle.figures = frame.figures
@@ -200,12 +200,12 @@ class Engines:
         if frame.ok or frame.answers:
             self._listener.on_frame(handle, frame)
 
-    def _not_ready(self, handle: Handle) -> None:
+    def _not_ready(self, handle: EngineHandle) -> None:
         handle.ready = False
         if not self.ready:
             self._none_ready.set()
 
-    def _mourn(self, handle: Handle, why: str) -> None:
+    def _mourn(self, handle: EngineHandle, why: str) -> None:
         self._not_ready(handle)
         handle.silent_for = 0
         handle.send = lambda _: None
@@ -217,7 +217,7 @@ class Engines:
 
     # -- an engine in this process ----------------------------------------------------------------
 
-    async def _be_one(self, handle: Handle) -> None:
+    async def _be_one(self, handle: EngineHandle) -> None:
         ended = asyncio.Event()
         engine = Engine(self._stream, lambda frame: self._heard(handle, frame))
         await engine.start()

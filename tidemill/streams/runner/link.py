@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from tidemill.streams.definition.message import Answer
+from tidemill.streams.definition.message import EngineAnswer
 
 _LENGTH = 4
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Work(msgspec.Struct, array_like=True, gc=False):
+class MessageWork(msgspec.Struct, array_like=True, gc=False):
     """A message for an engine. `extra`: (id, key, headers, at, deadline, attempt, plans), None if all are default."""
 
     ticket: int
@@ -30,8 +30,8 @@ class Work(msgspec.Struct, array_like=True, gc=False):
 class ToEngine(msgspec.Struct, array_like=True):
     """From the dispatcher: messages, live requests, or the request to stop."""
 
-    work: list[Work] = []
-    live: list[Work] = []
+    work: list[MessageWork] = []
+    live: list[MessageWork] = []
     stop: bool = False
 
 
@@ -42,13 +42,13 @@ class ToDispatcher(msgspec.Struct, array_like=True):
     """
 
     ok: list[int] = []
-    answers: list[Answer] = []
+    answers: list[EngineAnswer] = []
     figures: dict[str, Any] | None = None
     ready: bool = False
     stopped: bool = False
 
 
-class Link(asyncio.Protocol):
+class EngineLink(asyncio.Protocol):
     """One end of the connection."""
 
     def __init__(self, kind: type, on_frame: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
@@ -92,11 +92,13 @@ class Link(asyncio.Protocol):
         self._on_lost()
 
 
-async def connect(end: socket.socket, kind: type, on_frame: Callable[[Any], None], on_lost: Callable[[], None]) -> Link:
+async def connect(
+    end: socket.socket, kind: type, on_frame: Callable[[Any], None], on_lost: Callable[[], None]
+) -> EngineLink:
     """Open a link on one end of a socket pair."""
     end.setblocking(False)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         end.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
-    link = Link(kind, on_frame, on_lost)
+    link = EngineLink(kind, on_frame, on_lost)
     await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=end)
     return link

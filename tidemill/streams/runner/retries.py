@@ -79,7 +79,7 @@ class RetryFeeder:
             return
         try:
             async with self._database.acquire() as connection:
-                await store.drop_parked(self._database, connection, over)
+                await store.drop_retries(self._database, connection, over)
             self._held.difference_update(over)
         except BaseException as error:
             self._over += over  # Also when cancelled: the last flush deletes them.
@@ -100,7 +100,7 @@ class RetryFeeder:
                 if self._held and now - renewed > LEASE / 3:
                     renewed = now
                     held = list(self._held)
-                    await self._database.fetch(store.RENEW_PARKED, self._dispatcher.id, LEASE, held, patience=None)
+                    await self._database.fetch(store.RENEW_RETRIES, self._dispatcher.id, LEASE, held, patience=None)
             except Exception as error:
                 if not is_passing(error):
                     raise
@@ -117,7 +117,7 @@ class RetryFeeder:
         self._full = not most
         if self._full or not policy.taking:
             return LONGEST_PAUSE
-        rows = await store.claim_parked(
+        rows = await store.claim_retries(
             self._database, stream, [*self._sources], self._dispatcher.id, most=most, size=MOST_BYTES, lease=LEASE
         )
         deliveries = [_delivery(row, self._sources[row["source"]]) for row in rows]
@@ -128,7 +128,7 @@ class RetryFeeder:
             self._dispatcher.kick()
         if len(rows) == most:
             return 0.0
-        wait = await store.next_parked(self._database, stream, [*self._sources])
+        wait = await store.next_retry(self._database, stream, [*self._sources])
         return LONGEST_PAUSE if wait is None else min(LONGEST_PAUSE, max(0.005, wait))
 
     async def _tell_of_stranded(self) -> None:
@@ -148,7 +148,7 @@ class RetryFeeder:
         await self.flush()
         rows = [each.retry_row for each in deliveries if each.retry_row is not None]
         if rows:
-            await self._database.fetch(store.RELEASE_PARKED, rows)
+            await self._database.fetch(store.RELEASE_RETRIES, rows)
 
 
 def _delivery(row: Any, source: int) -> Delivery:

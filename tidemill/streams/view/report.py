@@ -22,7 +22,7 @@ from tidemill.store.database import Database, is_passing
 from tidemill.store.streams import streams as store
 from tidemill.store.telemetry.hosts import Key
 from tidemill.streams.engine.plan_statistics import add, percentile
-from tidemill.streams.reducer.reducer import Counts
+from tidemill.streams.reducer.reducer import SourceCounts
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher
@@ -31,10 +31,10 @@ log = structlog.get_logger("tidemill.streams")
 
 EVERY = 1.0
 LAG_EVERY = 5.0
-_OUTCOMES = tuple(field.removesuffix("s") for field in Counts.__struct_fields__)
+_OUTCOMES = tuple(field.removesuffix("s") for field in SourceCounts.__struct_fields__)
 
 
-class Reporter:
+class StreamReporter:
     """Writes the status of a dispatcher and adds up its counts."""
 
     def __init__(self, dispatcher: Dispatcher, database: Database, meter: Meter) -> None:
