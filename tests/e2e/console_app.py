@@ -1,4 +1,4 @@
-"""What the console is shown in tests: every kind of work, and each of it does what a test says."""
+"""The application of the console's tests: every kind of work, controlled by the tests."""
 
 import asyncio
 import os
@@ -31,12 +31,20 @@ async def broken(number: int = 0) -> None:
 
 @app.task(queue="slow")
 async def until(file: str) -> str:
-    """Runs until a file is there."""
+    """Run until a file exists."""
     job = current_job()
     job.report(0.5, f"waits for {Path(file).name}")
     while not Path(file).exists():
         await asyncio.sleep(0.02)
     return "seen"
+
+
+LONG_NAME = "recalculate_" + "the_shipping_costs_of_" * 6 + "every_order"
+
+
+@app.task(name=LONG_NAME, queue="mail")
+async def fail_with_long_name() -> None:
+    raise ValueError("no_order_" * 20)
 
 
 @app.task(queue="mail", every="1h")

@@ -82,7 +82,7 @@ def teacher(browser: Browser, school: School, name: str, size: Any = WIDE, theme
     context = browser.new_context(viewport=size, color_scheme=theme, accept_downloads=True)
     context.add_init_script(f"localStorage.setItem('classroom.who', '{name}')")
     watched = Watched(context, school.url)
-    watched.open("/pages/classroom/", "Whom to go to")
+    watched.open("/pages/classroom/", "Students to visit")
     expect(watched.page.locator(".live.ok")).to_be_visible(timeout=20_000)
     return watched
 
@@ -121,17 +121,17 @@ def test_a_teacher_sees_whom_to_go_to_goes_and_says_what_it_was(browser: Browser
     # Done, with a note; nobody has to go any more.
     page.get_by_role("button", name=f"Done: {student}").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("What was it?").fill("mixed up degrees and millimetres")
+    dialog.get_by_label("What was the problem?").fill("mixed up degrees and millimetres")
     dialog.get_by_label("yes").check()
     dialog.get_by_role("button", name="Done").click()
     expect(page.locator(".alert .note").first).to_contain_text(
         "mixed up degrees and millimetres #right", timeout=20_000
     )
-    page.get_by_role("link", name="Go to", exact=True).click()
-    expect(page.get_by_role("heading", level=1, name="Whom to go to")).to_be_visible()
+    page.get_by_role("link", name="Visits", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="Students to visit")).to_be_visible()
     expect(going(page, student)).to_have_count(0, timeout=20_000)
     other.get_by_role("link", name="Alerts", exact=True).click()
-    other.get_by_role("button", name="Earlier, too").click()
+    other.get_by_role("button", name="All", exact=True).click()
     expect(other.get_by_text("mixed up degrees and millimetres").first).to_be_visible(timeout=20_000)
     assert (lee.wrong, day.wrong) == ([], [])
     for each in (lee, day):
@@ -150,7 +150,7 @@ def test_a_teacher_does_it_on_a_phone(browser: Browser, school: School) -> None:
     button.click()
     expect(going(page, student)).to_contain_text("You are going", timeout=20_000)
     lee.keep("classroom-now-phone")
-    going(page, student).get_by_role("button", name=f"Not going: {student}").click()
+    going(page, student).get_by_role("button", name=f"Cancel visit: {student}").click()
     expect(going(page, student).get_by_role("button", name="I’m going")).to_be_visible(timeout=20_000)
     wrong = lee.wrong
     page.context.close()
@@ -163,10 +163,10 @@ def test_a_researcher_moves_a_threshold_compares_profiles_and_plays_the_day_agai
     eve = teacher(browser, school, "Eve")
     page = eve.page
     page.get_by_role("link", name="Research").click()
-    slider = page.get_by_label("Big rewrite, from")
+    slider = page.get_by_label("Big rewrite from")
     expect(slider).to_be_visible(timeout=60_000)
     said = page.locator(".threshold").first.locator("output")
-    expect(said).to_contain_text(re.compile(r"50 % of the program: (\d+ times|once), [\d.]+ an hour"))
+    expect(said).to_contain_text(re.compile(r"50 % of the program: (\d+ times|once), [\d.]+ per hour"))
     before = said.inner_text()
     slider.focus()
     for _ in range(30):
@@ -174,8 +174,8 @@ def test_a_researcher_moves_a_threshold_compares_profiles_and_plays_the_day_agai
     expect(said).to_contain_text("20 % of the program")
     assert _count(said.inner_text()) > _count(before)
 
-    page.get_by_role("button", name="Compare by backtest").click()
-    table = page.get_by_role("region", name="What each profile would have told")
+    page.get_by_role("button", name="Run the comparison").click()
+    table = page.get_by_role("region", name="Alerts of each profile")
     for profile in ("document", "corrected", "glass box"):
         expect(table.get_by_role("row", name=re.compile(f"^{profile} "))).to_be_visible(timeout=60_000)
     expect(page.get_by_text(re.compile(r"document and corrected: \d+ alerts are the same"))).to_be_visible()
@@ -201,7 +201,7 @@ def test_a_researcher_moves_a_threshold_compares_profiles_and_plays_the_day_agai
 
     switch = page.get_by_role("switch", name=re.compile("^big-rewrite"))
     switch.uncheck()
-    expect(page.get_by_text("big-rewrite is off")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("big-rewrite is disabled")).to_be_visible(timeout=20_000)
     wait_until(lambda: school.board()["off"] == ["big-rewrite"], "the trigger is off")
     switch.check()
     wait_until(lambda: school.board()["off"] == [], "the trigger is on")

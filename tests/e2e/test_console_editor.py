@@ -131,7 +131,7 @@ def problems(page: Page) -> Locator:
 
 
 def connect(page: Page, source: str, target: str) -> None:
-    """Draw a line, as one does with a mouse."""
+    """Draw a line with the mouse."""
     node(page, source).locator(".react-flow__handle.source").first.hover()  # Waits until the diagram stands still.
     end = node(page, target).locator(".react-flow__handle.target").bounding_box()
     assert end is not None
@@ -207,6 +207,7 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
     page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("Saved blog.json.")).to_be_visible()
     expect(page.get_by_text("saved", exact=True)).to_be_visible()
+    expect(page.get_by_text("changed on the server")).to_have_count(0)  # The user's own save is no conflict.
 
     after = bench.file("blog.json")
     kept = after.split("\n")

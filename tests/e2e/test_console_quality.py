@@ -1,4 +1,4 @@
-"""The console as a whole: readable for everybody, small, quick, at home with its own server only, and hard to lose."""
+"""The console as a whole: accessible, small, fast, limited to its own server, and robust against restarts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, CDPSession, expect
+from playwright.sync_api import Browser, CDPSession, Route, expect
 
+from tests.e2e.console_app import LONG_NAME
 from tests.e2e.console_support import (
     STATIC,
     Harbour,
@@ -37,12 +38,13 @@ FRAMES = 30
 def shop(server: TestServer, browser: Browser) -> Iterator[Harbour]:  # The database first: it has a loop of its own.
     with harbour() as running:
         running.job_ends(running.enqueue("broken", number=1))
+        running.job_ends(running.enqueue(LONG_NAME))
         yield running
 
 
 @pytest.fixture(scope="module")
 def screens(shop: Harbour) -> dict[str, str]:
-    """Every screen, with something to see on it."""
+    """Every screen, with data to show, some of it with a very long name."""
     shop.write("letters.jsonl", bad=True)
     shop.write("readings.jsonl", id="1", at=time.time(), ship="Ada", draught=12)
     wait_until(lambda: shop.api("/dead-letters")["items"], "a letter is dead")
@@ -51,6 +53,7 @@ def screens(shop: Harbour) -> dict[str, str]:
     shop.run_is(failed, "failed")
     shop.asks(asking)
     job = shop.api("/jobs?state=failed")["items"][0]["id"]
+    long = shop.api(f"/jobs?task={LONG_NAME}")["items"][0]["id"]
     host = wait_until(lambda: shop.api("/hosts")["items"], "the host is sampled")[0]["name"]
     return {
         "home": "/",
@@ -60,6 +63,8 @@ def screens(shop: Harbour) -> dict[str, str]:
         "asking": f"/runs/{asking}?step=sign",
         "flow": f"/runs/{waiting}?step=write",
         "jobs": "/jobs",
+        "long-name": f"/jobs?task={LONG_NAME}",
+        "long-job": f"/jobs/{long}",
         "job": f"/jobs/{job}",
         "queues": "/queues",
         "schedules": "/schedules",
@@ -78,6 +83,34 @@ def screens(shop: Harbour) -> dict[str, str]:
 def test_everybody_can_read_every_screen(browser: Browser, shop: Harbour, screens: dict[str, str]) -> None:
     with watched_page(browser, shop.url) as watched:
         assert watched.read_by_all(screens) == {}
+
+
+def test_a_screen_that_loads_or_fails_does_not_say_that_there_is_nothing(
+    browser: Browser, shop: Harbour, screens: dict[str, str]
+) -> None:
+    def answer(route: Route) -> None:
+        if failing:
+            route.fulfill(status=500, content_type="application/problem+json", body='{"detail": "the disk is full"}')
+        else:
+            held.append(route)
+
+    with watched_page(browser, shop.url) as watched:
+        page = watched.page
+        for name, path in screens.items():
+            if name == "nowhere":
+                continue
+            held, failing = list[Route](), False
+            page.route(re.compile(r"/api/v1/(?!session|changes|pages)"), answer)
+            watched.open(path)
+            expect(page.locator("main .loading").first).to_be_visible()
+            assert page.locator("main .empty").count() == 0, f"{name} says that it is empty while it loads"
+            failing = True
+            for route in held:
+                answer(route)
+            expect(page.get_by_role("alert").first).to_contain_text("the disk is full")
+            assert page.locator("main .empty").count() == 0, f"{name} says that it is empty although loading failed"
+            page.unroute_all(behavior="ignoreErrors")
+        watched.wrong = [each for each in watched.wrong if "500" not in each]
 
 
 def test_the_first_load_is_small() -> None:

@@ -282,13 +282,13 @@ def look_at_the_page(playwright: Any, site: Site) -> None:
     look = Watched(wide, site.url)
     page = look.open("/", "content")
     page.get_by_role("navigation").get_by_role("link", name="Content", exact=True).click()
-    expect(page.get_by_role("heading", level=1, name="What the plans find")).to_be_visible()
+    expect(page.get_by_role("heading", level=1, name="Results of the plans")).to_be_visible()
     rows_of = page.locator("#results li")
     expect(rows_of).to_have_count(40)
     expect(page.locator("#live")).to_have_text("live")
     first = rows_of.first.get_attribute("data-n")
     expect(page.locator(f"#results li[data-n='{first}']")).to_have_count(0, timeout=20_000)  # others have come
-    expect(page.locator("#dead")).to_contain_text("cannot be read")
+    expect(page.locator("#dead")).to_contain_text("cannot be decoded")
     expect(page.locator("#dead")).to_contain_text("failed at every attempt: TooLongError")
     look.keep("content-dark")
     page.get_by_role("button", name="Spam in comments").click()
@@ -296,7 +296,7 @@ def look_at_the_page(playwright: Any, site: Site) -> None:
     expect(rows_of.first).to_contain_text("Spam in comments")
     expect(rows_of.filter(has_not_text="Spam in comments")).to_have_count(0)
     page.get_by_role("button", name="Spam in comments").click()
-    page.get_by_label("From which source").select_option("safety_ptos_deluxe")
+    page.get_by_label("Source", exact=True).select_option("safety_ptos_deluxe")
     expect(rows_of.filter(has_not_text="safety ptos deluxe")).to_have_count(0)
     expect(rows_of.first).to_contain_text("Terms of service")
     page.get_by_role("button", name="Only flagged").click()
@@ -304,15 +304,15 @@ def look_at_the_page(playwright: Any, site: Site) -> None:
     assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
     assert not [word for word in page.locator("#results").all_inner_texts() if "{" in word], "no JSON is shown"
     assert look.serious_problems() == []
-    page.get_by_role("button", name="Dark or light").click()
+    page.get_by_role("button", name="Switch theme").click()
     assert page.evaluate("getComputedStyle(document.body).colorScheme") == "light"
     page.get_by_role("link", name="Tidemill").click()
     expect(page.get_by_role("heading", level=1, name="content")).to_be_visible()
-    expect(page.get_by_role("button", name="Dark theme")).to_be_visible()  # the console follows
+    expect(page.get_by_role("button", name="Switch to the dark theme")).to_be_visible()  # the console follows
     assert look.wrong == []
     phone = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="light", has_touch=True)
     small = Watched(phone, site.url)
-    page = small.open("/pages/content/?plan=PostSafety", "What the plans find")
+    page = small.open("/pages/content/?plan=PostSafety", "Results of the plans")
     expect(page.locator("#results li").first).to_contain_text(re.compile(r"safe"))
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing has to be pushed sideways"
     small.keep("content-phone")

@@ -1,4 +1,4 @@
-/** What a teacher does: go to somebody, be done with them, say a word about an alert. */
+/** Actions of a teacher: visit a student, finish the visit, write a note on an alert. */
 import { mayAct, myName, post } from "./api.js";
 import { ask, h, toast } from "./dom.js";
 import { named } from "./naming.js";
@@ -37,13 +37,13 @@ async function doing(button, work, done) {
   }
 }
 
-/** "I'm going", or who is. */
+/** The button "I'm going", or who is going. */
 export function goingButtons(student, claim, refresh) {
   if (claim) {
     const mine = claim.who === myName();
     const said = h("span.going", {}, mine ? "You are going" : `${claim.who} is going`, since(claim.at, { before: " · for " }));
     if (!mayAct()) return [said];
-    const text = mine ? "Not going" : "They are not";
+    const text = mine ? "Cancel visit" : "Cancel their visit";
     const back = h("button.button.quiet", { type: "button", "data-act": "back", "aria-label": `${text}: ${student}` }, text);
     back.onclick = () => doing(back, async () => { await post("/give-back", { student }); await refresh(); });
     return [said, back];
@@ -56,9 +56,9 @@ export function goingButtons(student, claim, refresh) {
   return [go];
 }
 
-/** Go to several students at once. */
+/** Claim several students at once. */
 export function goToAllButton(students, refresh) {
-  const go = h("button.button", { type: "button", "data-act": "all" }, "I’m going to them");
+  const go = h("button.button", { type: "button", "data-act": "all" }, "I’m going to all of them");
   go.onclick = async () => {
     if (await named()) await doing(go, () => goTo(students, refresh));
   };
@@ -73,16 +73,16 @@ async function goTo(students, refresh) {
   }
 }
 
-/** "Done": the alerts are seen, with a note if there is something to say. */
+/** "Done" acknowledges the alerts, with an optional note. */
 export function doneButton(student, alerts, refresh, { label = "Done" } = {}) {
   if (!mayAct()) return null;
   const done = h("button.button", { type: "button", "data-act": "done", "aria-label": `${label}: ${student}` }, label);
   done.onclick = async () => {
     const note = h("textarea.field", { name: "note", rows: 3, maxlength: 4000 });
     const said = await ask(`Done with ${student}?`, [
-      h("label", {}, "What was it? (if you like)", note),
+      h("label", {}, "What was the problem? (optional)", note),
       rightOrWrong(),
-      h("p.soft", {}, "If nothing changes, the alert comes back after ten minutes."),
+      h("p.soft", {}, "If nothing changes, the alert opens again after ten minutes."),
     ], { action: "Done", read: (form) => ({ note: form.elements.note.value, right: form.elements.right.value }) });
     if (!said) return;
     await doing(done, async () => {
@@ -90,14 +90,14 @@ export function doneButton(student, alerts, refresh, { label = "Done" } = {}) {
       await post("/ack", { ids: alerts, note: note || null });
       await post("/give-back", { student });
       await refresh();
-    }, `${student} is looked after`);
+    }, `Finished the visit to ${student}`);
   };
   return done;
 }
 
 function rightOrWrong(chosen = "") {
   const choice = (value, text) => h("label.choice", {}, h("input", { type: "radio", name: "right", value, checked: value === chosen }), text);
-  return h("fieldset.choices", {}, h("legend", {}, "Was the alert right?"), choice("#right", "yes"), choice("#wrong", "no"), choice("", "cannot say"));
+  return h("fieldset.choices", {}, h("legend", {}, "Was the alert right?"), choice("#right", "yes"), choice("#wrong", "no"), choice("", "not sure"));
 }
 
 /** Write a note on an alert. */
@@ -109,25 +109,25 @@ export function noteButton(alert, refresh) {
   const button = h("button.button.quiet", { type: "button", "data-act": "note", "aria-label": `${label} on alert ${alert.id}` }, label);
   button.onclick = async () => {
     const text = h("textarea.field", { name: "note", rows: 3, maxlength: 4000 }, plain);
-    const said = await ask(`A note on the alert of ${alert.student}`, [h("label", {}, "Note", text), rightOrWrong(chosen)], {
-      action: "Keep", read: (form) => [form.elements.note.value.trim(), form.elements.right.value].filter(Boolean).join(" ") });
+    const said = await ask(`Note on the alert of ${alert.student}`, [h("label", {}, "Note", text), rightOrWrong(chosen)], {
+      action: "Save", read: (form) => [form.elements.note.value.trim(), form.elements.right.value].filter(Boolean).join(" ") });
     if (said === null) return;
-    await doing(button, async () => { await post(`/alerts/${alert.id}/note`, { note: said }); await refresh(); }, "The note is kept");
+    await doing(button, async () => { await post(`/alerts/${alert.id}/note`, { note: said }); await refresh(); }, "Note saved");
   };
   return button;
 }
 
-/** A student is in the room, or is not. */
+/** Marks a student as present or absent. */
 export function presenceButton(student, present, refresh) {
   if (!mayAct()) return null;
-  const button = h("button.button", { type: "button", "data-act": "presence" }, present ? "Not here today" : "Is here");
+  const button = h("button.button", { type: "button", "data-act": "presence" }, present ? "Mark as absent today" : "Mark as present");
   button.onclick = () => doing(button, async () => { await post("/presence", { student, present: !present }); await refresh(); });
   return button;
 }
 
-/** How an alert stands, in a few words. */
+/** The state of an alert, as short text. */
 export function standing(alert) {
-  if (alert.kind !== "momentary" && alert.resolved_at) return `over after ${howLong(alert.resolved_at - alert.started_at)}`;
-  if (alert.acked_at) return `seen by ${alert.acked_by ?? "somebody"} ${howLong(now() - alert.acked_at)} ago`;
+  if (alert.kind !== "momentary" && alert.resolved_at) return `resolved after ${howLong(alert.resolved_at - alert.started_at)}`;
+  if (alert.acked_at) return `acknowledged${alert.acked_by ? ` by ${alert.acked_by}` : ""} ${howLong(now() - alert.acked_at)} ago`;
   return "";
 }

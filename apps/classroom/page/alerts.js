@@ -1,4 +1,4 @@
-/** The alerts: those of now, or all, with acknowledgement and notes. */
+/** Current or all alerts, with acknowledgement and notes. */
 import { TRIGGERS, doneButton, noteButton, standing, studentLink, triggerTag } from "./acting.js";
 import { get } from "./api.js";
 import { h, keyed, toast } from "./dom.js";
@@ -11,7 +11,7 @@ export function alertItem(alert, refresh) {
   return h(`li.alert${isOpen ? ".open" : ""}`, {},
     h("div.row", {}, triggerTag(alert.trigger), h("b", {}, studentLink(alert.student)),
       h("span.faint", { title: dayAndTime(alert.started_at) }, since(alert.started_at, { after: " ago" })), h("span.grow"),
-      isOpen ? doneButton(alert.student, [alert.id], refresh, { label: "Ack" }) : null, noteButton(alert, refresh)),
+      isOpen ? doneButton(alert.student, [alert.id], refresh, { label: "Acknowledge" }) : null, noteButton(alert, refresh)),
     told ? h("p.soft", {}, told) : null,
     alert.note ? h("p.note", {}, alert.note) : null);
 }
@@ -22,7 +22,7 @@ export function open(main, { refresh }) {
   let board = null;
   let earlier = [];
   const list = h("ul.feed");
-  const none = h("div.empty", { hidden: true }, h("b", {}, "No alerts"), h("div", {}, "There are none of this kind."));
+  const none = h("div.empty", { hidden: true }, h("b", {}, "No alerts"), h("div", {}, "No alert matches these filters."));
   const chip = (text, isOn, choose) => {
     const made = h("button.chip", { type: "button", "aria-pressed": isOn() }, text);
     made.onclick = async () => { choose(); await load(); };
@@ -30,12 +30,12 @@ export function open(main, { refresh }) {
     return made;
   };
   const chips = [
-    chip("Now", () => !all, () => { all = false; }),
-    chip("Earlier, too", () => all, () => { all = true; }),
+    chip("Current", () => !all, () => { all = false; }),
+    chip("All", () => all, () => { all = true; }),
     ...Object.entries(TRIGGERS).map(([name, { name: text }]) => chip(text, () => trigger === name, () => { trigger = trigger === name ? null : name; })),
   ];
-  main.append(h("div.head", {}, h("div", {}, h("h1", {}, "Alerts"), h("p", {}, "An alert that was seen comes back if nothing has changed ten minutes later. Notes and a yes or no say how good the alerts are."))),
-    h("div.filters", {}, h("div.chips", { role: "group", "aria-label": "Which alerts" }, chips)),
+  main.append(h("div.head", {}, h("div", {}, h("h1", {}, "Alerts"), h("p", {}, "An acknowledged alert opens again after ten minutes if nothing has changed. Notes with yes or no show how good the alerts are."))),
+    h("div.filters", {}, h("div.chips", { role: "group", "aria-label": "Filter" }, chips)),
     h("section.panel", { "aria-label": "Alerts" }, list, none));
 
   async function load() {

@@ -1,10 +1,10 @@
-/** What the page asks of its server. */
+/** Requests to the server. */
 const BASE = "/pages/classroom/api";
 const NAME = "classroom.who";
 
 let session = null;
 
-/** Who is asking; looked up once. */
+/** The session; read once. */
 export async function whoAmI() {
   if (session === null) session = await read(await fetch("/api/v1/session"));
   return session;
@@ -15,7 +15,7 @@ export function mayAct() {
   return session !== null && !session.read_only && ["operate", "admin"].includes(session.scope);
 }
 
-/** The name that others see; empty until somebody has said one. */
+/** The user's name; empty until it is set. */
 export function myName() {
   try {
     return localStorage.getItem(NAME) ?? "";
@@ -28,11 +28,11 @@ export function setMyName(name) {
   try {
     localStorage.setItem(NAME, name);
   } catch {
-    // A browser that keeps nothing asks again next time.
+    // Without storage the name is asked for again.
   }
 }
 
-/** An address of the page's own, with its parameters. */
+/** A URL of the page's API. */
 export function address(path, parameters = {}) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== undefined && value !== null));
   return `${BASE}${path}${query.size ? `?${query}` : ""}`;
@@ -51,7 +51,7 @@ export async function post(path, body) {
 async function read(answer) {
   const told = await answer.json().catch(() => ({}));
   if (answer.ok) return told;
-  const error = new Error(told.detail ?? `the server answered ${answer.status}`);
+  const error = new Error(told.detail ?? `the server returned status ${answer.status}`);
   error.status = answer.status;
   throw error;
 }

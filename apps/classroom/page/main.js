@@ -1,4 +1,4 @@
-/** The page: which place is shown, and the board that all places share. */
+/** The page: its router, and the data that all views share. */
 import { address, get, mayAct, whoAmI } from "./api.js";
 import { h, toast } from "./dom.js";
 import { showName } from "./naming.js";
@@ -18,7 +18,7 @@ let shown = null;
 let asking = false;
 let wanted = false;
 
-/** Where the address points: #/student/s001 is the student s001. */
+/** The view of the URL: #/student/s001 is the student s001. */
 function place() {
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
   const known = name === "" ? "now" : name;
@@ -42,7 +42,7 @@ function show() {
   if (board) shown.update?.(board);
 }
 
-/** Ask for the board, once at a time; whoever wants it meanwhile gets it afterwards. */
+/** Read the board, one request at a time; requests meanwhile are merged into the next one. */
 async function refresh() {
   wanted = true;
   if (asking) return;
@@ -64,7 +64,7 @@ async function refresh() {
 
 function logIn() {
   main.replaceChildren(h("div.empty", {}, h("b", {}, "Please log in"),
-    h("div", {}, "This server asks for a token. ", h("a", { href: "/" }, "Log in on the console"), ", and come back.")));
+    h("div", {}, "This server needs a token. ", h("a", { href: "/" }, "Log in on the console"), " and return to this page.")));
 }
 
 function tell(tone, text) {
@@ -83,7 +83,7 @@ function follow() {
   };
 }
 
-/** The server has no room for one more stream: the page asks now and then instead, until it has. */
+/** The server has too many open streams: poll until it accepts one more. */
 function refused() {
   refresh();
   follow();

@@ -1,19 +1,19 @@
-/** Who sits at this browser. */
+/** The name of the user of this browser. */
 import { myName, setMyName } from "./api.js";
 import { ask, h } from "./dom.js";
 
-/** Show the name, and let it be changed. */
+/** Show the name, with a button that changes it. */
 export function showName() {
   const button = document.getElementById("whoami");
-  button.textContent = myName() || "Who are you?";
+  button.textContent = myName() || "Set your name";
   button.onclick = () => askName();
 }
 
-/** Ask who somebody is; others see the name. */
+/** Ask for the user's name, which others see. */
 export async function askName() {
   const input = h("input.field", { name: "who", required: true, maxlength: 80, autocomplete: "name", value: myName() });
-  const said = await ask("What may others call you?", [h("label", {}, "Your name, as everybody who looks sees it", input)], {
-    action: "That is me", read: (form) => form.elements.who.value.trim() });
+  const said = await ask("Your name", [h("label", {}, "Name, visible to all users of this page", input)], {
+    action: "Save", read: (form) => form.elements.who.value.trim() });
   if (said) {
     setMyName(said);
     showName();
@@ -21,7 +21,7 @@ export async function askName() {
   return said;
 }
 
-/** Make sure that there is a name. */
+/** Ask for the name if it is missing. */
 export async function named() {
   return Boolean(myName() || await askName());
 }

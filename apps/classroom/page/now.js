@@ -1,4 +1,4 @@
-/** Whom to go to: the ranked list first, groups beside it, and the alerts of now. */
+/** The ranked list of students to visit, groups with the same problem, and current alerts. */
 import { doneButton, goToAllButton, goingButtons, studentLink, triggerTag } from "./acting.js";
 import { alertItem } from "./alerts.js";
 import { h, keyed } from "./dom.js";
@@ -17,16 +17,16 @@ export function open(main, { refresh }) {
   const count = h("p", { role: "status" });
   const trouble = h("div");
   const groups = h("ul.groups");
-  const list = h("ol.visits", { "aria-label": "Whom to go to" });
-  const nobody = h("div.empty.good", { hidden: true }, h("b", {}, "Nobody needs you right now"), h("div", {}, "Whoever does appears here by themselves."));
+  const list = h("ol.visits", { "aria-label": "Students to visit" });
+  const nobody = h("div.empty.good", { hidden: true }, h("b", {}, "No student needs help now"), h("div", {}, "Students who need help appear here automatically."));
   const feed = h("ul.feed");
-  const quiet = h("div.empty", { hidden: true }, h("div", {}, "No alerts at the moment."));
+  const quiet = h("div.empty", { hidden: true }, h("div", {}, "No current alerts."));
   main.append(
-    h("div.head", {}, h("div", {}, h("h1", {}, "Whom to go to"), count)),
+    h("div.head", {}, h("div", {}, h("h1", {}, "Students to visit"), count)),
     trouble,
     h("div.columns", {},
       h("div.stack", {}, groups, list, more, nobody),
-      h("section.panel", { "aria-labelledby": "feed-title" }, h("header", {}, h("h2", { id: "feed-title" }, "Alerts"), h("a", { href: "#/alerts" }, "all")), feed, quiet)));
+      h("section.panel", { "aria-labelledby": "feed-title" }, h("header", {}, h("h2", { id: "feed-title" }, "Alerts"), h("a", { href: "#/alerts" }, "All alerts")), feed, quiet)));
 
   function draw() {
     trouble.replaceChildren(...troubles(board));
@@ -39,7 +39,7 @@ export function open(main, { refresh }) {
     const shown = visits.filter((visit, index) => all || index < FIRST || visit.claim);
     keyed(list, shown, (visit) => visit.student, (visit) => visitItem(visit, refresh));
     more.hidden = shown.length === visits.length;
-    more.textContent = `Show the other ${visits.length - shown.length}`;
+    more.textContent = `Show ${visits.length - shown.length} more`;
     keyed(feed, board.feed.slice(0, 40), (alert) => alert.id, (alert) => alertItem(alert, refresh));
     quiet.hidden = board.feed.length > 0;
   }
@@ -54,16 +54,16 @@ export function open(main, { refresh }) {
 
 function counted({ visits, cards }) {
   const going = visits.filter((visit) => visit.claim).length;
-  const need = visits.length === 1 ? "1 student needs somebody" : `${visits.length} students need somebody`;
-  return `${need}${going ? `, ${going} of them ${going === 1 ? "is" : "are"} being visited` : ""}. ${cards.length} are followed.`;
+  const need = visits.length === 1 ? "1 student needs help" : `${visits.length} students need help`;
+  return `${need}${going ? `, ${going} of them ${going === 1 ? "is" : "are"} being visited` : ""}. ${cards.length} are monitored.`;
 }
 
 function troubles(board) {
   const told = [];
-  if (board.health === "UNHEALTHY") told.push(`The log does not answer, so what you see may be old: ${board.error ?? "no reason was given"}`);
-  if (board.health === "not started") told.push("Nothing follows the class yet: start `tidemill up apps/classroom/app.py`.");
-  if (board.paused) told.push("Following is paused: what you see is from before.");
-  if (board.off.length) told.push(`Switched off: ${board.off.join(", ")}.`);
+  if (board.health === "UNHEALTHY") told.push(`The log does not answer, so this page may be out of date: ${board.error ?? "no reason given"}`);
+  if (board.health === "not started") told.push("The monitor is not running. Start it with `tidemill up apps/classroom/app.py`.");
+  if (board.paused) told.push("The monitor is paused, so this page is out of date.");
+  if (board.off.length) told.push(`Disabled triggers: ${board.off.join(", ")}.`);
   return told.map((text) => h("p.trouble", { role: "alert" }, text));
 }
 

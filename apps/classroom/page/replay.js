@@ -1,4 +1,4 @@
-/** A span played once more: who was in which state, and which alerts were open, at ten times the speed. */
+/** Replays a period: the state of each student and the open alerts, at a chosen speed. */
 import { STATES, triggerTag } from "./acting.js";
 import { get } from "./api.js";
 import { h } from "./dom.js";
@@ -7,7 +7,7 @@ import { clock, dayAndTime, howLong } from "./times.js";
 const SPEEDS = [1, 10, 60, 600];
 const FRAME_MS = 100;
 
-/** How a day stood at a moment: each student's last state, and the alerts that were open. */
+/** The state of each student and the open alerts at a moment. */
 export function standingAt(day, at) {
   const states = day.students.map(() => null);
   let runs = 0;
@@ -20,7 +20,7 @@ export function standingAt(day, at) {
   return { states, runs, open };
 }
 
-/** The panel, and how to stop it. */
+/** The panel, and a function that stops it. */
 export function replayPanel(span) {
   let day = null;
   let at = 0;
@@ -29,7 +29,7 @@ export function replayPanel(span) {
   const play = h("button.button.main", { type: "button" }, "Play");
   const speed = h("select.select", { "aria-label": "Speed" }, SPEEDS.map((each) => h("option", { value: each, selected: each === 10 }, `${each}×`)));
   const bar = h("input.grow", { type: "range", min: 0, max: 1000, value: 0, "aria-label": "Time of day", disabled: true });
-  const tiles = h("ul.heads", { "aria-label": "Everybody, coloured by state" });
+  const tiles = h("ul.heads", { "aria-label": "Students, coloured by state" });
   const legend = h("p.legend", {}, ["iterator", "explorer", "stuck"].map((state) => h("span", {}, h(`i.${state}`), STATES[state].name)));
   const list = h("ul.feed");
   const said = h("p.soft", { role: "status" });
@@ -53,10 +53,10 @@ export function replayPanel(span) {
   }
 
   async function load() {
-    said.textContent = "Living through the log…";
+    said.textContent = "Reading the log …";
     day = await get("/day", span);
     if (!day.runs.length) {
-      said.textContent = "Nothing was run in this span.";
+      said.textContent = "No runs in this period.";
       return false;
     }
     at = Math.max(day.since, day.runs[0][0] - 5);

@@ -1,4 +1,4 @@
-/** One student: how they stand, and their story run by run, with programs to read and what changed in them. */
+/** One student: current state, and the history run by run with programs and their changes. */
 import { doneButton, goingButtons, presenceButton, stateTag } from "./acting.js";
 import { alertItem } from "./alerts.js";
 import { get } from "./api.js";
@@ -6,14 +6,14 @@ import { episodeStrip, runChart } from "./charts.js";
 import { h, toast } from "./dom.js";
 import { clock, howLong, now, since } from "./times.js";
 
-const SIGNS = { "+": "added", "-": "removed", "~": "set anew" };
+const SIGNS = { "+": "added", "-": "removed", "~": "changed" };
 const CONTEXT = 2;
 const SPANS = { "3 hours": 3 * 3600, "24 hours": 86400, "7 days": 7 * 86400 };
 
 export function open(main, { detail: student, refresh }) {
-  const head = h("div.head", {}, h("div", {}, h("p", {}, h("a", { href: "#/class" }, "← The class")), h("h1", {}, student)));
+  const head = h("div.head", {}, h("div", {}, h("p", {}, h("a", { href: "#/class" }, "← Class")), h("h1", {}, student)));
   const body = h("div.stack");
-  const span = h("select.select", { "aria-label": "How far back" }, Object.keys(SPANS).map((name) => h("option", { value: SPANS[name] }, `The last ${name}`)));
+  const span = h("select.select", { "aria-label": "Period" }, Object.keys(SPANS).map((name) => h("option", { value: SPANS[name] }, `Last ${name}`)));
   span.onchange = () => {
     opened = null;
     load();
@@ -50,15 +50,15 @@ export function open(main, { detail: student, refresh }) {
         h("dl.facts", {},
           h("dt", {}, "State"), h("dd", {}, stateTag(story.state), story.stuck_since ? h("span", {}, since(story.stuck_since, { before: " for " })) : ""),
           h("dt", {}, "Tried"), h("dd", {}, story.tried),
-          h("dt", {}, "Runs"), h("dd", {}, `${story.runs_ever} in all, ${story.runs.length + story.left_out} in the last ${howLong(story.until - story.since)}`)),
+          h("dt", {}, "Runs"), h("dd", {}, `${story.runs_ever} in total, ${story.runs.length + story.left_out} in the last ${howLong(story.until - story.since)}`)),
         story.runs.length ? h("div.pad.stack", {}, runChart(story.runs, 0.5), episodeStrip(story.episodes.filter((each) => each.end >= begin), begin, story.until)) : null),
       h("div.columns", {},
         h("section.panel", { "aria-labelledby": "runs-title" },
-          h("header", {}, h("h2", { id: "runs-title" }, "Runs, the newest first"), story.left_out ? h("span.faint", {}, `${story.left_out} earlier ones left out`) : null),
-          story.runs.length ? h("div.runs", {}, [...story.runs].reverse().map((run, index) => runItem(run, story.runs.length - index, opened.includes(run.id)))) : h("div.empty", {}, h("div", {}, "Nothing was run in this time."))),
+          h("header", {}, h("h2", { id: "runs-title" }, "Runs, newest first"), story.left_out ? h("span.faint", {}, `${story.left_out} earlier runs not shown`) : null),
+          story.runs.length ? h("div.runs", {}, [...story.runs].reverse().map((run, index) => runItem(run, story.runs.length - index, opened.includes(run.id)))) : h("div.empty", {}, h("div", {}, "No runs in this period."))),
         h("div.stack", {},
           h("section.panel", { "aria-labelledby": "alerts-title" }, h("header", {}, h("h2", { id: "alerts-title" }, "Alerts")),
-            story.alerts.length ? h("ul.feed", {}, story.alerts.map((alert) => alertItem(alert, again))) : h("div.empty", {}, h("div", {}, "None in this time."))),
+            story.alerts.length ? h("ul.feed", {}, story.alerts.map((alert) => alertItem(alert, again))) : h("div.empty", {}, h("div", {}, "No alerts in this period."))),
           promptPanel(story.prompt))));
   }
 
@@ -90,7 +90,7 @@ function programText(run) {
 }
 
 function lineItem(line) {
-  if (line.left) return h("li.left", {}, `${line.left} lines as before`);
+  if (line.left) return h("li.left", {}, `${line.left} unchanged lines`);
   const kind = { "+": "came", "-": "went", "~": "set" }[line.sign];
   const made = h(`li${kind ? `.${kind}` : ""}`, {},
     h("span.sign", { "aria-hidden": "true" }, line.sign === "o" ? "" : line.sign), SIGNS[line.sign] ? h("span.hidden", {}, `${SIGNS[line.sign]}: `) : null,
@@ -99,7 +99,7 @@ function lineItem(line) {
   return made;
 }
 
-/** Long stretches without a change are folded to a line. */
+/** Collapse long parts without a change. */
 export function folded(lines) {
   const near = lines.map((_, index) => lines.slice(Math.max(0, index - CONTEXT), index + CONTEXT + 1).some((line) => line.sign !== " "));
   const told = [];
@@ -118,9 +118,9 @@ function promptPanel(prompt) {
       await navigator.clipboard.writeText(prompt);
       toast("Copied");
     } catch {
-      toast("This browser does not let pages copy: mark the text instead", { bad: true });
+      toast("This browser does not allow copying. Select the text instead.", { bad: true });
     }
   };
-  return h("section.panel", { "aria-labelledby": "prompt-title" }, h("header", {}, h("h2", { id: "prompt-title" }, "The program, for a language model"), copy),
+  return h("section.panel", { "aria-labelledby": "prompt-title" }, h("header", {}, h("h2", { id: "prompt-title" }, "Program as a prompt for a language model"), copy),
     h("div.pad", {}, h("pre.trace", { tabindex: 0 }, prompt)));
 }

@@ -1,10 +1,10 @@
-/** The page of live results: asks once a second, shows what is new, keeps its filters in the address. */
+/** The page of live results: polls once a second; filters are in the URL. */
 import { count, line, make, meter, rate, show, stripes, took } from "./parts.js";
 
 const EVERY = 1000;
 const AFTER_TROUBLE = 4000;
 const SHOWN = matchMedia("(max-width: 860px)").matches ? 20 : 40;
-const WHY = { undecodable: "cannot be read", failed: "failed at every attempt", expired: "came too late", lost: "ended its engine" };
+const WHY = { undecodable: "cannot be decoded", failed: "failed at every attempt", expired: "too late", lost: "its engine crashed" };
 
 const at = (id) => document.getElementById(id);
 const wanted = Object.fromEntries(new URLSearchParams(location.search));
@@ -16,9 +16,9 @@ let titles = {};
 async function ask(path, query = {}) {
   const words = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
   const response = await fetch(`api/${path}${words.size ? `?${words}` : ""}`, { headers: { accept: "application/json" } });
-  if (response.status === 401) throw Object.assign(new Error("This server wants to know who you are."), { stranger: true });
+  if (response.status === 401) throw Object.assign(new Error("This server needs a login."), { stranger: true });
   const told = await response.json();
-  if (!response.ok) throw new Error(told.detail ?? `The server refused (${response.status}).`);
+  if (!response.ok) throw new Error(told.detail ?? `The server returned status ${response.status}.`);
   return told;
 }
 
@@ -32,7 +32,7 @@ function complain(error) {
   const trouble = at("trouble");
   trouble.hidden = error === null;
   if (error === null) return;
-  const words = error instanceof TypeError ? "The server does not answer; this page goes on by itself when it is back." : error.message;
+  const words = error instanceof TypeError ? "The server does not answer. This page reconnects automatically." : error.message;
   trouble.replaceChildren(make("span", {}, words), ...(error.stranger ? [make("a", { href: "/" }, "Log in")] : []));
 }
 
@@ -42,7 +42,7 @@ async function look() {
     showNow(now);
     if (results && !paused) showResults(results.items);
     complain(null);
-    say(now.engines > 0 ? "ok" : "wait", now.engines > 0 ? "live" : "nobody runs the stream");
+    say(now.engines > 0 ? "ok" : "wait", now.engines > 0 ? "live" : "stream not running");
     return EVERY;
   } catch (error) {
     complain(error);
@@ -61,7 +61,7 @@ function showNow(now) {
   show(at("plans"), [together(now.plans), ...now.plans].map(planCard));
   show(at("sources"), now.sources.map((source) => sourceLine(source, Math.max(1, ...now.sources.map((each) => each.rate)))));
   const dead = now.dead.map(deadLine);
-  show(at("dead"), dead.length ? dead : [make("li", { class: "faint" }, "None. What cannot be read or fails at every attempt is kept here.")]);
+  show(at("dead"), dead.length ? dead : [make("li", { class: "faint" }, "None. A message that cannot be decoded or fails at every attempt is stored here.")]);
   showChoice(now.sources);
 }
 
@@ -73,12 +73,12 @@ function showTiles(now) {
   const filtered = now.plans.reduce((sum, plan) => sum + plan.filtered, 0);
   const dead = now.dead.reduce((sum, each) => sum + each.count, 0);
   show(at("tiles"), [
-    tile("Results a second", rate(recent(total)), `${count(total.reduce((sum, each) => sum + each, 0))} in the last minute`, "", line(total, "spark")),
+    tile("Results per second", rate(recent(total)), `${count(total.reduce((sum, each) => sum + each, 0))} in the last minute`, "", line(total, "spark")),
     tile("Flagged", count(now.flagged), "in the last minute"),
     tile("Filtered out", count(filtered), topReason(now.plans)),
-    tile("Under way", count(now.in_flight), `${count(behind)} behind · ${now.engines} engines`),
-    tile("Wait for another try", count(now.retries), "after a failure", now.retries ? "wait" : ""),
-    tile("Dead letters", count(dead), dead ? `for ${now.dead.length === 1 ? "one reason" : `${now.dead.length} reasons`}` : "nothing was given up", dead ? "bad" : "ok"),
+    tile("In flight", count(now.in_flight), `lag ${count(behind)} · ${now.engines} engines`),
+    tile("Waiting for retry", count(now.retries), "after a failure", now.retries ? "wait" : ""),
+    tile("Dead letters", count(dead), dead ? `for ${now.dead.length === 1 ? "one reason" : `${now.dead.length} reasons`}` : "no message failed", dead ? "bad" : "ok"),
   ]);
 }
 
@@ -90,10 +90,10 @@ function topReason(plans) {
   const reasons = {};
   for (const plan of plans) for (const [reason, number] of Object.entries(plan.reasons)) reasons[reason] = (reasons[reason] ?? 0) + number;
   const [first] = Object.entries(reasons).sort((left, right) => right[1] - left[1]);
-  return first ? `mostly: ${first[0]}` : "nothing to do for a plan";
+  return first ? `mostly: ${first[0]}` : "no post was filtered";
 }
 
-/** All plans as one. */
+/** The sum of all plans. */
 function together(plans) {
   const sum = (of) => plans.reduce((whole, plan) => whole + of(plan), 0);
   const seconds = plans[0].seconds.map((_, second) => sum((plan) => plan.seconds[second]));
@@ -102,19 +102,19 @@ function together(plans) {
 
 function planCard(plan) {
   const failed = plan.failed ? make("em", {}, ` · ${count(plan.failed)} failed`) : null;
-  const under = `${count(plan.done)} found${plan.filtered ? ` · ${count(plan.filtered)} filtered` : ""}`;
+  const under = `${count(plan.done)} done${plan.filtered ? ` · ${count(plan.filtered)} filtered` : ""}`;
   return make(
     "button",
     { type: "button", class: "plan", "aria-pressed": String((wanted.plan ?? "") === plan.name), "data-plan": plan.name },
     make("span", { class: "title", title: plan.title }, plan.title),
     make("span", { class: "pulse" }, make("b", {}, rate(recent(plan.seconds)), make("small", {}, "/s")), line(plan.seconds)),
     make("span", { class: "under" }, under, failed),
-    make("span", { class: "under" }, plan.p50 === undefined ? "since the engines began" : plan.p50 === null ? "no time yet" : `half ${took(plan.p50)} · 99% ${took(plan.p99)}`),
+    make("span", { class: "under" }, plan.p50 === undefined ? "since the engines started" : plan.p50 === null ? "no samples yet" : `p50 ${took(plan.p50)} · p99 ${took(plan.p99)}`),
   );
 }
 
 function sourceLine(source, most) {
-  const title = `${source.topic}: ${source.plans.join(", ") || "no plan, acked and counted"}; weight ${source.weight}, at most ${source.max_qps ?? "any"} a second`;
+  const title = `${source.topic}: ${source.plans.join(", ") || "no plan, acknowledged and counted"}; weight ${source.weight}, limit ${source.max_qps ?? "none"}${source.max_qps ? " per second" : ""}`;
   return make(
     "li",
     {},
@@ -142,7 +142,7 @@ function deadLine(dead) {
 function showChoice(sources) {
   const choice = at("source");
   if (choice.options.length === sources.length + 1) return;
-  choice.replaceChildren(make("option", { value: "" }, "every source"), ...sources.map((source) => make("option", { value: source.name }, source.name.replaceAll("_", " "))));
+  choice.replaceChildren(make("option", { value: "" }, "all sources"), ...sources.map((source) => make("option", { value: source.name }, source.name.replaceAll("_", " "))));
   choice.value = wanted.source ?? "";
 }
 
@@ -160,7 +160,7 @@ function showResults(items) {
   for (const row of [...place.children]) if (!kept.has(row.dataset.n)) row.remove();
   const nothing = at("nothing");
   nothing.hidden = items.length > 0;
-  if (!items.length) nothing.replaceChildren(make("b", {}, "Nothing yet"), make("div", {}, filtering() ? "Nothing that matches the filter has been found so far." : make("span", {}, "Feed it some posts: ", make("code", {}, "python -m apps.content.traffic"))));
+  if (!items.length) nothing.replaceChildren(make("b", {}, "No results yet"), make("div", {}, filtering() ? "No result matches these filters." : make("span", {}, "Send some posts: ", make("code", {}, "python -m apps.content.traffic"))));
 }
 
 const filtering = () => Boolean(wanted.plan || wanted.source || wanted.flagged);
@@ -206,7 +206,7 @@ function want(name, value) {
 
 function togglePause() {
   paused = !paused;
-  at("pause").textContent = paused ? "Go on" : "Pause";
+  at("pause").textContent = paused ? "Resume" : "Pause";
   at("pause").setAttribute("aria-pressed", String(paused));
   if (!paused) void look();
 }

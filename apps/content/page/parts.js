@@ -1,8 +1,8 @@
-/** Making elements, and the small pictures: a line of the last minute, the stripes of a vector. */
+/** Creates elements and small charts: a line of the last minute, the bars of a vector. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with attributes and children; texts are texts, whatever they hold. */
+/** An element with attributes and children; strings become text, never HTML. */
 export function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -29,7 +29,7 @@ export function line(values, kind = "") {
   return draw("svg", box, draw("path", { class: "area", d: `${path}L100 24L0 24Z` }), draw("path", { d: path }));
 }
 
-/** A vector, as stripes up and down from its middle. */
+/** A vector as bars above and below the middle. */
 export function stripes(values) {
   const wide = 100 / values.length;
   const bars = values.map((value, at) => {
@@ -55,7 +55,7 @@ export function took(seconds) {
   return `${thousandths >= 10 ? Math.round(thousandths) : thousandths >= 0.1 ? thousandths.toFixed(1) : "< 0.1"} ms`;
 }
 
-/** Show these children: elements that are there already stay, so that nobody loses what they point at or have focused. */
+/** Replace the children; existing elements are updated in place, so that focus and hover stay. */
 export function show(place, children) {
   children.forEach((child, at) => {
     const there = place.childNodes[at];

@@ -234,7 +234,7 @@ function CreateTokenDialog({ onClose }: { onClose: () => void }) {
           <div className="secret">{secret}</div>
           <footer>
             <Button kind="main" onClick={onClose}>
-              Close
+              Done
             </Button>
           </footer>
         </>
