@@ -56,10 +56,10 @@ const unix = (text: string) => text.replaceAll("\r\n", "\n");
 export function Workbench({ path, file, first, kinds, files, onReload }: Props) {
   const may = useMay("admin");
   const mayDryRun = useMay("operate");
-  const [kept] = useState(() => readDraft(path));
-  const [base, setBase] = useState<Base>(() => (kept ? { text: kept.base, version: kept.version } : { text: file ? unix(file.text) : null, version: file?.version ?? null }));
-  const history = useHistory(kept?.text ?? (file ? unix(file.text) : first));
-  const [restored, setRestored] = useState(kept !== null);
+  const [draft] = useState(() => readDraft(path));
+  const [base, setBase] = useState<Base>(() => (draft ? { text: draft.base, version: draft.version } : { text: file ? unix(file.text) : null, version: file?.version ?? null }));
+  const history = useHistory(draft?.text ?? (file ? unix(file.text) : first));
+  const [restored, setRestored] = useState(draft !== null);
   const [chosen, setChosen] = useState<string | null>(null);
   const [view, setView] = useState<(typeof VIEWS)[number]>("diagram");
   const [open, setOpen] = useState<"save" | "try" | "rename" | "delete" | null>(null);

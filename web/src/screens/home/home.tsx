@@ -89,7 +89,7 @@ export function Home() {
         </div>
         <div className="stack">
           <QueueBars query={queues} />
-          <BusiestTasks isLoading={overview.isPending} />
+          <BusiestTasks query={overview} />
           <HostBars query={hosts} />
         </div>
       </div>
@@ -183,7 +183,7 @@ function Throughput() {
   );
 }
 
-function BusiestTasks({ isLoading }: { isLoading: boolean }) {
+function BusiestTasks({ query }: { query: UseQueryResult<Overview> }) {
   const last = samples.at(-1);
   const isMeasuring = rate((sample) => sample.done) === null;
   const found = [...(last?.tasks.keys() ?? [])]
@@ -194,8 +194,8 @@ function BusiestTasks({ isLoading }: { isLoading: boolean }) {
   const most = found[0]?.rate ?? 1;
   return (
     <Panel title="Busiest tasks" aside={<span className="faint">per second, last minute</span>}>
-      {isLoading ? (
-        <Loading lines={3} />
+      {!query.data ? (
+        <LoadStatus query={query} lines={3} />
       ) : found.length === 0 ? (
         <Empty title={isMeasuring ? "Measuring …" : "No task finished in the last minute"}>{isMeasuring ? undefined : <>Enqueue a job, or see the <Link to="/schedules">schedules</Link>.</>}</Empty>
       ) : (

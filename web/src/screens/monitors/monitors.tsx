@@ -81,7 +81,7 @@ export function Monitors() {
                       <RowActions>
                         <Button className="small" aria-label={`History of ${alert.trigger} of ${alert.entity}`} onClick={() => setHistory(alert.id)}>History</Button>
                         {may && !alert.acked_at && <Button className="small" aria-label={`Acknowledge ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutate(alert)}>Acknowledge</Button>}
-                        {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence ${alert.trigger} of ${alert.entity}`} title="Send no notifications for 1 hour" onClick={() => silence.mutate(alert)}>Silence 1h</Button>}
+                        {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence 1h: ${alert.trigger} of ${alert.entity}`} title="Send no notifications for 1 hour" onClick={() => silence.mutate(alert)}>Silence 1h</Button>}
                       </RowActions>
                     </tr>
                   ))}
