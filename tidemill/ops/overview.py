@@ -38,7 +38,7 @@ class Counts(msgspec.Struct, frozen=True):
     jobs_running: int
     oldest_waiting: Annotated[float | None, Meta(description="Seconds since the job that waits longest became due.")]
     runs_live: int
-    runs_parked: int
+    runs_needing_attention: int
     inputs_open: int
     workers_alive: int
     workers_silent: int
@@ -60,7 +60,7 @@ class FailedStates(msgspec.Struct, frozen=True):
 
     pipeline: str
     states: int
-    parked: int
+    needs_attention: int
     stage: str
     entity: str
     note: str

@@ -19,7 +19,7 @@ FROM (SELECT count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS jobs
                  AS oldest_waiting
       FROM tidemill.job) AS j,
      (SELECT (SELECT count(*) FROM tidemill.run WHERE state = 'running') AS runs_live,
-             (SELECT count(*) FROM tidemill.run WHERE state = 'needs_attention') AS runs_parked) AS r,
+             (SELECT count(*) FROM tidemill.run WHERE state = 'needs_attention') AS runs_needing_attention) AS r,
      (SELECT count(*) FILTER (WHERE lease_until > now() AND flagged_at IS NULL) AS workers_alive,
              count(*) FILTER (WHERE lease_until <= now() OR flagged_at IS NOT NULL) AS workers_silent
       FROM tidemill.worker WHERE ended_at IS NULL) AS w,

@@ -296,7 +296,7 @@ export interface Host {
 export interface FailedStates {
   pipeline: string;
   states: number;
-  parked: number;
+  needs_attention: number;
   stage: string;
   entity: string;
   note: string;
@@ -312,7 +312,7 @@ export interface Overview {
     jobs_running: number;
     oldest_waiting: number | null;
     runs_live: number;
-    runs_parked: number;
+    runs_needing_attention: number;
     inputs_open: number;
     workers_alive: number;
     workers_silent: number;

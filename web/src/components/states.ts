@@ -11,9 +11,9 @@ interface StateStyle {
   sign?: string;
 }
 
-export const THROTTLED = "gated";
-export const NO_WORKER = "unrouted";
-export const NEEDS_ATTENTION = "parked";
+export const THROTTLED = "throttled";
+export const NO_WORKER = "no_worker";
+export const NEEDS_ATTENTION = "needs_attention";
 
 export const JOB_STATES = ["ready", THROTTLED, NO_WORKER, "running", "succeeded", "failed", "cancelled", "expired"];
 export const WAITING_JOB_STATES = ["ready", THROTTLED, NO_WORKER];

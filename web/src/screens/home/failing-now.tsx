@@ -35,9 +35,9 @@ const ofRun = (run: RunLine): Line => ({ key: `r${run.id}`, state: run.state, to
 
 const ofStates = (failed: FailedStates): Line => ({
   key: `p${failed.pipeline}`,
-  state: failed.parked === failed.states ? NEEDS_ATTENTION : "failed",
+  state: failed.needs_attention === failed.states ? NEEDS_ATTENTION : "failed",
   to: `${pipelineUrl(failed.pipeline)}?${FAILED_STATES_QUERY}`,
-  title: `${failed.pipeline} · ${plural(failed.states, "state")}${failed.parked && failed.parked < failed.states ? `, ${count(failed.parked)} need attention` : ""}`,
+  title: `${failed.pipeline} · ${plural(failed.states, "state")}${failed.needs_attention && failed.needs_attention < failed.states ? `, ${count(failed.needs_attention)} need attention` : ""}`,
   times: 1,
   at: failed.failed_at,
   note: `${failed.stage}${failed.entity ? ` / ${failed.entity}` : ""}: ${failed.note}`,

@@ -112,7 +112,7 @@ function Figures({ overview, monitors }: { overview: Overview; monitors: { open:
       <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{perSecond >= 10 ? Math.round(perSecond) : perSecond.toFixed(1)} <small>/s</small></>} note={perSecond === null ? "measuring" : "job attempts, last minute"}>
         <Spark values={rates()} />
       </Tile>
-      <Tile to="/runs?state=running" name="Active runs" value={count(counts.runs_live)} note={counts.runs_parked ? `${count(counts.runs_parked)} need attention` : "flows and dags"} />
+      <Tile to="/runs?state=running" name="Active runs" value={count(counts.runs_live)} note={counts.runs_needing_attention ? `${count(counts.runs_needing_attention)} need attention` : "flows and dags"} />
       <Tile to="/input" name="Human input" value={count(counts.inputs_open)} tone={counts.inputs_open ? "wait" : undefined} note="open questions" />
       <Tile to="/workers" name="Workers" value={count(counts.workers_alive)} tone={counts.workers_alive ? undefined : "bad"} note={counts.workers_silent ? `${counts.workers_silent} silent` : "alive"} />
       {monitors === undefined ? (
