@@ -1,0 +1,1 @@
+"""Pure data and decisions that all layers share: no I/O, no clock, no randomness."""

@@ -1,0 +1,1 @@
+"""What runs work, independent of its shape: worker, run worker, scheduler, maintenance."""

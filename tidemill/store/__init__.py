@@ -1,0 +1,1 @@
+"""PostgreSQL: the only layer that contains SQL."""

@@ -1,0 +1,1 @@
+"""Commands about the installation: audit, settings, database, tokens, `top`."""

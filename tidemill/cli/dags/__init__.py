@@ -1,0 +1,1 @@
+"""`tidemill dag`: check, draw, start, rerun and follow dags."""

@@ -1,0 +1,1 @@
+"""`tidemill monitor`: run monitors, and work with entities and alerts."""

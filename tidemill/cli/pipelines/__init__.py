@@ -1,0 +1,1 @@
+"""`tidemill pipeline`: run pipelines, plan, explain and rebuild states."""

@@ -1,0 +1,1 @@
+"""Commands that start processes: `up`, `worker`, `maintenance`, `server`."""

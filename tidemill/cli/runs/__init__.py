@@ -1,0 +1,1 @@
+"""Commands about runs of flows and dags."""

@@ -1,0 +1,1 @@
+"""`tidemill stream`: run streams, control them, replay dead letters."""

@@ -1,0 +1,1 @@
+"""Layout and rendering of graphs as Mermaid, SVG and PNG."""

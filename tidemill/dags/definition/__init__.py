@@ -1,0 +1,1 @@
+"""What users declare: dags, their nodes, and the checks on them."""

@@ -1,0 +1,1 @@
+"""Tasks, and how calls of them become jobs."""

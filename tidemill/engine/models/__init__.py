@@ -1,0 +1,1 @@
+"""Models that stay loaded in a worker process."""

@@ -1,0 +1,1 @@
+"""Drives durable runs: control loop, journal, ownership."""

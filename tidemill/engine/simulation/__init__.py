@@ -1,0 +1,1 @@
+"""Runs the real run worker on virtual time, a model of the store, and injected faults."""

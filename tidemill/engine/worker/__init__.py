@@ -1,0 +1,1 @@
+"""Claims jobs, runs them, and reports how they ended."""

@@ -1,0 +1,1 @@
+"""How events, state, exceptions and ticks become JSON and come back."""

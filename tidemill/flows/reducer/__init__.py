@@ -1,0 +1,1 @@
+"""Pure decisions of a flow run: from ticks to state and commands."""

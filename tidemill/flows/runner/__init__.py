@@ -1,0 +1,1 @@
+"""Runs flows, in memory and durably."""

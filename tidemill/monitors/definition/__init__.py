@@ -1,0 +1,1 @@
+"""What users declare: monitors, folds, triggers, channels."""

@@ -1,0 +1,1 @@
+"""Pure decisions of a monitor: from events and timers to entity state and alerts."""

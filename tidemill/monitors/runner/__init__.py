@@ -1,0 +1,1 @@
+"""Runs monitors: ingest events, evaluate entities, send notices."""

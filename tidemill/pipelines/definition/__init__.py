@@ -1,0 +1,1 @@
+"""What users declare: pipelines, stages, patterns; and the hash of their code."""

@@ -1,0 +1,1 @@
+"""Builds states: in this process, or as jobs on queues."""

@@ -1,0 +1,1 @@
+"""Where states are kept: files, an object store, the database."""

@@ -1,0 +1,1 @@
+"""Live changes over SSE, and live requests to streams."""

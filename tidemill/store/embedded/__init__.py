@@ -1,0 +1,1 @@
+"""A private PostgreSQL server that needs no set-up."""

@@ -1,0 +1,1 @@
+"""Jobs, queues, schedules and workers in the database."""

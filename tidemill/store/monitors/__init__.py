@@ -1,0 +1,1 @@
+"""Monitors, entities, alerts and notices in the database."""

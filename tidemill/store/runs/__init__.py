@@ -1,0 +1,1 @@
+"""Runs, journals and inboxes in the database."""

@@ -1,0 +1,1 @@
+"""States of pipelines in the database."""

@@ -1,0 +1,1 @@
+"""The PostgreSQL log, cursors, retries and dead letters."""

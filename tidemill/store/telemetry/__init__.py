@@ -1,0 +1,1 @@
+"""Samples of hosts, totals and throughput in the database."""

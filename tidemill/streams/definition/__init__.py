@@ -1,0 +1,1 @@
+"""What users declare: streams, plans and their tasks."""

@@ -1,0 +1,1 @@
+"""Runs the plans of messages in an engine process."""

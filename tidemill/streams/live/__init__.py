@@ -1,0 +1,1 @@
+"""Live requests: the same plans, ahead of the backlog, with the result returned."""

@@ -1,0 +1,1 @@
+"""The dispatcher: reads sources, feeds engines, commits outcomes."""
