@@ -108,7 +108,7 @@ async def pglog(dsn: str, messages: int) -> dict[str, Any]:
         began = time.perf_counter()
         async with running(dsn, sources=[source]) as dispatcher:
             began = time.perf_counter()
-            while dispatcher.policy.counts[0].done < messages:
+            while dispatcher.reducer.counts[0].done < messages:
                 await asyncio.sleep(0.005)
             while await database.fetch("SELECT FROM tidemill.log_range LIMIT 1"):
                 await asyncio.sleep(0.005)
@@ -130,7 +130,7 @@ async def kafka(dsn: str, messages: int, bootstrap: str, topic: str, group: str)
         "eligibilities": ["nothing"],
     }  # fmt: skip
     async with running(dsn, sources=[source], max_in_flight=4096) as dispatcher:
-        counts = dispatcher.policy.counts[0]
+        counts = dispatcher.reducer.counts[0]
         async with asyncio.timeout(TIMEOUT):
             while not counts.done:
                 await asyncio.sleep(0.0005)
@@ -146,9 +146,9 @@ async def fairness(dsn: str, messages: int) -> dict[str, Any]:
     sources = [memory(messages, name=f"s{number}", weight=weight) for number, weight in enumerate(weights)]
     async with running(dsn, sources=sources) as dispatcher:
         async with asyncio.timeout(TIMEOUT):
-            while dispatcher.policy.counts[0].done < messages * 0.9:
+            while dispatcher.reducer.counts[0].done < messages * 0.9:
                 await asyncio.sleep(0.001)
-        done = [counts.done for counts in dispatcher.policy.counts]
+        done = [counts.done for counts in dispatcher.reducer.counts]
         shares = [count / sum(done) / (weight / sum(weights)) - 1 for count, weight in zip(done, weights, strict=True)]
     sources = [memory(2500, name="limited", max_qps=500.0), memory(10**9, name="free")]
     async with running(dsn, sources=sources) as dispatcher:
@@ -174,7 +174,7 @@ async def live(dsn: str, messages: int) -> dict[str, Any]:
             await asyncio.sleep(0.5)
             for _ in range(messages):
                 began = time.perf_counter()
-                await dispatcher.asking.ask(b"1", ["working"])
+                await dispatcher.live_requests.ask(b"1", ["working"])
                 took.append(time.perf_counter() - began)
             found[name] = took
     return found

@@ -62,7 +62,7 @@ def status(folder: Path, fits: Any) -> dict[str, Any]:
         assert time.monotonic() < give_up, found
 
 
-def settled(found: dict[str, Any]) -> dict[str, Any]:
+def committed(found: dict[str, Any]) -> dict[str, Any]:
     """What `status` tells, without what changes while one looks."""
     for each in found["dispatchers"]:
         for part in (each, *each["sources"]):
@@ -151,8 +151,8 @@ def test_the_same_through_a_server_from_a_folder_where_nothing_is(up: Process, t
     assert "there is no stream 'ordres'" in run(tmp_path, "stream", "drain", "ordres", *there).stderr
 
     assert "is drained" in ok(tmp_path, "stream", "drain", "orders", *there)
-    told = settled(listing(tmp_path, "stream", "status", "orders", *there))
-    assert told == settled(listing(up.folder, "stream", "status", "orders"))
+    told = committed(listing(tmp_path, "stream", "status", "orders", *there))
+    assert told == committed(listing(up.folder, "stream", "status", "orders"))
     assert (told["dispatchers"][0]["mode"], told["kept"]["orders"]["dead"]) == ("drain", len(letters))
     assert "1 dead letters are tried again" in ok(tmp_path, "stream", "replay", *newest, *there)
     ok(tmp_path, "stream", "resume", "orders", *there)

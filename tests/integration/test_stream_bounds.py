@@ -32,7 +32,7 @@ class Weighing(Plan, eligibility="weigh"):
     @task
     async def weigh(self, ctx: Any) -> None:
         await Weighing.gate.wait()
-        Weighing.waiting.append(Weighing.dispatcher.policy.waiting(0))
+        Weighing.waiting.append(Weighing.dispatcher.reducer.waiting(0))
 
 
 class Storing(Plan, eligibility="store"):

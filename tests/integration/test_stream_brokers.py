@@ -151,7 +151,7 @@ async def test_every_message_is_worked_on_and_what_is_acked_does_not_come_again(
     await place.send(messages(range(500)))
     async with running_stream(stream_of(place.source()), database_url) as dispatcher:
         await eventually(lambda: numbers_seen() == set(range(500)), timeout=60)
-        await eventually(lambda: dispatcher.policy.busy == 0)
+        await eventually(lambda: dispatcher.reducer.busy == 0)
     assert len([number for number, _ in Recording.seen if number >= 0]) == 500
     Recording.seen.clear()
     await place.send(messages(range(500, 510)))
@@ -251,18 +251,18 @@ async def test_commits_never_pass_an_unfinished_message(kafka: Kafka, database_u
 
     async with running_stream(stream_of(place.source()), database_url) as dispatcher:
         await eventually(lambda: numbers_seen() == set(range(100)), timeout=60)
-        await eventually(lambda: dispatcher.policy.busy == 2)
+        await eventually(lambda: dispatcher.reducer.busy == 2)
         # Each partition has one message of the set-up before them: number 10 is the seventh of the first.
         await eventually(lambda: _have_come_to(6, asyncio.to_thread(committed)))
         for gate in Recording.gates.values():
             gate.set()
-        await eventually(lambda: dispatcher.policy.busy == 0)
+        await eventually(lambda: dispatcher.reducer.busy == 0)
     assert await asyncio.to_thread(committed) == {0: 51, 1: 51}
 
 
-async def _have_come_to(offset: int, asking: Awaitable[dict[int, int]]) -> bool:
+async def _have_come_to(offset: int, live_requests: Awaitable[dict[int, int]]) -> bool:
     """Whether both partitions are committed up to an offset; none may be beyond."""
-    found = await asking
+    found = await live_requests
     assert max(found.values()) <= offset, f"an unfinished message was passed: {found}"
     return set(found.values()) == {offset}
 
@@ -275,12 +275,12 @@ async def test_two_dispatchers_share_partitions_and_hand_them_over(kafka: Kafka,
         await eventually(lambda: numbers_seen() == set(range(200)), timeout=60)
         async with running_stream(stream_of(source), database_url) as second:
             sent = 200
-            while not second.policy.counts[0].done:  # The rebalance happens while messages are under way.
+            while not second.reducer.counts[0].done:  # The rebalance happens while messages are under way.
                 await place.send(messages(range(sent, sent + 50)))
                 sent += 50
                 assert sent < 20_000, "the second never got a partition"
             await eventually(lambda: numbers_seen() == set(range(sent)), timeout=60)
-            assert first.policy.counts[0].done > 200
+            assert first.reducer.counts[0].done > 200
         await place.send(messages(range(sent, sent + 20)))
         await eventually(lambda: numbers_seen() == set(range(sent + 20)), timeout=60)
 

@@ -125,7 +125,7 @@ async def test_a_plans_failure_does_not_undo_anothers() -> None:
         answer = await made.answer(made.give(b"1")[0])
         assert answer.status == "failed"
         assert [failure.plan for failure in answer.failures] == ["Bad"]
-        assert [handed.body for handed in answer.handed] == [b'{"good":true}']
+        assert [outbox.body for outbox in answer.outbox] == [b'{"good":true}']
 
 
 async def test_only_the_plans_that_are_left_run_again() -> None:
@@ -159,8 +159,8 @@ async def test_a_filter_ends_a_plan_early_with_its_reason() -> None:
 
     async with bench(Picky) as made:
         assert (await made.answer(made.give(b"1")[0])).status == "ok"
-        figures = made.engine.figures()["Picky"]["a"]
-        assert (figures["filtered"], figures["reasons"], figures["failed"]) == (1, {"too short": 1}, 0)
+        statistics = made.engine.statistics()["Picky"]["a"]
+        assert (statistics["filtered"], statistics["reasons"], statistics["failed"]) == (1, {"too short": 1}, 0)
 
 
 async def test_no_eligibility_means_no_work_and_success() -> None:

@@ -109,10 +109,10 @@ async def test_a_range_that_another_has_taken_over_cannot_be_finished_twice(
     stream = Stream("s", plans=[Handing], sources=[source], engines=0)
     await publish(database, "posts", range(5))
     async with running_stream(stream, database_url) as dispatcher:
-        await eventually(lambda: len(dispatcher.policy.flights) == 5)
+        await eventually(lambda: len(dispatcher.reducer.flights) == 5)
         await database.fetch("UPDATE tidemill.log_range SET owner = gen_random_uuid(), lease_until = now() + '1h'")
         gate.set()
-        await eventually(lambda: dispatcher.policy.busy == 0)
+        await eventually(lambda: dispatcher.reducer.busy == 0)
         assert await value(database, "SELECT count(*) FROM tidemill.log_message WHERE topic = 'results'") == 0
         await database.fetch("UPDATE tidemill.log_range SET lease_until = now()")
         await all_read(database, "posts")
@@ -240,8 +240,8 @@ async def test_what_a_live_request_hands_over_is_there_when_it_is_answered(
     await database.fetch("CREATE TABLE outcome (number int CHECK (number > 0))")
     stream = Stream("s", plans=[Handing], sources=[posts()], engines=0)
     async with running_stream(stream, database_url) as dispatcher:
-        found = await dispatcher.asking.ask(b"7", ["hand"])
+        found = await dispatcher.live_requests.ask(b"7", ["hand"])
         assert json.loads(found.result) == {"Handing": {"hand": "fine"}}
         assert await value(database, "SELECT number FROM outcome") == 7
-        refused = await dispatcher.asking.ask(b"-1", ["hand"])
+        refused = await dispatcher.live_requests.ask(b"-1", ["hand"])
         assert "outcome_number_check" in refused.failures["result"]

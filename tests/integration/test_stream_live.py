@@ -166,7 +166,7 @@ async def test_addresses_of_ipv6_are_served(database_url: str) -> None:
 
 async def test_more_than_it_can_take_is_turned_away(live: Dispatcher) -> None:
     waiting = [asyncio.create_task(ask(live, "wait")) for _ in range(3)]
-    await eventually(lambda: live.asking.open == 3)
+    await eventually(lambda: live.live_requests.open == 3)
     with pytest.raises(grpc.aio.AioRpcError) as shed:
         await ask(live, 1)
     assert shed.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -174,14 +174,14 @@ async def test_more_than_it_can_take_is_turned_away(live: Dispatcher) -> None:
     assert (status, body["error"]) == (429, "saturated")
     Answering.gate.set()
     await asyncio.gather(*waiting)
-    assert live.asking.shed == 2
+    assert live.live_requests.shed == 2
 
 
 async def test_a_backlog_does_not_keep_a_call_waiting(live: Dispatcher, database: Database) -> None:
     await publish(database, "posts", ["wait"] * 500)
     await eventually(lambda: len(Answering.begun) == 4)
     asked = asyncio.create_task(ask(live, "me first"))
-    await eventually(lambda: live.asking.open == 1)
+    await eventually(lambda: live.live_requests.open == 1)
     await turns()  # until it waits among the others
     Answering.gate.set()
     assert json.loads((await asked).result)["Answering"]["answer"]["value"] == "me first"

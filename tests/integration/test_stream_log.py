@@ -64,8 +64,8 @@ async def test_a_reader_takes_whole_rows_until_it_has_enough(database: Database)
         await put(database, Entry("posts", b"%d" % number))
     assert await count_behind(database, "group", "posts") == 605
     # Once no other transaction of the server is older than what was put last, all of it can be taken.
-    settled = "SELECT bool_and(xid < pg_snapshot_xmin(pg_current_snapshot())) FROM tidemill.event_log"
-    await eventually(lambda: value(database, settled))
+    committed = "SELECT bool_and(xid < pg_snapshot_xmin(pg_current_snapshot())) FROM tidemill.event_log"
+    await eventually(lambda: value(database, committed))
     sizes, read = [], []
     while len(read) < 605:
         found = await take(database, most=300)

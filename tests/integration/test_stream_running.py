@@ -125,14 +125,14 @@ async def test_groups_see_everything_each(database: Database, database_url: str)
     both = [LogSource("posts", name=name, group=name, eligibilities=eligible) for name in ("one", "two")]
     async with running_stream(stream_of(*both), database_url) as dispatcher:
         await eventually(lambda: len(Recording.seen) == 40)
-        await eventually(lambda: [counts.done for counts in dispatcher.policy.counts] == [20, 20])
+        await eventually(lambda: [counts.done for counts in dispatcher.reducer.counts] == [20, 20])
 
 
 async def test_a_failed_message_is_tried_again_and_succeeds(database: Database, database_url: str) -> None:
     async with running_stream(stream_of(), database_url) as dispatcher:
         await publish(database, "posts", [{"fail": 2}])
         await eventually(lambda: len(Recording.seen) == 3)
-        await eventually(lambda: dispatcher.policy.counts[0].done == 1)
+        await eventually(lambda: dispatcher.reducer.counts[0].done == 1)
         await eventually(lambda: is_zero(database, "stream_retry"))
     assert [attempt for _, attempt in Recording.seen] == [1, 2, 3]
     assert await value(database, "SELECT count(*) FROM tidemill.dead_letter") == 0
@@ -161,7 +161,7 @@ async def test_attempts_of_an_ordered_source_survive_a_restart(database: Databas
     async with running_stream(stream_of(ordered, retry=SLOW, drain="100ms"), database_url) as dispatcher:
         await publish(database, "posts", [{"fail": 9}, {"behind": True}], key="a")
         await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.stream_attempt WHERE attempts = 2"))
-        await eventually(lambda: dispatcher.policy.busy == 0)
+        await eventually(lambda: dispatcher.reducer.busy == 0)
     assert [attempt for _, attempt in Recording.seen] == [1]
     Recording.seen.clear()
     await database.fetch("UPDATE tidemill.stream_attempt SET due_at = now()")
@@ -182,7 +182,7 @@ async def test_a_dead_letter_tells_everything_and_can_be_replayed(database: Data
         assert row["error"] == "Recording: ValueError: attempt 3 is too early (all 3 attempts failed)"
         assert (row["kind"], row["key"], json.loads(row["headers"])) == ("ValueError", b"k", {"h": "v"})
         assert json.loads(row["payload"]) == {"fail": 3, "id": 1}
-        await eventually(lambda: dispatcher.policy.counts[0].dead == 1)
+        await eventually(lambda: dispatcher.reducer.counts[0].dead == 1)
         assert await store.replay_dead(database, store.DeadFilter(error="no such words")) == 0
         Recording.seen.clear()
         await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"fail\": 1}'")
@@ -215,8 +215,8 @@ async def test_expired_and_eligible_for_nothing_are_acked_and_counted(database: 
     async with running_stream(stream_of(old, none), database_url) as dispatcher:
         await all_read(database, "old")
         await all_read(database, "none")
-        await eventually(lambda: dispatcher.policy.counts[0].expired == 1)
-        await eventually(lambda: dispatcher.policy.counts[1].done == 5)
+        await eventually(lambda: dispatcher.reducer.counts[0].expired == 1)
+        await eventually(lambda: dispatcher.reducer.counts[1].done == 5)
     assert Recording.seen == []
 
 
@@ -224,9 +224,9 @@ async def test_a_message_id_within_the_window_is_done_once(database: Database, d
     source = LogSource("posts", eligibilities=frozenset({"record"}), message_id="key")
     async with running_stream(stream_of(source), database_url) as dispatcher:
         await publish(database, "posts", [{"fail": 1}], key="a")
-        await eventually(lambda: dispatcher.policy.counts[0].done == 1)
+        await eventually(lambda: dispatcher.reducer.counts[0].done == 1)
         await publish(database, "posts", [{"again": True}], key="a")
-        await eventually(lambda: dispatcher.policy.counts[0].duplicates == 1)
+        await eventually(lambda: dispatcher.reducer.counts[0].duplicates == 1)
     assert [attempt for _, attempt in Recording.seen] == [1, 2], "the failed attempt was no reason to skip the second"
 
 
@@ -309,19 +309,19 @@ async def test_a_page_whose_flush_was_cancelled_is_not_read_again(database: Data
 async def test_operators_change_weight_limit_and_switch_while_it_runs(database: Database, database_url: str) -> None:
     async with running_stream(stream_of(), database_url) as dispatcher:
         await store.set_control(database, "s", "posts", weight=7.0, max_qps=50.0, by="test")
-        await eventually(lambda: dispatcher.policy.source_now(0) == (7.0, 50.0, True))
+        await eventually(lambda: dispatcher.reducer.source_now(0) == (7.0, 50.0, True))
         await store.set_control(database, "s", "posts", enabled=False, max_qps=0, by="test")
-        await eventually(lambda: dispatcher.policy.source_now(0) == (7.0, None, False))
+        await eventually(lambda: dispatcher.reducer.source_now(0) == (7.0, None, False))
         await publish(database, "posts", [1])
-        await eventually(lambda: dispatcher.policy.waiting(0) == 1)
-        assert dispatcher.policy.counts[0].sent == 0
+        await eventually(lambda: dispatcher.reducer.waiting(0) == 1)
+        assert dispatcher.reducer.counts[0].sent == 0
         await store.set_control(database, "s", "posts", enabled=True, by="test")
         await eventually(lambda: Recording.seen == [(1, 1)])
         await store.set_control(database, "s", mode="drain", by="test")
         await eventually(lambda: dispatcher.control.mode == "drain")
         await publish(database, "posts", [2])
-        await eventually(lambda: dispatcher.policy.waiting(0) == 1)
-        assert dispatcher.policy.counts[0].sent == 1
+        await eventually(lambda: dispatcher.reducer.waiting(0) == 1)
+        assert dispatcher.reducer.counts[0].sent == 1
         await store.set_control(database, "s", mode="run", by="test")
         await eventually(lambda: len(Recording.seen) == 2)
     assert await value(database, "SELECT count(*) FROM tidemill.audit WHERE action = 'stream.control'") == 5
@@ -360,7 +360,7 @@ async def test_a_drain_ends_as_soon_as_the_work_does_and_hears_every_result(
         await eventually(lambda: len(Recording.seen) == 5)
         dispatcher.life.stop()
         await eventually(lambda: dispatcher.draining)
-        assert dispatcher.policy.unfinished == 5
+        assert dispatcher.reducer.unfinished == 5
         Recording.gate.set()
         began = time.monotonic()
     assert time.monotonic() - began < 20.0, "it waited longer than the work took"
@@ -398,20 +398,20 @@ async def test_a_second_signal_ends_at_once(database: Database, database_url: st
 
 async def test_live_requests_are_answered_with_the_results(database: Database, database_url: str) -> None:
     async with running_stream(stream_of(live=2), database_url) as dispatcher:
-        found = await dispatcher.asking.ask(b'{"id": 7}', ["record"])
+        found = await dispatcher.live_requests.ask(b'{"id": 7}', ["record"])
         assert json.loads(found.result) == {"Recording": {"record": {"id": 7}}}
-        failed = await dispatcher.asking.ask(b'{"fail": 1}', ["record"])
+        failed = await dispatcher.live_requests.ask(b'{"fail": 1}', ["record"])
         assert failed.failures == {"Recording": "ValueError: attempt 1 is too early"}
         with pytest.raises(InvalidError, match="no plan has the eligibility 'spam'; known are record"):
-            await dispatcher.asking.ask(b"1", ["spam"])
+            await dispatcher.live_requests.ask(b"1", ["spam"])
         with pytest.raises(InvalidError, match="cannot be read"):
-            await dispatcher.asking.ask(b"{", ["record"])
+            await dispatcher.live_requests.ask(b"{", ["record"])
         with pytest.raises(LateError):
-            await dispatcher.asking.ask(b'{"wait": true}', ["record"], timeout=0.05)
-        open_ones = [asyncio.create_task(dispatcher.asking.ask(b'{"wait": true}', ["record"])) for _ in range(2)]
-        await eventually(lambda: dispatcher.asking.open == 2)
+            await dispatcher.live_requests.ask(b'{"wait": true}', ["record"], timeout=0.05)
+        open_ones = [asyncio.create_task(dispatcher.live_requests.ask(b'{"wait": true}', ["record"])) for _ in range(2)]
+        await eventually(lambda: dispatcher.live_requests.open == 2)
         with pytest.raises(SaturatedError, match="2 live requests open already"):
-            await dispatcher.asking.ask(b"1", ["record"])
+            await dispatcher.live_requests.ask(b"1", ["record"])
         Recording.gate.set()
         await asyncio.gather(*open_ones)
 

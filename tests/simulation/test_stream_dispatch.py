@@ -63,14 +63,14 @@ class World:
         """A dispatcher begins where the last one had committed."""
         self.lives += 1
         declared = [JsonlSource(f"{index}.jsonl", **options) for index, options in enumerate(SOURCES)]
-        policy: Any = retry(3, backoff=0.5, jitter=0.0)
-        self.policy = StreamReducer(
-            declared, max_in_flight=MAX_IN_FLIGHT, retry=policy, max_losses=3, dedup_window=60.0, now=self.now
+        reducer: Any = retry(3, backoff=0.5, jitter=0.0)
+        self.reducer = StreamReducer(
+            declared, max_in_flight=MAX_IN_FLIGHT, retry=reducer, max_losses=3, dedup_window=60.0, now=self.now
         )
         self.read = [position + 1 for position in self.committed]
         self.offsets = [Offsets(position) for position in self.committed]
         self.engines: list[set[int]] = [set(), set()]
-        self.settling: list[MessageOutcome] = []
+        self.committing: list[MessageOutcome] = []
         self.claimed: list[tuple[float, Delivery]] = []
 
     # -- what can happen --------------------------------------------------------------------------
@@ -87,25 +87,25 @@ class World:
                 delivery.noted = True
         self.read[index] += len(fresh)
         self.offsets[index].take(delivery.position for delivery in fresh)
-        self.policy.arrived(index, fresh)
+        self.reducer.arrived(index, fresh)
 
     def come_due(self) -> None:
         due = [entry for entry in self.kept if entry[0] <= self.now]
         self.kept = [entry for entry in self.kept if entry[0] > self.now]
         self.claimed += due
-        self.policy.due_again([delivery for _, delivery in due])
+        self.reducer.due_again([delivery for _, delivery in due])
 
     def dispatch(self) -> None:
-        choice = self.policy.choose(self.now, self.now)
-        assert self.policy.busy <= MAX_IN_FLIGHT
+        choice = self.reducer.choose(self.now, self.now)
+        assert self.reducer.busy <= MAX_IN_FLIGHT
         for index in range(len(SOURCES)):
-            assert self.policy.waiting_size(index) == self.policy.waiting(index), "each message has one byte"
-        assert self.policy.waiting_again_size == self.policy.waiting_again
+            assert self.reducer.waiting_size(index) == self.reducer.waiting(index), "each message has one byte"
+        assert self.reducer.waiting_again_size == self.reducer.waiting_again
         for ticket, delivery in choice.send:
             if delivery.source == 1 and delivery.retry_row is None and delivery.losses == 0:
                 self.sent_at.append(self.now)
             if delivery.source == 2 and delivery.retry_row is None:
-                under_way = [each.key for each in self.policy.flights.values() if each.source == 2]
+                under_way = [each.key for each in self.reducer.flights.values() if each.source == 2]
                 assert under_way.count(delivery.key) == 1, "two messages of one key are under way"
             self.chance.choice(self.engines).add(ticket)
         self.ack(choice.ack)
@@ -113,7 +113,7 @@ class World:
     def answer(self) -> None:
         engine = self.chance.choice(self.engines)
         for ticket in self.chance.sample(sorted(engine), min(len(engine), self.chance.randint(1, 8))):
-            delivery = self.policy.flights[ticket]
+            delivery = self.reducer.flights[ticket]
             name = (delivery.source, delivery.position)
             if name == self.killer:
                 self.die(engine)
@@ -121,12 +121,12 @@ class World:
             engine.discard(ticket)
             if name in self.poison or self.chance.random() < 0.05:
                 self.tried.setdefault(name, []).append(delivery.attempt)
-                outcome = self.policy.failed(ticket, [MessageFailure("Plan", "ValueError", "no")])
+                outcome = self.reducer.failed(ticket, [MessageFailure("Plan", "ValueError", "no")])
                 if outcome is not None:
-                    self.settling.append(outcome)
+                    self.committing.append(outcome)
                 continue
             self.work(delivery)
-            self.ack(self.policy.done([ticket], self.now))
+            self.ack(self.reducer.done([ticket], self.now))
 
     def work(self, delivery: Delivery) -> None:
         name = (delivery.source, delivery.position)
@@ -137,10 +137,10 @@ class World:
     def die(self, engine: set[int]) -> None:
         tickets = set(engine)
         engine.clear()
-        self.settling += self.policy.engine_died(tickets, "killed")
+        self.committing += self.reducer.engine_died(tickets, "killed")
 
-    def settle(self) -> None:
-        for outcome in self.settling:
+    def commit_outcomes(self) -> None:
+        for outcome in self.committing:
             delivery = outcome.delivery
             if outcome.retry is not None and outcome.stays:
                 self.noted[delivery.source, delivery.position] = (
@@ -161,8 +161,8 @@ class World:
                 self.kept.append((self.now + outcome.retry.delay, again))
             if outcome.dead is not None:
                 self.dead.add((delivery.source, delivery.position))
-            self.ack(self.policy.settled(outcome, self.now))
-        self.settling.clear()
+            self.ack(self.reducer.committed(outcome, self.now))
+        self.committing.clear()
 
     def ack(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -210,7 +210,7 @@ def test_nothing_is_lost_whatever_fails_and_dies(seed: int) -> None:
         (world.come_due, 3),
         (world.dispatch, 10),
         (world.answer, 10),
-        (world.settle, 5),
+        (world.commit_outcomes, 5),
         (world.commit, 3),
     ]
     for _ in range(20_000):
@@ -248,13 +248,13 @@ def test_the_same_seed_tells_the_same_story() -> None:
         for _ in range(400):
             world.now += 0.01
             world.arrive()
-            before = set(world.policy.flights)
+            before = set(world.reducer.flights)
             world.dispatch()
             told += [
-                (each.source, each.position) for ticket, each in world.policy.flights.items() if ticket not in before
+                (each.source, each.position) for ticket, each in world.reducer.flights.items() if ticket not in before
             ]
             world.answer()
-            world.settle()
+            world.commit_outcomes()
         return told
 
     assert story(7) == story(7)

@@ -14,7 +14,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.sources.offsets import Offsets
 from tidemill.store.streams.streams import Span
 from tidemill.streams.engine.circuit_breaker import Breaker, BreakerRule
-from tidemill.streams.engine.plan_statistics import PlanFigures, percentile
+from tidemill.streams.engine.plan_statistics import PlanStatistics, percentile
 from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.token_bucket import TokenBucket
@@ -240,11 +240,11 @@ def test_a_throttled_source_has_a_wake_time_and_slows_nobody() -> None:
 
 
 def test_percentiles_of_buckets_are_as_good_as_a_factor_of_two() -> None:
-    figures = PlanFigures()
+    statistics = PlanStatistics()
     for milliseconds in range(1, 101):
-        figures.took(milliseconds / 1000)
-    assert percentile(figures.buckets, 0.5) == pytest.approx(0.05, rel=0.5)
-    assert percentile(figures.buckets, 0.99) == pytest.approx(0.099, rel=0.5)
+        statistics.took(milliseconds / 1000)
+    assert percentile(statistics.buckets, 0.5) == pytest.approx(0.05, rel=0.5)
+    assert percentile(statistics.buckets, 0.99) == pytest.approx(0.099, rel=0.5)
     assert percentile([0] * 5, 0.5) is None
 
 

@@ -18,7 +18,7 @@ class MessageFailure(msgspec.Struct, frozen=True, array_like=True):
     """"snooze" costs no attempt, "discard" is final, otherwise the retry policy decides."""
 
 
-class HandOver(msgspec.Struct, frozen=True, array_like=True):
+class OutboxItem(msgspec.Struct, frozen=True, array_like=True):
     """One item to store with the completion of a message: a job, a statement, a log entry, an event, a state."""
 
     kind: str
@@ -35,6 +35,6 @@ class EngineAnswer(msgspec.Struct, frozen=True, array_like=True):
     status: str
     """ok, failed, undecodable or expired."""
     failures: tuple[MessageFailure, ...] = ()
-    handed: tuple[HandOver, ...] = ()
+    outbox: tuple[OutboxItem, ...] = ()
     result: bytes | None = None
     """For a live request: its result as JSON."""

@@ -12,7 +12,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import NewJob, Origin
 from tidemill.engine.jobs.calls import job_of_call
 from tidemill.engine.jobs.task import Task
-from tidemill.streams.definition.message import HandOver
+from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.runner.outbox import StateWriter
 
 #: Encodes an event with a token that identifies it, for the inbox of a run.
@@ -40,7 +40,7 @@ class Message:
 class Context:
     """A message in one plan."""
 
-    __slots__ = ("_event_tick", "_place", "_plan", "_states", "handed", "message", "results", "value")
+    __slots__ = ("_event_tick", "_place", "_plan", "_states", "message", "outbox", "results", "value")
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Context:
         self.value = message.value
         self.results: dict[str, Any] = {}
         """The results of the tasks of this plan so far, by name."""
-        self.handed: list[HandOver] = []
+        self.outbox: list[OutboxItem] = []
         self._plan = plan
         self._place = place
         self._event_tick = event_tick
@@ -74,26 +74,26 @@ class Context:
         if not isinstance(task, Task):
             raise ConfigError(f"{task!r} is not a task: decorate the function with @app.task")
         job: NewJob = job_of_call(task, positional, args, more, origin=self._origin())
-        self.handed.append(HandOver("job", encode(job), task.name, None if job.keyed else self._key()))
+        self.outbox.append(OutboxItem("job", encode(job), task.name, None if job.keyed else self._key()))
 
     def publish(self, topic: str, value: Any, *, key: str | None = None) -> None:
         """Append to a topic of the PostgreSQL log when this message succeeds."""
         body = value if isinstance(value, bytes) else encode(value)
-        self.handed.append(HandOver("log", body, topic, key))
+        self.outbox.append(OutboxItem("log", body, topic, key))
 
     def execute(self, statement: str, *arguments: Any) -> None:
         """Run a statement in the database when this message succeeds; `$1`, `$2`… are the arguments as JSON text.
 
         With a source outside of PostgreSQL it may run again after a crash: make it idempotent.
         """
-        self.handed.append(HandOver("sql", encode(list(arguments)), statement))
+        self.outbox.append(OutboxItem("sql", encode(list(arguments)), statement))
 
     def send(self, run: int, event: Any) -> None:
         """Send an event to a durable run of a workflow when this message succeeds."""
         if self._event_tick is None:
             raise ConfigError("events are sent by streams that an application declares: app.stream(...)")
         key = self._key()
-        self.handed.append(HandOver("event", self._event_tick(event, key), str(run), key))
+        self.outbox.append(OutboxItem("event", self._event_tick(event, key), str(run), key))
 
     def write_state(self, path: str, content: str | bytes, *, pipeline: str | None = None) -> None:
         """Write an input state of a pipeline when this message succeeds; what depends on it is rebuilt.
@@ -104,11 +104,11 @@ class Context:
         if self._states is None:
             raise ConfigError("states are written by streams that an application declares: app.stream(...)")
         body = content.encode() if isinstance(content, str) else content
-        self.handed.append(HandOver("state", body, self._states.check(pipeline, path), path))
+        self.outbox.append(OutboxItem("state", body, self._states.check(pipeline, path), path))
 
     def _key(self) -> str:
         """A key that is the same for the same item of the same message."""
-        return f"{self._place}/{self._plan}/{len(self.handed)}"
+        return f"{self._place}/{self._plan}/{len(self.outbox)}"
 
     def _origin(self) -> Origin:
         return Origin(by=f"stream {self.message.stream} ({self.message.source})", host=_HOST, pid=os.getpid())

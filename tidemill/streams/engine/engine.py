@@ -22,13 +22,13 @@ from tidemill.core.codec import encode, storable
 from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.cancellation import end
-from tidemill.streams.definition.message import EngineAnswer, HandOver, MessageFailure
+from tidemill.streams.definition.message import EngineAnswer, MessageFailure, OutboxItem
 from tidemill.streams.definition.plans import Filtered
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.context import Context, Message
 from tidemill.streams.engine.decoding import decoder_for
 from tidemill.streams.engine.plan_runner import Breakers, RunningPlan
-from tidemill.streams.engine.plan_statistics import PlanFigures
+from tidemill.streams.engine.plan_statistics import PlanStatistics
 from tidemill.streams.runner.link import MessageWork, ToDispatcher
 
 log = structlog.get_logger("tidemill.streams")
@@ -48,7 +48,7 @@ class Engine:
         self._send = send
         self._threads = ThreadPoolExecutor(stream.threads, thread_name_prefix=f"stream-{stream.name}")
         self._plans: dict[str, RunningPlan] = {}
-        self._figures: dict[tuple[str, str], PlanFigures] = {}
+        self._statistics: dict[tuple[str, str], PlanStatistics] = {}
         self._of_source: list[tuple[RunningPlan, ...]] = []
         self._decoders = [decoder_for(source.decoder, f"source {source.name}") for source in stream.sources]
         self._live_decoder = decoder_for(stream.live_decoder, f"stream {stream.name}, live_decoder")
@@ -90,11 +90,11 @@ class Engine:
         if not self._rousing:
             self._rouse()
 
-    def figures(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, Any]:
         """The statistics of each plan, by source."""
         told: dict[str, Any] = {}
-        for (plan, source), figures in self._figures.items():
-            told.setdefault(plan, {})[source] = msgspec.to_builtins(figures)
+        for (plan, source), statistics in self._statistics.items():
+            told.setdefault(plan, {})[source] = msgspec.to_builtins(statistics)
         return told
 
     # -- workers ----------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Engine:
         if len(plans) == 1 and not is_live and not gone:
             ctx = Context(message, plans[0].name, place, event_tick, states)
             failure = await self._run_plan(plans[0], ctx)
-            if failure is None and not ctx.handed:
+            if failure is None and not ctx.outbox:
                 self._ok.append(work.ticket)
                 if not self._flushing:
                     self._flush_soon()
@@ -170,26 +170,26 @@ class Engine:
 
     async def _run_plan(self, plan: RunningPlan, ctx: Context) -> MessageFailure | None:
         name = (plan.name, ctx.message.source)
-        figures = self._figures.get(name)
-        if figures is None:
-            figures = self._figures[name] = PlanFigures()
+        statistics = self._statistics.get(name)
+        if statistics is None:
+            statistics = self._statistics[name] = PlanStatistics()
         began = time.perf_counter()
         try:
             await plan.run(ctx)
-            figures.done += 1
+            statistics.done += 1
         except Filtered as ended:
-            figures.filtered_for(storable(str(ended.reason)))
+            statistics.filtered_for(storable(str(ended.reason)))
             ctx.results["filtered"] = ended.reason
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            figures.failed += 1
+            statistics.failed += 1
             return failure_of(plan.name, error)  # A task cancelled something of its own.
         except Exception as error:  # noqa: BLE001 - every exception of a task is an answer
-            figures.failed += 1
+            statistics.failed += 1
             return failure_of(plan.name, error)
-        figures.took(time.perf_counter() - began)
+        statistics.took(time.perf_counter() - began)
         return None
 
     def _plans_of(self, work: MessageWork) -> Sequence[RunningPlan]:
@@ -241,10 +241,10 @@ def answer_of(
 ) -> EngineAnswer:
     """The answer for a message. The outbox of a failed plan is dropped."""
     failed = (*(failure for failure in failures if failure is not None), *gone)
-    handed: list[HandOver] = []
+    outbox: list[OutboxItem] = []
     for ctx, failure in zip(contexts, failures, strict=True):
         if failure is None:
-            handed += ctx.handed
+            outbox += ctx.outbox
     result = None
     if live:
         found = {
@@ -254,7 +254,7 @@ def answer_of(
             result = encode(found)
         except PayloadError as error:  # A task returned something that has no JSON form.
             failed = (*failed, MessageFailure("", type(error).__name__, describe(error)))
-    return EngineAnswer(ticket, "failed" if failed else "ok", failed, tuple(handed), result)
+    return EngineAnswer(ticket, "failed" if failed else "ok", failed, tuple(outbox), result)
 
 
 def failure_of(plan: str, error: BaseException) -> MessageFailure:

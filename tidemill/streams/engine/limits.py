@@ -18,7 +18,7 @@ class ConcurrencyLimit:
         self._live: deque[asyncio.Future[None]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def enter(self, live: bool) -> None:
+    async def acquire(self, live: bool) -> None:
         if self._free > 0:
             self._free -= 1
             return
@@ -28,10 +28,10 @@ class ConcurrencyLimit:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave()  # It got its turn and does not use it.
+                self.release()  # It got its turn and does not use it.
             raise
 
-    def leave(self) -> None:
+    def release(self) -> None:
         for queue in (self._live, self._waiting):
             while queue:
                 turn = queue.popleft()
@@ -44,19 +44,19 @@ class ConcurrencyLimit:
 class RateLimit:
     """At most `rate` calls per second, evenly spread."""
 
-    __slots__ = ("_bucket", "_gate")
+    __slots__ = ("_bucket", "_concurrency_limit")
 
     def __init__(self, rate: float) -> None:
         self._bucket = TokenBucket(rate, now=asyncio.get_running_loop().time())
-        self._gate = ConcurrencyLimit(1)
+        self._concurrency_limit = ConcurrencyLimit(1)
 
-    async def enter(self, live: bool) -> None:
+    async def acquire(self, live: bool) -> None:
         loop = asyncio.get_running_loop()
-        await self._gate.enter(live)
+        await self._concurrency_limit.acquire(live)
         try:
             now = loop.time()
             if (ready := self._bucket.ready_at(now)) > now:
                 await asyncio.sleep(ready - now)
             self._bucket.take(1, loop.time())
         finally:
-            self._gate.leave()
+            self._concurrency_limit.release()

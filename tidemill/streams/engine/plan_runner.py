@@ -50,11 +50,11 @@ class RunningPlan:
         )
         concurrency = settings.concurrency or plan.concurrency
         rate = settings.rate or plan.rate
-        self._gate = None if concurrency is None else ConcurrencyLimit(concurrency)
-        self._pace = None if rate is None else RateLimit(float(rate))
+        self._concurrency_limit = None if concurrency is None else ConcurrencyLimit(concurrency)
+        self._rate_limit = None if rate is None else RateLimit(float(rate))
         timeout = settings.timeout if settings.timeout is not None else plan.timeout
         self._timeout = None if timeout is None else parse_duration(timeout)
-        self._plain = self._gate is None and self._pace is None and self._timeout is None
+        self._plain = self._concurrency_limit is None and self._rate_limit is None and self._timeout is None
         self._items = tuple(self._steps.items())
 
     async def run(self, ctx: Context) -> None:
@@ -63,18 +63,18 @@ class RunningPlan:
             await self._run_tasks(ctx)
             return
         live = ctx.message.live
-        if self._pace is not None:
-            await self._pace.enter(live)
-        if self._gate is not None:
-            await self._gate.enter(live)
+        if self._rate_limit is not None:
+            await self._rate_limit.acquire(live)
+        if self._concurrency_limit is not None:
+            await self._concurrency_limit.acquire(live)
         try:
             if self._timeout is None:
                 await self._run_tasks(ctx)
             else:
                 await _within(self._timeout, self._run_tasks(ctx), f"plan {self.name}")
         finally:
-            if self._gate is not None:
-                self._gate.leave()
+            if self._concurrency_limit is not None:
+                self._concurrency_limit.release()
 
     async def _run_tasks(self, ctx: Context) -> None:
         if self._chain:
@@ -129,9 +129,9 @@ class RunningPlan:
         if (breaker := breakers.of(rule)) is not None:
             step = _guarded(step, breaker)
         if rule.rate is not None:
-            step = _gated(step, RateLimit(rule.rate))
+            step = _limited(step, RateLimit(rule.rate))
         if rule.concurrency is not None:
-            step = _gated(step, ConcurrencyLimit(rule.concurrency))
+            step = _limited(step, ConcurrencyLimit(rule.concurrency))
         return step
 
 
@@ -142,16 +142,16 @@ def _timed(step: Step, timeout: float, what: str) -> Step:
     return timed
 
 
-def _gated(step: Step, gate: ConcurrencyLimit | RateLimit) -> Step:
-    async def gated(ctx: Context) -> Any:
-        await gate.enter(ctx.message.live)
+def _limited(step: Step, limit: ConcurrencyLimit | RateLimit) -> Step:
+    async def limited(ctx: Context) -> Any:
+        await limit.acquire(ctx.message.live)
         try:
             return await step(ctx)
         finally:
-            if isinstance(gate, ConcurrencyLimit):
-                gate.leave()
+            if isinstance(limit, ConcurrencyLimit):
+                limit.release()
 
-    return gated
+    return limited
 
 
 def _guarded(step: Step, breaker: Breaker) -> Step:

@@ -10,7 +10,7 @@ import msgspec
 _BUCKETS = 28  # from 1 µs to more than a minute
 
 
-class PlanFigures(msgspec.Struct):
+class PlanStatistics(msgspec.Struct):
     """The statistics of a plan since the engine started."""
 
     done: int = 0

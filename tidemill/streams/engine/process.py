@@ -75,10 +75,11 @@ async def serve(stream: Stream, end: socket.socket) -> None:
             async with asyncio.timeout(TELL_EVERY):
                 await ended.wait()
         except TimeoutError:
-            figures = engine.figures()
-            link.send(ToDispatcher(figures=None if figures == told else figures))  # An empty frame is a heartbeat.
-            told = figures
-    link.send(ToDispatcher(figures=engine.figures(), stopped=True))
+            statistics = engine.statistics()
+            # Without news an empty frame is sent, as a heartbeat.
+            link.send(ToDispatcher(statistics=None if statistics == told else statistics))
+            told = statistics
+    link.send(ToDispatcher(statistics=engine.statistics(), stopped=True))
     await engine.stop()
     link.close()
     await asyncio.sleep(0)

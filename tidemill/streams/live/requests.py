@@ -1,7 +1,7 @@
 """Live requests: they run the same plans ahead of any backlog and return the result.
 
-`LiveRequest` numbers requests, sends them to an engine, waits for the answer, and rejects requests when too many are open.
-`tidemill.streams.live.serve` receives them over gRPC and HTTP.
+`LiveRequests` numbers requests, sends them to an engine, waits for the answer, and rejects requests when too many are
+open. `tidemill.streams.live.serve` receives them over gRPC and HTTP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import structlog
 from tidemill.core.errors import TidemillError
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.engine_pool import Engines
+from tidemill.streams.runner.engine_pool import EnginePool
 from tidemill.streams.runner.link import MessageWork
 
 log = structlog.get_logger("tidemill.streams")
@@ -60,10 +60,10 @@ class LiveResult(msgspec.Struct, frozen=True):
     failures: dict[str, str]
 
 
-class LiveRequest:
+class LiveRequests:
     """The open live requests of a dispatcher."""
 
-    def __init__(self, stream: Stream, engines: Engines) -> None:
+    def __init__(self, stream: Stream, engines: EnginePool) -> None:
         self._stream = stream
         self._engines = engines
         self._known = {plan.eligibility for plan in stream.plans}

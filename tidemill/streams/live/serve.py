@@ -23,7 +23,7 @@ import structlog
 from tidemill.core.errors import ConfigError
 from tidemill.engine.telemetry.address import is_loopback, joined, read_address
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.live.requests import LiveError, LiveRequest, LiveResult
+from tidemill.streams.live.requests import LiveError, LiveRequests, LiveResult
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -51,13 +51,13 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @asynccontextmanager
-async def serving(stream: Stream, asking: LiveRequest) -> AsyncIterator[None]:
+async def serving(stream: Stream, live_requests: LiveRequests) -> AsyncIterator[None]:
     """Serve live requests at the addresses of the stream while the block runs."""
     async with contextlib.AsyncExitStack() as stack:
         if stream.grpc is not None:
-            await stack.enter_async_context(_grpc(stream, asking, stream.grpc))
+            await stack.enter_async_context(_grpc(stream, live_requests, stream.grpc))
         if stream.http is not None:
-            await stack.enter_async_context(_http(stream, asking, stream.http))
+            await stack.enter_async_context(_http(stream, live_requests, stream.http))
         yield
 
 
@@ -65,7 +65,7 @@ async def serving(stream: Stream, asking: LiveRequest) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _grpc(stream: Stream, asking: LiveRequest, address: str) -> AsyncIterator[None]:
+async def _grpc(stream: Stream, live_requests: LiveRequests, address: str) -> AsyncIterator[None]:
     import grpc
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
@@ -77,7 +77,7 @@ async def _grpc(stream: Stream, asking: LiveRequest, address: str) -> AsyncItera
         timeout = LONGEST if left is None else min(left, LONGEST)
         headers = {name: value.encode() for name, value in request.headers.items()}
         try:
-            found = await asking.ask(request.payload, request.eligibilities, timeout=timeout, headers=headers)
+            found = await live_requests.ask(request.payload, request.eligibilities, timeout=timeout, headers=headers)
         except LiveError as error:
             await context.abort(getattr(grpc.StatusCode, STATUSES[error.status][0]), str(error))
             raise
@@ -111,7 +111,7 @@ async def _grpc(stream: Stream, asking: LiveRequest, address: str) -> AsyncItera
 
 
 @asynccontextmanager
-async def _http(stream: Stream, asking: LiveRequest, address: str) -> AsyncIterator[None]:
+async def _http(stream: Stream, live_requests: LiveRequests, address: str) -> AsyncIterator[None]:
     import uvicorn
 
     listening = asyncio.Event()
@@ -127,7 +127,13 @@ async def _http(stream: Stream, asking: LiveRequest, address: str) -> AsyncItera
 
     host, port = read_address(address)
     config = uvicorn.Config(
-        _application(asking, host), host=host, port=port, log_config=None, access_log=False, lifespan="off", loop="none"
+        _application(live_requests, host),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        loop="none",
     )
     server = Server(config)
     serving = asyncio.create_task(_serve(server, stream.name, address))
@@ -151,11 +157,11 @@ async def _serve(server: Any, stream: str, address: str) -> None:
         raise ConfigError(f"stream {stream}: HTTP cannot be served at {address}: is the port in use?") from None
 
 
-def _application(asking: LiveRequest, bound: str) -> Any:
+def _application(live_requests: LiveRequests, bound: str) -> Any:
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        status, body = await _answer(asking, bound, scope, receive)
+        status, body = await _answer(live_requests, bound, scope, receive)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if status == 429:
             headers.append((b"retry-after", b"1"))
@@ -165,13 +171,13 @@ def _application(asking: LiveRequest, bound: str) -> Any:
     return application
 
 
-async def _answer(asking: LiveRequest, bound: str, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
+async def _answer(live_requests: LiveRequests, bound: str, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
     path, method = scope["path"], scope["method"]
     said = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     if (refused := _refusal(bound, said)) is not None:
         return refused
     if path == "/healthz":
-        return (503, _trouble("unavailable", "stopping")) if asking.closed else (200, b'{"status":"serving"}')
+        return (503, _trouble("unavailable", "stopping")) if live_requests.closed else (200, b'{"status":"serving"}')
     if path != "/v1/run":
         return 404, _trouble("invalid", "there is only /v1/run and /healthz here")
     if method != "POST":
@@ -191,7 +197,7 @@ async def _answer(asking: LiveRequest, bound: str, scope: dict[str, Any], receiv
         request = msgspec.json.decode(body, type=Request)
         timeout = LONGEST if request.timeout is None else min(request.timeout, LONGEST)
         headers = {name: value.encode() for name, value in request.headers.items()}
-        found = await asking.ask(bytes(request.payload), request.eligibilities, timeout=timeout, headers=headers)
+        found = await live_requests.ask(bytes(request.payload), request.eligibilities, timeout=timeout, headers=headers)
     except msgspec.DecodeError as error:
         return 400, _trouble("invalid", f"the request cannot be read: {error}")
     except LiveError as error:

@@ -17,7 +17,7 @@ from tidemill.streams.reducer.token_bucket import TokenBucket
 NEVER = math.inf
 
 
-class Stock(Protocol):
+class Queue(Protocol):
     """The queue of a lane."""
 
     def __len__(self) -> int: ...
@@ -26,11 +26,11 @@ class Stock(Protocol):
 class Lane:
     """One source in the round: its weight, its limit, its queue, and when it may send."""
 
-    __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "room", "size", "stock", "weight")
+    __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "queue", "room", "size", "weight")
 
-    def __init__(self, name: str, stock: Stock, *, weight: float = 1.0, bucket: TokenBucket | None = None) -> None:
+    def __init__(self, name: str, queue: Queue, *, weight: float = 1.0, bucket: TokenBucket | None = None) -> None:
         self.name = name
-        self.stock = stock
+        self.queue = queue
         self.size = 0
         """The bytes of its waiting messages, including those that wait behind their keys."""
         self.weight = weight
@@ -46,14 +46,14 @@ class Lane:
         """How many messages it could send now, regardless of its share."""
         if not self.enabled or self.held_until > now:
             return 0
-        waiting = len(self.stock) if self.room is None else min(len(self.stock), self.room)
+        waiting = len(self.queue) if self.room is None else min(len(self.queue), self.room)
         if waiting and self.bucket is not None:
             return min(waiting, self.bucket.available(now))
         return waiting
 
     def wakes_at(self, now: float) -> float:
         """When it can send again without an arrival; never if it has nothing to send or can send now."""
-        if not self.enabled or not len(self.stock):
+        if not self.enabled or not len(self.queue):
             return NEVER
         if self.held_until > now:
             return self.held_until

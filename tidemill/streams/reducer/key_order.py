@@ -10,7 +10,7 @@ from tidemill.sources.delivery import Delivery
 Key = tuple[int, bytes]
 
 
-class Keys:
+class KeyOrder:
     """The keys in use. A message that waits for another attempt keeps its key."""
 
     __slots__ = ("_behind", "held")

@@ -49,7 +49,7 @@ class MessageOutcome(msgspec.Struct):
         return self.retry is not None and self.retry.stays
 
 
-def judge(
+def decide_outcome(
     delivery: Delivery, failures: Sequence[MessageFailure], retry: RetryPolicy, *, stays: bool = False
 ) -> MessageOutcome:
     """Decide which of the failed plans are retried, and when, and which are given up."""

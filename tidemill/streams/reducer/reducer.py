@@ -23,8 +23,8 @@ from tidemill.sources.delivery import Delivery, size_of
 from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
-from tidemill.streams.reducer.key_order import Keys
-from tidemill.streams.reducer.outcomes import DeadLetter, MessageOutcome, judge, lost
+from tidemill.streams.reducer.key_order import KeyOrder
+from tidemill.streams.reducer.outcomes import DeadLetter, MessageOutcome, decide_outcome, lost
 from tidemill.streams.reducer.token_bucket import bucket_for
 
 #: A message whose engines have died this often while running it runs without another such message beside it.
@@ -69,29 +69,29 @@ class StreamReducer:
         self.counts = [SourceCounts() for _ in sources]
         self.in_flight = [0] * len(sources)
         self.flights: dict[int, Delivery] = {}
-        self.settling = 0
-        self.taking = True
+        self.committing = 0
+        self.accepting = True
         self._max = max_in_flight
         self._retry = retry
         self._max_losses = max_losses
         self._seen = RecentMessages(dedup_window) if dedup_window else None
-        self._stocks: list[deque[Delivery]] = [deque() for _ in range(len(sources) + 1)]
+        self._queues: list[deque[Delivery]] = [deque() for _ in range(len(sources) + 1)]
         self._lanes = [
-            Lane(source.name, stock, weight=source.weight, bucket=bucket_for(source.max_qps, source.burst, now=now))
-            for source, stock in zip(sources, self._stocks, strict=False)
+            Lane(source.name, queue, weight=source.weight, bucket=bucket_for(source.max_qps, source.burst, now=now))
+            for source, queue in zip(sources, self._queues, strict=False)
         ]
         for source, lane in zip(sources, self._lanes, strict=True):
             lane.enabled = source.enabled
         heaviest = max((source.weight for source in sources), default=1.0)
-        self._lanes.append(Lane("", self._stocks[-1], weight=heaviest))  # messages that are due for another attempt
+        self._lanes.append(Lane("", self._queues[-1], weight=heaviest))  # messages that are due for another attempt
         self._fair = FairShare(self._lanes)
         self._most: list[int] = []
-        self._share_out()
+        self._limit_slots()
         self._again: deque[Delivery] = deque()
         self._suspects: deque[Delivery] = deque()
         self._suspect: int | None = None
         self._later: list[tuple[float, int, Delivery]] = []
-        self._keys = Keys(len(sources))
+        self._keys = KeyOrder(len(sources))
         self._under_way: dict[tuple[int, str], Delivery] = {}
         self._tickets = 0
 
@@ -118,7 +118,7 @@ class StreamReducer:
 
     def waiting(self, index: int) -> int:
         """How many messages of a source are here and not in flight."""
-        return len(self._stocks[index]) + self._keys.held[index]
+        return len(self._queues[index]) + self._keys.held[index]
 
     def waiting_size(self, index: int) -> int:
         """The size of the waiting messages of a source, in bytes."""
@@ -126,7 +126,7 @@ class StreamReducer:
 
     @property
     def waiting_again(self) -> int:
-        return len(self._stocks[-1])
+        return len(self._queues[-1])
 
     @property
     def waiting_again_size(self) -> int:
@@ -135,7 +135,7 @@ class StreamReducer:
     @property
     def busy(self) -> int:
         """How many messages are in flight, including those whose outcome is being stored."""
-        return len(self.flights) + self.settling
+        return len(self.flights) + self.committing
 
     @property
     def unfinished(self) -> int:
@@ -147,7 +147,7 @@ class StreamReducer:
     def choose(self, now: float, wall: float) -> Choice:
         """Choose messages for the free slots."""
         choice = Choice([], [])
-        while self.taking and self._later and self._later[0][0] <= now:
+        while self.accepting and self._later and self._later[0][0] <= now:
             self._again.append(heapq.heappop(self._later)[2])
         free = self._max - self.busy
         if self._suspects and self._suspect is None and free > 0:
@@ -157,7 +157,7 @@ class StreamReducer:
         while self._again and free > 0:
             free -= 1
             self._send(self._again.popleft(), choice)
-        while free > 0 and self.taking:
+        while free > 0 and self.accepting:
             for lane, most, under_way in zip(self._lanes, self._most, self.in_flight, strict=False):
                 lane.room = max(0, most - under_way)
             picks = self._fair.pick(free, now)
@@ -171,14 +171,14 @@ class StreamReducer:
 
     def wakes_at(self, now: float) -> float:
         """When to choose again if nothing happens before."""
-        if not self.taking:
+        if not self.accepting:
             return NEVER
         return min(self._later[0][0] if self._later else NEVER, self._fair.wakes_at(now))
 
     def _take(self, lane: Lane, count: int, choice: Choice, now: float, wall: float) -> None:
-        stock: deque[Delivery] = lane.stock  # pyright: ignore[reportAssignmentType]
+        queue: deque[Delivery] = lane.queue  # pyright: ignore[reportAssignmentType]
         for _ in range(count):
-            delivery = stock.popleft()
+            delivery = queue.popleft()
             lane.size -= len(delivery.payload)
             index = delivery.source
             source = self.sources[index]
@@ -187,7 +187,7 @@ class StreamReducer:
                 choice.ack.append(delivery)
                 continue
             if source.delay and delivery.at + float(source.delay) > wall:  # pyright: ignore[reportArgumentType]
-                stock.appendleft(delivery)
+                queue.appendleft(delivery)
                 lane.size += len(delivery.payload)
                 lane.held_until = now + delivery.at + float(source.delay) - wall  # pyright: ignore[reportArgumentType]
                 return
@@ -248,47 +248,47 @@ class StreamReducer:
             acks.append(delivery)
             if delivery.id is not None or ticket == self._suspect or self.sources[delivery.source].ordered:
                 self._free_suspect(ticket)
-                self._leave(delivery, now, succeeded=True, acks=acks)
+                self._finish(delivery, now, succeeded=True, acks=acks)
         return acks
 
     def expired(self, ticket: int, now: float) -> list[Delivery]:
         """The deadline had passed when an engine took it; returns the messages to acknowledge."""
-        delivery = self._land(ticket)
+        delivery = self._end_flight(ticket)
         if delivery is None:
             return []
         self.counts[delivery.source].expired += 1
         acks = [delivery]
-        self._leave(delivery, now, succeeded=False, acks=acks)
+        self._finish(delivery, now, succeeded=False, acks=acks)
         return acks
 
     def failed(self, ticket: int, failures: Sequence[MessageFailure]) -> MessageOutcome | None:
-        """Some plans failed; returns the outcome to store before `settled`, or None if it is no longer ours."""
-        delivery = self._land(ticket)
+        """Some plans failed; returns the outcome to store before `committed`, or None if it is no longer ours."""
+        delivery = self._end_flight(ticket)
         if delivery is None:
             return None
-        self.settling += 1
+        self.committing += 1
         self.counts[delivery.source].failed += 1
-        return judge(delivery, failures, self._retry, stays=self._is_ordered(delivery))
+        return decide_outcome(delivery, failures, self._retry, stays=self._is_ordered(delivery))
 
     def give_up(self, ticket: int, why: str, kind: str, error: str) -> MessageOutcome | None:
-        """Further attempts would not help; returns the outcome to store before `settled`."""
-        delivery = self._land(ticket)
+        """Further attempts would not help; returns the outcome to store before `committed`."""
+        delivery = self._end_flight(ticket)
         if delivery is None:
             return None
-        self.settling += 1
+        self.committing += 1
         return MessageOutcome(delivery, dead=DeadLetter(why, delivery.attempt, delivery.plans, kind, error))
 
     def hold(self, ticket: int) -> MessageOutcome | None:
-        """It has succeeded, and its outbox must be stored before `settled`."""
-        delivery = self._land(ticket)
+        """It has succeeded, and its outbox must be stored before `committed`."""
+        delivery = self._end_flight(ticket)
         if delivery is None:
             return None
-        self.settling += 1
+        self.committing += 1
         return MessageOutcome(delivery)
 
-    def settled(self, outcome: MessageOutcome, now: float) -> list[Delivery]:
+    def committed(self, outcome: MessageOutcome, now: float) -> list[Delivery]:
         """Its outcome is stored; returns the messages to acknowledge."""
-        self.settling -= 1
+        self.committing -= 1
         delivery, counts = outcome.delivery, self.counts[outcome.delivery.source]
         counts.done += outcome.succeeded
         counts.dead += outcome.dead is not None
@@ -299,25 +299,25 @@ class StreamReducer:
                 self._wait(delivery, now + outcome.retry.delay)
                 return []
         acks = [delivery]
-        self._leave(delivery, now, succeeded=outcome.succeeded, acks=acks)
+        self._finish(delivery, now, succeeded=outcome.succeeded, acks=acks)
         return acks
 
     def fenced(self, outcome: MessageOutcome, now: float) -> None:
         """Another dispatcher has taken it over: it is neither acknowledged nor retried here."""
-        self.settling -= 1
-        self._leave(outcome.delivery, now, succeeded=False, acks=[])
+        self.committing -= 1
+        self._finish(outcome.delivery, now, succeeded=False, acks=[])
 
     def engine_died(self, tickets: Iterable[int], why: str) -> list[MessageOutcome]:
         """An engine died while running these: they are sent again, or given up if it has happened too often."""
         given_up: list[MessageOutcome] = []
         for ticket in sorted(tickets):
-            delivery = self._land(ticket)
+            delivery = self._end_flight(ticket)
             if delivery is None:
                 continue
             delivery.losses += 1
             self.counts[delivery.source].lost += 1
             if delivery.losses >= self._max_losses:
-                self.settling += 1
+                self.committing += 1
                 given_up.append(lost(delivery, why))
             elif delivery.losses >= SUSPECT:
                 self._suspects.append(delivery)
@@ -328,9 +328,9 @@ class StreamReducer:
     def give_back(self) -> list[Delivery]:
         """Remove and return all unfinished messages; their sources will deliver them again."""
         back = [*self.flights.values(), *self._again, *self._suspects, *(entry[2] for entry in self._later)]
-        for stock in self._stocks:
-            back += stock
-            stock.clear()
+        for queue in self._queues:
+            back += queue
+            queue.clear()
         back += self._keys.clear()
         back += [follower for delivery in back for follower in delivery.followers or ()]
         self.flights.clear()
@@ -349,12 +349,12 @@ class StreamReducer:
         dropped = self._keys.drop(is_lost)
         for delivery in dropped:
             self._lanes[delivery.source].size -= len(delivery.payload)
-        for lane, stock in zip(self._lanes, self._stocks, strict=True):
-            gone = [delivery for delivery in stock if is_lost(delivery)]
+        for lane, queue in zip(self._lanes, self._queues, strict=True):
+            gone = [delivery for delivery in queue if is_lost(delivery)]
             if gone:
-                kept = [delivery for delivery in stock if not is_lost(delivery)]
-                stock.clear()
-                stock.extend(kept)
+                kept = [delivery for delivery in queue if not is_lost(delivery)]
+                queue.clear()
+                queue.extend(kept)
                 lane.size -= size_of(gone)
                 dropped += gone
         later = [entry[2] for entry in self._later if is_lost(entry[2])]
@@ -365,7 +365,7 @@ class StreamReducer:
             self._put(delivery.source, [each for each in followers if not is_lost(each)])
             self._forget_id(delivery)
         for delivery in later:
-            self._leave(delivery, now, succeeded=False, acks=[])
+            self._finish(delivery, now, succeeded=False, acks=[])
 
     # -- changes by operators ---------------------------------------------------------------------
 
@@ -377,7 +377,7 @@ class StreamReducer:
             lane.weight = weight
             self._lanes[-1].weight = max(each.weight for each in self._lanes[:-1])
             self._fair.reweigh()
-        self._share_out()
+        self._limit_slots()
         if not max_qps:
             lane.bucket = None
         elif lane.bucket is None:
@@ -394,10 +394,10 @@ class StreamReducer:
 
     def _put(self, index: int, deliveries: Sequence[Delivery]) -> None:
         """Add messages to a lane."""
-        self._stocks[index].extend(deliveries)
+        self._queues[index].extend(deliveries)
         self._lanes[index].size += size_of(deliveries)
 
-    def _share_out(self) -> None:
+    def _limit_slots(self) -> None:
         """Compute how many slots each source may use."""
         lanes = self._lanes[:-1]
         total = sum(lane.weight for lane in lanes if lane.enabled) or 1.0
@@ -406,7 +406,7 @@ class StreamReducer:
             for source, lane in zip(self.sources, lanes, strict=True)
         ]
 
-    def _land(self, ticket: int) -> Delivery | None:
+    def _end_flight(self, ticket: int) -> Delivery | None:
         self._free_suspect(ticket)
         delivery = self.flights.pop(ticket, None)
         if delivery is not None:
@@ -417,7 +417,7 @@ class StreamReducer:
         if ticket == self._suspect:
             self._suspect = None
 
-    def _leave(self, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
+    def _finish(self, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
         """Remember its id, release the next message of its key, and acknowledge its duplicates."""
         if succeeded and delivery.id is not None and self._seen is not None:
             self._seen.note((delivery.source, delivery.id), now)
@@ -426,13 +426,13 @@ class StreamReducer:
             acks += delivery.followers
         if not self._is_ordered(delivery):
             return
-        if self.taking:
+        if self.accepting:
             following = self._keys.leave(delivery)
             if following is not None:
                 self._lanes[following.source].size -= len(following.payload)
                 self._again.append(following)
         else:  # While draining, the messages behind it go back to their lane.
-            self._stocks[delivery.source].extendleft(reversed(self._keys.disband(delivery)))
+            self._queues[delivery.source].extendleft(reversed(self._keys.disband(delivery)))
 
     def _forget_id(self, delivery: Delivery) -> None:
         """Stop attaching duplicates to it."""

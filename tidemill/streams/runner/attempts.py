@@ -12,19 +12,19 @@ from tidemill.store.database import Database, is_passing
 from tidemill.store.streams import streams as store
 
 
-class Attempts:
+class OrderedAttempts:
     """The stored attempts of one stream."""
 
     def __init__(self, database: Database, stream: str, sources: Sequence[str]) -> None:
         self._database = database
         self._stream = stream
         self._sources = sources
-        self._over: list[tuple[str, str]] = []
+        self._finished: list[tuple[str, str]] = []
 
     def place(self, delivery: Delivery) -> tuple[str, str]:
         return self._sources[delivery.source], delivery.place
 
-    async def recall(self, index: int, deliveries: Sequence[Delivery]) -> None:
+    async def load(self, index: int, deliveries: Sequence[Delivery]) -> None:
         """Give new deliveries of a source their stored attempts; waits for the database if need be."""
         rows = await self._database.fetch(store.RECALL_ATTEMPTS, self._stream, self._sources[index], patience=None)
         if not rows:
@@ -37,20 +37,20 @@ class Attempts:
                 delivery.plans = None if row["plans"] is None else tuple(row["plans"])
                 delivery.noted, delivery.not_before = True, row["due"]
 
-    def over(self, delivery: Delivery) -> None:
+    def finished(self, delivery: Delivery) -> None:
         """It is acknowledged: its stored attempts can be deleted."""
-        self._over.append(self.place(delivery))
+        self._finished.append(self.place(delivery))
 
     async def flush(self) -> None:
         """Delete the attempts of finished messages."""
-        over, self._over = self._over, []
-        if not over:
+        finished, self._finished = self._finished, []
+        if not finished:
             return
         try:
             async with self._database.acquire() as connection:
-                await store.forget_attempts(self._database, connection, self._stream, over)
+                await store.forget_attempts(self._database, connection, self._stream, finished)
         except BaseException as error:
-            self._over += over  # Also when cancelled: the last flush deletes them.
+            self._finished += finished  # Also when cancelled: the last flush deletes them.
             if not is_passing(error):
                 raise
 

@@ -20,10 +20,10 @@ from tidemill.sources.base import Consumer, FencedError, Source
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, Executor, is_passing
 from tidemill.store.streams import streams as store
-from tidemill.streams.definition.message import HandOver
+from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.engine.engine import describe
 from tidemill.streams.reducer.outcomes import DeadLetter, MessageOutcome, RetryLater
-from tidemill.streams.runner.outbox import StateWriter, store_handed
+from tidemill.streams.runner.outbox import StateWriter, store_outbox
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -35,7 +35,7 @@ class PendingCommit(msgspec.Struct):
     """One message to commit: its outcome and its outbox."""
 
     outcome: MessageOutcome
-    handed: tuple[HandOver, ...] = ()
+    outbox: tuple[OutboxItem, ...] = ()
 
     @property
     def delivery(self) -> Delivery:
@@ -53,7 +53,7 @@ class OutcomeCommitter:
         consumers: Sequence[Consumer],
         *,
         states: StateWriter | None = None,
-        on_settled: Callable[[list[PendingCommit]], None],
+        on_committed: Callable[[list[PendingCommit]], None],
         on_fenced: Callable[[list[PendingCommit]], None],
     ) -> None:
         self._database = database
@@ -61,29 +61,29 @@ class OutcomeCommitter:
         self._sources = sources
         self._consumers = consumers
         self._states = states
-        self._on_settled = on_settled
+        self._on_committed = on_committed
         self._on_fenced = on_fenced
         self._waiting: list[PendingCommit] = []
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
-    def put(self, settlement: PendingCommit) -> None:
-        self._waiting.append(settlement)
-        self._news.set()
+    def put(self, commit: PendingCommit) -> None:
+        self._waiting.append(commit)
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Commit outcomes until cancelled."""
         while True:
-            await self._news.wait()
+            await self._wakeup.wait()
             batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
             if not self._waiting:
-                self._news.clear()
-            await self._settle(batch)
+                self._wakeup.clear()
+            await self._commit(batch)
 
-    async def hand_over(self, handed: Sequence[HandOver]) -> None:
+    async def store_live_outbox(self, outbox: Sequence[OutboxItem]) -> None:
         """Store the outbox of a live request, which has no source and no position."""
-        await self._patiently(lambda connection: self._hand_over(connection, handed, exact=True), len(handed))
+        await self._patiently(lambda connection: self._store_outbox(connection, outbox, exact=True), len(outbox))
 
-    async def _settle(self, batch: list[PendingCommit]) -> None:
+    async def _commit(self, batch: list[PendingCommit]) -> None:
         try:
             await self._patiently(lambda connection: self._store(connection, batch), len(batch))
         except FencedError as error:
@@ -97,24 +97,24 @@ class OutcomeCommitter:
             if len(batch) > 1:
                 await self._one_by_one(batch)
                 return
-            if not batch[0].handed:
+            if not batch[0].outbox:
                 raise
             await self._give_up(batch[0], error)
             return
-        self._on_settled(batch)
+        self._on_committed(batch)
 
     async def _one_by_one(self, batch: list[PendingCommit]) -> None:
         """One message failed and the transaction was rolled back: commit each by itself."""
         for each in batch:
-            await self._settle([each])
+            await self._commit([each])
 
-    async def _give_up(self, settlement: PendingCommit, error: Exception) -> None:
+    async def _give_up(self, commit: PendingCommit, error: Exception) -> None:
         """Its outbox cannot be stored, and a retry would not help: make it a dead letter."""
-        delivery = settlement.delivery
+        delivery = commit.delivery
         words = f"its outbox cannot be stored: {describe(error)}"
         dead = DeadLetter("failed", delivery.attempt, delivery.plans, type(error).__name__, words)
-        settlement.outcome, settlement.handed = MessageOutcome(delivery, dead=dead), ()
-        await self._settle([settlement])
+        commit.outcome, commit.outbox = MessageOutcome(delivery, dead=dead), ()
+        await self._commit([commit])
 
     async def _patiently(self, work: Callable[[Executor], Awaitable[None]], messages: int) -> None:
         """Do the work in one transaction, exactly once, waiting for the database if need be."""
@@ -157,8 +157,8 @@ class OutcomeCommitter:
         if dead := [self._dead_row(each.delivery, each.dead) for each in outcomes if each.dead]:
             await store.add_dead_letters(database, connection, stream, list(zip(*dead, strict=True)))
         for exact in (True, False):
-            handed = [one for each in batch if self._is_exact(each.delivery) is exact for one in each.handed]
-            await self._hand_over(connection, handed, exact=exact)
+            outbox = [one for each in batch if self._is_exact(each.delivery) is exact for one in each.outbox]
+            await self._store_outbox(connection, outbox, exact=exact)
         through = [outcome.delivery for outcome in outcomes if not outcome.stays]
         if noted := [(self._name(delivery), delivery.place) for delivery in through if delivery.noted]:
             await store.forget_attempts(database, connection, stream, noted)
@@ -167,9 +167,9 @@ class OutcomeCommitter:
             if mine and consumer.transactional:
                 await consumer.commit(connection, mine)
 
-    async def _hand_over(self, connection: Executor, handed: Sequence[HandOver], *, exact: bool) -> None:
-        if handed:
-            await store_handed(self._database, connection, handed, exact=exact, states=self._states)
+    async def _store_outbox(self, connection: Executor, outbox: Sequence[OutboxItem], *, exact: bool) -> None:
+        if outbox:
+            await store_outbox(self._database, connection, outbox, exact=exact, states=self._states)
 
     def _is_exact(self, delivery: Delivery) -> bool:
         """Whether its position is stored in the same transaction."""

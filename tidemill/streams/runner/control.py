@@ -26,31 +26,31 @@ class StreamControl:
         self.mode = "run"
         self._database = database
         self._dispatcher = dispatcher
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
 
     def wake(self) -> None:
-        self._news.set()
+        self._wakeup.set()
 
     async def run(self) -> None:
         """Apply changes until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(EVERY):
-                    await self._news.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 pass
-            self._news.clear()
-            await self.obey()
+            self._wakeup.clear()
+            await self.apply()
 
-    async def obey(self) -> None:
+    async def apply(self) -> None:
         """Read the settings and apply them."""
         dispatcher, now = self._dispatcher, time.monotonic()
-        stream, policy = dispatcher.stream, dispatcher.policy
+        stream, reducer = dispatcher.stream, dispatcher.reducer
         rows = await self._database.fetch(store.READ_CONTROL, stream.name, patience=None)
         wanted = {row["source"]: row for row in rows}
         for index, source in enumerate(stream.sources):
             said = {name: value for name, value in dict(wanted.get(source.name) or {}).items() if value is not None}
-            policy.set_source(
+            reducer.set_source(
                 index,
                 now,
                 weight=said.get("weight", source.weight),
@@ -61,5 +61,5 @@ class StreamControl:
         if mode != self.mode:
             log.info("an operator changed the mode", stream=stream.name, mode=mode)
         self.mode = mode
-        policy.taking = mode == "run" and not dispatcher.draining
-        dispatcher.kick()
+        reducer.accepting = mode == "run" and not dispatcher.draining
+        dispatcher.schedule_dispatch()

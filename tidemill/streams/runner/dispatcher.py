@@ -1,12 +1,12 @@
-"""The dispatcher: takes messages from sources, hands them to engines, acks them when their work is done.
+"""The dispatcher: takes messages from sources, sends them to engines, and acknowledges them when their work is done.
 
-All decisions are the policy's; this shell moves messages, and sleeps until something happens:
+The reducer makes all decisions; the dispatcher moves messages, and sleeps until something happens:
 
-    feeders (one per source) -> policy -> engines -> answers -> policy -> acks, or the settler and then acks
+    feeders (one per source) -> reducer -> engines -> answers -> reducer -> acks, or the committer and then acks
 
-`stop()` once drains: nothing more is taken, what is under way ends and is committed, then it is over, at once when
-that is so and at the latest after the drain limit. A second `stop()` ends it now; what was under way is delivered
-again. Nothing is acked before its work is done, whatever ends first.
+The first stop drains: no more messages are taken, those in flight finish and are committed, at most until the drain
+limit. A second stop ends it at once; messages in flight are delivered again. No message is acknowledged before its work
+is done, whatever ends first.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tidemill.store.streams.event_log import STREAMS_CHANNEL
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import failure_of
-from tidemill.streams.live.requests import LiveRequest
+from tidemill.streams.live.requests import LiveRequests
 from tidemill.streams.live.serve import serving
 from tidemill.streams.reducer.fair_share import NEVER
 from tidemill.streams.reducer.reducer import StreamReducer
-from tidemill.streams.runner.attempts import Attempts
+from tidemill.streams.runner.attempts import OrderedAttempts
 from tidemill.streams.runner.commit import OutcomeCommitter, PendingCommit
 from tidemill.streams.runner.control import StreamControl
-from tidemill.streams.runner.engine_pool import EngineHandle, Engines
+from tidemill.streams.runner.engine_pool import EngineHandle, EnginePool
 from tidemill.streams.runner.link import MessageWork, ToDispatcher
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
@@ -49,7 +49,7 @@ from tidemill.streams.view.report import StreamReporter
 log = structlog.get_logger("tidemill.streams")
 
 FLUSH_EVERY = 0.05
-PREFETCH = 4000  # messages of a source that wait here, at most
+PREFETCH = 4000  # the most messages of a source that wait here
 ERROR_PAUSE = (0.2, 5.0)
 STOP_ENGINES = 10.0
 
@@ -60,10 +60,10 @@ class Dispatcher:
     def __init__(self, stream: Stream, database: Database, *, target: str | None = None) -> None:
         """`target` is the program or file that declares the stream, for its engines to load."""
         self.stream = stream
-        self.channels = {STREAMS_CHANNEL: self._heard}
+        self.channels = {STREAMS_CHANNEL: self._notified}
         self.id = uuid4()
         self.draining = False
-        self.policy = StreamReducer(
+        self.reducer = StreamReducer(
             stream.sources,
             max_in_flight=stream.max_in_flight,
             retry=stream.retry,
@@ -71,32 +71,32 @@ class Dispatcher:
             dedup_window=stream.dedup_window,
             now=time.monotonic(),
         )
-        self.engines = Engines(stream, target or stream.declared_in, self)
-        self.asking = LiveRequest(stream, self.engines)
+        self.engines = EnginePool(stream, target or stream.declared_in, self)
+        self.live_requests = LiveRequests(stream, self.engines)
         self.control = StreamControl(database, self)
         self.retries = RetryFeeder(database, self)
-        self._attempts = Attempts(database, stream.name, [source.name for source in stream.sources])
+        self._attempts = OrderedAttempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
         share = stream.prefetch // (len(stream.sources) + 1)
         self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_in_flight), share) for _ in stream.sources]
-        self._news: dict[str, list[Callable[[], None]]] = {}
-        context = SourceContext(stream.name, self.id, database, on_lost=self._lose, on_notify=self._on_news)
+        self._topic_callbacks: dict[str, list[Callable[[], None]]] = {}
+        context = SourceContext(stream.name, self.id, database, on_lost=self._lose, on_notify=self._on_notify)
         self.consumers: list[Consumer] = [open_consumer(source, context) for source in stream.sources]
-        self._settler = OutcomeCommitter(
+        self._committer = OutcomeCommitter(
             database,
             stream.name,
             stream.sources,
             self.consumers,
             states=stream.states,
-            on_settled=self._settled,
+            on_committed=self._committed,
             on_fenced=self._fenced,
         )
         self.meter = Meter()
         self._reporter = StreamReporter(self, database, self.meter)
         self._room = [asyncio.Event() for _ in stream.sources]
         self._to_flush: set[int] = set()
-        self._flush_news = asyncio.Event()
-        self._turning = False
+        self._flush_needed = asyncio.Event()
+        self._dispatch_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self.life = Life()
@@ -116,10 +116,10 @@ class Dispatcher:
         try:
             await self._until(self._engines_ready(), helpers)
             helpers += [
-                self._spawn(self._settler.run(), "settler"),
+                self._spawn(self._committer.run(), "committer"),
                 self._spawn(self._flush(), "flush"),
             ]
-            await self.control.obey()
+            await self.control.apply()
             await self._attempts.forget_old()
             for consumer in self.consumers:
                 await self._until(consumer.start(), helpers)
@@ -132,7 +132,7 @@ class Dispatcher:
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self._reporter.run(), "report"),
             ]
-            async with serving(self.stream, self.asking):
+            async with serving(self.stream, self.live_requests):
                 life.ready()
                 log.info(
                     "stream is running",
@@ -151,15 +151,15 @@ class Dispatcher:
             await self._idle.wait()
 
     async def _drain(self, helpers: Sequence[asyncio.Task[None]]) -> None:
-        """Stop taking, finish what is under way: at most as long as the drain limit, or until asked again."""
+        """Take no more messages and finish those in flight, until the drain limit or a second stop."""
         self.draining = True
-        self.policy.taking = False
-        self.asking.closed = True
+        self.reducer.accepting = False
+        self.live_requests.closed = True
         await end(self._feeders)
         began = told = time.monotonic()
         hurry = asyncio.create_task(self.life.hurried.wait())
         try:
-            while self.policy.unfinished or self.asking.open:
+            while self.reducer.unfinished or self.live_requests.open:
                 left = began + self.stream.drain - time.monotonic()
                 if left <= 0 or hurry.done():
                     break
@@ -170,21 +170,21 @@ class Dispatcher:
                 _raise_failed(helpers)
                 if time.monotonic() - told >= 1.0:
                     told = time.monotonic()
-                    log.info("draining", stream=self.stream.name, left=self.policy.unfinished, limit=f"{left:.0f}s")
+                    log.info("draining", stream=self.stream.name, left=self.reducer.unfinished, limit=f"{left:.0f}s")
         finally:
             hurry.cancel()
         took = time.monotonic() - began
-        if self.policy.unfinished:
+        if self.reducer.unfinished:
             log.warning(
-                "not everything ended in time: it will be delivered again",
+                "not all messages finished in time: the others will be delivered again",
                 stream=self.stream.name,
-                messages=self.policy.unfinished,
+                messages=self.reducer.unfinished,
             )
         else:
             log.info("drained", stream=self.stream.name, took=f"{took:.2f}s")
 
     async def _close(self, helpers: Sequence[asyncio.Task[None]]) -> None:
-        finished = not self.policy.unfinished
+        finished = not self.reducer.unfinished
         if self._timer is not None:
             self._timer.cancel()
         await end(self._feeders)
@@ -192,19 +192,23 @@ class Dispatcher:
         await self.engines.stop(STOP_ENGINES if finished else 0.0)
         await end(engines)
         await end([*others, *self._storing])
-        back = self.policy.give_back()
+        back = self.reducer.give_back()
         for index, consumer in enumerate(self.consumers):
             consumer.nack([each for each in back if each.source == index and each.retry_row is None])
             if self.life.is_ready:
-                await self._quietly(consumer.stop(), f"source {self.stream.sources[index].name} did not close well")
+                await self._best_effort(
+                    consumer.stop(), f"source {self.stream.sources[index].name} could not be closed"
+                )
         if self.life.is_ready:
-            await self._quietly(self.retries.give_back(back), "kept messages could not be given back")
-            await self._quietly(self._attempts.flush(), "notes of attempts stay behind")
+            await self._best_effort(self.retries.give_back(back), "claimed retries could not be released")
+            await self._best_effort(self._attempts.flush(), "stored attempts could not be deleted")
             self._reporter.count()
-            await self._quietly(self._database.fetch(store.DROP_STATUS, self.id, patience=1.0), "status stays behind")
+            await self._best_effort(
+                self._database.fetch(store.DROP_STATUS, self.id, patience=1.0), "the status could not be deleted"
+            )
 
     async def _until(self, happens: object, helpers: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for something, or for the failure of what we live by."""
+        """Wait for an event, or raise the failure of a helper task."""
         waiting = asyncio.ensure_future(happens)  # pyright: ignore[reportArgumentType, reportCallIssue]
         try:
             await asyncio.wait([waiting, *helpers], return_when=asyncio.FIRST_COMPLETED)
@@ -217,15 +221,15 @@ class Dispatcher:
     def _spawn(self, work: object, name: str) -> asyncio.Task[None]:
         return asyncio.create_task(work, name=f"stream {name}")  # pyright: ignore[reportArgumentType]
 
-    async def _quietly(self, work: object, complaint: str) -> None:
-        """The last words: what they cannot say is said again to whoever comes next."""
+    async def _best_effort(self, work: object, complaint: str) -> None:
+        """Finish some work on the way out; a failure is only logged."""
         try:
             async with asyncio.timeout(5.0):
                 await work  # pyright: ignore[reportGeneralTypeIssues]
-        except Exception as error:  # noqa: BLE001 - we are leaving; nothing acked depends on it
+        except Exception as error:  # noqa: BLE001 - the process ends; no acknowledgement depends on it
             log.warning(complaint, error=str(error) or type(error).__name__)
 
-    # -- messages in ------------------------------------------------------------------------------
+    # -- arrivals ---------------------------------------------------------------------------------
 
     async def _feed(self, index: int) -> None:
         """Keep some messages of a source ready to be sent."""
@@ -233,7 +237,7 @@ class Dispatcher:
         room, ahead = self._room[index], self._ahead[index]
         pause = ERROR_PAUSE[0]
         while not is_ending():
-            while not (most := ahead.room(self.policy.waiting(index), self.policy.waiting_size(index))):
+            while not (most := ahead.room(self.reducer.waiting(index), self.reducer.waiting_size(index))):
                 room.clear()
                 await room.wait()
             try:
@@ -243,38 +247,38 @@ class Dispatcher:
                 if isinstance(error, ConfigError):
                     raise
                 level = log.warning if is_passing(error) else log.error
-                level("source cannot be read now: trying again", source=source.name, error=str(error), after=pause)
+                level("the source cannot be read now: retrying", source=source.name, error=str(error), after=pause)
                 await asyncio.sleep(pause)
                 pause = min(ERROR_PAUSE[1], pause * 2)
                 continue
             if deliveries:
                 if source.ordered:
-                    await self._attempts.recall(index, deliveries)
+                    await self._attempts.load(index, deliveries)
                 ahead.learn(deliveries)
-                self.policy.arrived(index, deliveries)
-                self.kick()
+                self.reducer.arrived(index, deliveries)
+                self.schedule_dispatch()
 
-    def kick(self) -> None:
-        """Something has happened: decide anew, in the next turn of the loop."""
-        if not self._turning:
-            self._turning = True
-            asyncio.get_running_loop().call_soon(self._turn)
+    def schedule_dispatch(self) -> None:
+        """Choose and send messages in the next iteration of the event loop."""
+        if not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
-    def _turn(self) -> None:
-        self._turning = False
+    def _dispatch(self) -> None:
+        self._dispatch_scheduled = False
         if not self.engines.ready:
             return
         now = time.monotonic()
-        choice = self.policy.choose(now, time.time())
+        choice = self.reducer.choose(now, time.time())
         if choice.send:
             self.engines.submit([_work(ticket, delivery) for ticket, delivery in choice.send])
         if choice.ack:
             self._ack(choice.ack)
         for index, (room, ahead) in enumerate(zip(self._room, self._ahead, strict=True)):
-            if not room.is_set() and ahead.is_low(self.policy.waiting(index), self.policy.waiting_size(index)):
+            if not room.is_set() and ahead.is_low(self.reducer.waiting(index), self.reducer.waiting_size(index)):
                 room.set()
-        self.retries.look()
-        self._wake_at(self.policy.wakes_at(now), now)
+        self.retries.claim_if_low()
+        self._wake_at(self.reducer.wakes_at(now), now)
         if self.draining:
             self._idle.set()
 
@@ -283,50 +287,50 @@ class Dispatcher:
             self._timer.cancel()
             self._timer = None
         if when < NEVER:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0005, when - now), self.kick)
+            self._timer = asyncio.get_running_loop().call_later(max(0.0005, when - now), self.schedule_dispatch)
 
     # -- answers ----------------------------------------------------------------------------------
 
     def on_ready(self) -> None:
         self._idle.set()
-        self.kick()
+        self.schedule_dispatch()
 
     def on_frame(self, handle: EngineHandle, frame: ToDispatcher) -> None:
-        """An engine has answered."""
+        """Handle the answers of an engine."""
         now = time.monotonic()
         tickets = handle.tickets
         if frame.ok:
             tickets.difference_update(frame.ok)
-            self._ack(self.policy.done(frame.ok, now))
+            self._ack(self.reducer.done(frame.ok, now))
         for answer in frame.answers:
             tickets.discard(answer.ticket)
             if answer.ticket < 0:
                 self._answered_live(answer)
             else:
                 self._answered(answer, now)
-        self.kick()
+        self.schedule_dispatch()
 
     def _answered(self, answer: EngineAnswer, now: float) -> None:
         if answer.status == "expired":
-            self._ack(self.policy.expired(answer.ticket, now))
+            self._ack(self.reducer.expired(answer.ticket, now))
             return
         if answer.status == "undecodable":
             failure = answer.failures[0]
-            outcome = self.policy.give_up(answer.ticket, "undecodable", failure.kind, failure.error)
+            outcome = self.reducer.give_up(answer.ticket, "undecodable", failure.kind, failure.error)
         elif answer.status == "failed":
-            outcome = self.policy.failed(answer.ticket, answer.failures)
-        elif answer.handed:
-            outcome = self.policy.hold(answer.ticket)
+            outcome = self.reducer.failed(answer.ticket, answer.failures)
+        elif answer.outbox:
+            outcome = self.reducer.hold(answer.ticket)
         else:
-            self._ack(self.policy.done((answer.ticket,), now))
+            self._ack(self.reducer.done((answer.ticket,), now))
             return
         if outcome is not None:
-            self._settler.put(PendingCommit(outcome, answer.handed))
+            self._committer.put(PendingCommit(outcome, answer.outbox))
 
     def _answered_live(self, answer: EngineAnswer) -> None:
-        """Whoever asked is told when what the plans hand over is stored."""
-        if not answer.handed:
-            self.asking.answered(answer)
+        """Answer a live request once its outbox is stored."""
+        if not answer.outbox:
+            self.live_requests.answered(answer)
             return
         storing = self._spawn(self._store_live(answer), "live")
         self._storing.add(storing)
@@ -334,91 +338,91 @@ class Dispatcher:
 
     async def _store_live(self, answer: EngineAnswer) -> None:
         try:
-            await self._settler.hand_over(answer.handed)
-        except Exception as error:  # noqa: BLE001 - whatever cannot be stored is told to whoever asked
+            await self._committer.store_live_outbox(answer.outbox)
+        except Exception as error:  # noqa: BLE001 - the client of the request gets the error
             failure = failure_of("", error)
             answer = EngineAnswer(answer.ticket, "failed", (*answer.failures, failure), (), answer.result)
-        self.asking.answered(answer)
-        self.kick()
+        self.live_requests.answered(answer)
+        self.schedule_dispatch()
 
     def on_death(self, tickets: set[int], why: str) -> None:
-        """An engine died: what it had goes to another."""
-        self.asking.lost({ticket for ticket in tickets if ticket < 0}, why)
-        for outcome in self.policy.engine_died({ticket for ticket in tickets if ticket > 0}, why):
-            self._settler.put(PendingCommit(outcome))
-        self.kick()
+        """An engine died: send its messages to another one."""
+        self.live_requests.lost({ticket for ticket in tickets if ticket < 0}, why)
+        for outcome in self.reducer.engine_died({ticket for ticket in tickets if ticket > 0}, why):
+            self._committer.put(PendingCommit(outcome))
+        self.schedule_dispatch()
 
-    def _settled(self, settlements: list[PendingCommit]) -> None:
+    def _committed(self, commits: list[PendingCommit]) -> None:
         now = time.monotonic()
-        for each in settlements:
-            acks = self.policy.settled(each.outcome, now)
+        for each in commits:
+            acks = self.reducer.committed(each.outcome, now)
             if not each.outcome.stays:
-                each.delivery.noted = False  # Its note went together with what became of it.
-            self.retries.settled(each.delivery)
+                each.delivery.noted = False  # Its stored attempts were deleted together with the outcome.
+            self.retries.committed(each.delivery)
             self._ack(acks)
-        if any(each.outcome.retry is not None for each in settlements):
+        if any(each.outcome.retry is not None for each in commits):
             self.retries.wake()
-        self.kick()
+        self.schedule_dispatch()
 
-    def _fenced(self, settlements: list[PendingCommit]) -> None:
-        """Another dispatcher has these now: they are neither acked nor tried again here."""
-        for each in settlements:
-            self.policy.fenced(each.outcome, time.monotonic())
-        self.kick()
+    def _fenced(self, commits: list[PendingCommit]) -> None:
+        """Another dispatcher has taken these over: they are neither acknowledged nor retried here."""
+        for each in commits:
+            self.reducer.fenced(each.outcome, time.monotonic())
+        self.schedule_dispatch()
 
     def _ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Tell the sources; they tell their brokers when they are flushed."""
+        """Acknowledge messages; the next flush makes it durable."""
         by_source: list[list[Delivery]] = [[] for _ in self.consumers]
         for delivery in deliveries:
             if delivery.retry_row is None:
                 by_source[delivery.source].append(delivery)
                 if delivery.noted:
-                    self._attempts.over(delivery)
+                    self._attempts.finished(delivery)
             else:
                 self.retries.ack(delivery)
         for index, some in enumerate(by_source):
             if some:
                 self.consumers[index].ack(some)
                 self._to_flush.add(index)
-        self._flush_news.set()
+        self._flush_needed.set()
 
     def _lose(self, is_lost: Callable[[Delivery], bool]) -> None:
-        """A source has lost its claim to some messages: those that wait here are dropped."""
-        self.policy.drop_waiting(is_lost, time.monotonic())
-        self.kick()
+        """Drop waiting messages that belong to another reader now."""
+        self.reducer.drop_waiting(is_lost, time.monotonic())
+        self.schedule_dispatch()
 
     async def _flush(self) -> None:
-        """Make acks durable, a little after they come, many together."""
+        """Make acknowledgements durable, many at a time."""
         while True:
-            await self._flush_news.wait()
+            await self._flush_needed.wait()
             await asyncio.sleep(FLUSH_EVERY)
-            self._flush_news.clear()
+            self._flush_needed.clear()
             indexes, self._to_flush = self._to_flush, set()
             for index in indexes:
                 try:
                     await self.consumers[index].flush()
                 except FencedError as error:
-                    log.warning("a position was not ours any more", why=str(error))
+                    log.warning("a position belongs to another reader now", why=str(error))
                 except Exception as error:
-                    if not is_passing(error):  # which an unreachable broker is, too
+                    if not is_passing(error):  # An unreachable broker is a passing error, too.
                         raise
                     self._to_flush.add(index)
             await self.retries.flush()
             await self._attempts.flush()
             if self._to_flush:
                 await asyncio.sleep(ERROR_PAUSE[0])
-                self._flush_news.set()
+                self._flush_needed.set()
 
-    # -- news -------------------------------------------------------------------------------------
+    # -- notifications -------------------------------------------------------------------------------------
 
-    def _on_news(self, topic: str, callback: Callable[[], None]) -> None:
-        self._news.setdefault(topic, []).append(callback)
+    def _on_notify(self, topic: str, callback: Callable[[], None]) -> None:
+        self._topic_callbacks.setdefault(topic, []).append(callback)
 
-    def _heard(self, payload: str) -> None:
+    def _notified(self, payload: str) -> None:
         if payload in (ANYTHING, self.stream.name):
             self.control.wake()
-            self.retries.look_around()
-        for topic, callbacks in self._news.items():
+            self.retries.check_all()
+        for topic, callbacks in self._topic_callbacks.items():
             if payload in (ANYTHING, topic):
                 for callback in callbacks:
                     callback()

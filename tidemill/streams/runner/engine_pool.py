@@ -40,7 +40,7 @@ class EngineHandle:
         self.number = number
         self.ready = False
         self.tickets: set[int] = set()
-        self.figures: dict[str, Any] = {}
+        self.statistics: dict[str, Any] = {}
         self.silent_for = 0
         """How many checks since its last frame; counted, because this process may have been suspended itself."""
         self.send: Callable[[ToEngine], None] = lambda _: None
@@ -54,7 +54,7 @@ class AnswerListener(Protocol):
     def on_death(self, tickets: set[int], why: str) -> None: ...
 
 
-class Engines:
+class EnginePool:
     """All engines of one stream."""
 
     def __init__(self, stream: Stream, target: str | None, listener: AnswerListener) -> None:
@@ -75,8 +75,8 @@ class Engines:
         """Keep all engines running until cancelled."""
         async with asyncio.TaskGroup() as group:
             for handle in self.handles:
-                keep = self._keep(handle) if self._stream.engines else self._be_one(handle)
-                group.create_task(keep, name=f"engine-{handle.number}")
+                run = self._supervise(handle) if self._stream.engines else self._run_in_process(handle)
+                group.create_task(run, name=f"engine-{handle.number}")
 
     async def stop(self, patience: float) -> None:
         """Ask idle engines to end. Engines that do not end in time are killed when `run` is cancelled."""
@@ -112,21 +112,21 @@ class Engines:
         handle.tickets.add(work.ticket)
         handle.send(ToEngine(live=[work]))
 
-    def figures(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, Any]:
         """The statistics of all engines since the dispatcher started."""
         total: dict[str, Any] = {}
-        for figures in (self._ended, *(handle.figures for handle in self.handles)):
-            add(total, figures)
+        for statistics in (self._ended, *(handle.statistics for handle in self.handles)):
+            add(total, statistics)
         return total
 
     # -- an engine in a process of its own --------------------------------------------------------
 
-    async def _keep(self, handle: EngineHandle) -> None:
+    async def _supervise(self, handle: EngineHandle) -> None:
         loop = asyncio.get_running_loop()
         deaths = 0
         while not self._stopping:
             born = loop.time()
-            status = await self._live(handle)
+            status = await self._run_process(handle)
             if self._stopping:
                 return
             if status == EXIT_MISCONFIGURED:
@@ -137,7 +137,7 @@ class Engines:
             log.error("ENGINE DIED: another is started", engine=handle.number, why=describe_exit(status), after=pause)
             await asyncio.sleep(pause)
 
-    async def _live(self, handle: EngineHandle) -> int:
+    async def _run_process(self, handle: EngineHandle) -> int:
         """Run one engine process until it ends; returns its exit status."""
         ours, theirs = socket.socketpair()
         try:
@@ -154,7 +154,7 @@ class Engines:
         link: EngineLink | None = None
         verdict: str | None = None
         try:
-            link = await connect(ours, ToDispatcher, lambda frame: self._heard(handle, frame), gone.set)
+            link = await connect(ours, ToDispatcher, lambda frame: self._received(handle, frame), gone.set)
             handle.send = link.send
             verdict = await self._watch(handle, process)
             status = await process.wait()
@@ -170,7 +170,7 @@ class Engines:
             if link is not None:
                 link.close()
             exited = process.returncode if process.returncode is not None else -9
-            self._mourn(handle, verdict or describe_exit(exited))
+            self._engine_ended(handle, verdict or describe_exit(exited))
         return status
 
     async def _watch(self, handle: EngineHandle, process: asyncio.subprocess.Process) -> str | None:
@@ -187,10 +187,10 @@ class Engines:
             ended.cancel()
         return None
 
-    def _heard(self, handle: EngineHandle, frame: ToDispatcher) -> None:
+    def _received(self, handle: EngineHandle, frame: ToDispatcher) -> None:
         handle.silent_for = 0
-        if frame.figures is not None:
-            handle.figures = frame.figures
+        if frame.statistics is not None:
+            handle.statistics = frame.statistics
         if frame.ready:
             handle.ready = True
             self._none_ready.clear()
@@ -205,21 +205,21 @@ class Engines:
         if not self.ready:
             self._none_ready.set()
 
-    def _mourn(self, handle: EngineHandle, why: str) -> None:
+    def _engine_ended(self, handle: EngineHandle, why: str) -> None:
         self._not_ready(handle)
         handle.silent_for = 0
         handle.send = lambda _: None
-        self._ended = add(self._ended, handle.figures)
-        handle.figures = {}
+        self._ended = add(self._ended, handle.statistics)
+        handle.statistics = {}
         tickets, handle.tickets = handle.tickets, set()
         if tickets:
             self._listener.on_death(tickets, why)
 
     # -- an engine in this process ----------------------------------------------------------------
 
-    async def _be_one(self, handle: EngineHandle) -> None:
+    async def _run_in_process(self, handle: EngineHandle) -> None:
         ended = asyncio.Event()
-        engine = Engine(self._stream, lambda frame: self._heard(handle, frame))
+        engine = Engine(self._stream, lambda frame: self._received(handle, frame))
         await engine.start()
 
         def take(frame: ToEngine) -> None:
@@ -229,14 +229,14 @@ class Engines:
                 engine.submit(frame.work, frame.live)
 
         handle.send = take
-        self._heard(handle, ToDispatcher(ready=True))
+        self._received(handle, ToDispatcher(ready=True))
         try:
             while not ended.is_set():
                 try:
                     async with asyncio.timeout(1.0):
                         await ended.wait()
                 except TimeoutError:
-                    handle.figures = engine.figures()
+                    handle.statistics = engine.statistics()
         finally:
             await engine.stop()
             self._not_ready(handle)

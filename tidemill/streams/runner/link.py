@@ -43,7 +43,7 @@ class ToDispatcher(msgspec.Struct, array_like=True):
 
     ok: list[int] = []
     answers: list[EngineAnswer] = []
-    figures: dict[str, Any] | None = None
+    statistics: dict[str, Any] | None = None
     ready: bool = False
     stopped: bool = False
 

@@ -36,32 +36,32 @@ class RetryFeeder:
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
         self._database = database
         self._dispatcher = dispatcher
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         stream = dispatcher.stream
         self._sources = {source.name: index for index, source in enumerate(stream.sources)}
         self._ahead = Prefetch(TOGETHER, stream.prefetch // (len(stream.sources) + 1))
-        self._over: list[int] = []
+        self._finished: list[int] = []
         self._held: set[int] = set()
         self._full = False
-        self._looked_around = False
-        self._told: set[str] = set()
+        self._checked_sources = False
+        self._reported: set[str] = set()
 
     def wake(self) -> None:
         """Claim now: something may be due, or will be soon."""
-        self._news.set()
+        self._wakeup.set()
 
-    def look_around(self) -> None:
+    def check_all(self) -> None:
         """An operator may have replayed messages, also of sources that the stream no longer has."""
-        self._looked_around = False
-        self._news.set()
+        self._checked_sources = False
+        self._wakeup.set()
 
-    def look(self) -> None:
+    def claim_if_low(self) -> None:
         """Claim more if there is room."""
-        policy = self._dispatcher.policy
-        if self._full and self._ahead.is_low(policy.waiting_again, policy.waiting_again_size):
-            self._news.set()
+        reducer = self._dispatcher.reducer
+        if self._full and self._ahead.is_low(reducer.waiting_again, reducer.waiting_again_size):
+            self._wakeup.set()
 
-    def settled(self, delivery: Delivery) -> None:
+    def committed(self, delivery: Delivery) -> None:
         """Its row was deleted together with the outcome."""
         if delivery.retry_row is not None:
             self._held.discard(delivery.retry_row)
@@ -70,19 +70,19 @@ class RetryFeeder:
     def ack(self, delivery: Delivery) -> None:
         row = delivery.retry_row
         if row is not None and row != GONE:
-            self._over.append(row)
+            self._finished.append(row)
 
     async def flush(self) -> None:
         """Delete the rows of finished attempts."""
-        over, self._over = self._over, []
-        if not over:
+        finished, self._finished = self._finished, []
+        if not finished:
             return
         try:
             async with self._database.acquire() as connection:
-                await store.drop_retries(self._database, connection, over)
-            self._held.difference_update(over)
+                await store.drop_retries(self._database, connection, finished)
+            self._held.difference_update(finished)
         except BaseException as error:
-            self._over += over  # Also when cancelled: the last flush deletes them.
+            self._finished += finished  # Also when cancelled: the last flush deletes them.
             if not is_passing(error):
                 raise
 
@@ -90,11 +90,11 @@ class RetryFeeder:
         """Claim due messages until cancelled."""
         renewed = asyncio.get_running_loop().time()
         while True:
-            self._news.clear()
+            self._wakeup.clear()
             wait = LONGEST_PAUSE
             try:
-                if not self._looked_around:
-                    await self._tell_of_stranded()
+                if not self._checked_sources:
+                    await self._report_stranded()
                 wait = await self._claim()
                 now = asyncio.get_running_loop().time()
                 if self._held and now - renewed > LEASE / 3:
@@ -106,16 +106,16 @@ class RetryFeeder:
                     raise
             try:
                 async with asyncio.timeout(wait):
-                    await self._news.wait()
+                    await self._wakeup.wait()
             except TimeoutError:
                 continue
 
     async def _claim(self) -> float:
         """Claim due messages that fit; returns how long to wait before the next claim."""
-        policy, stream = self._dispatcher.policy, self._dispatcher.stream.name
-        most = self._ahead.room(policy.waiting_again, policy.waiting_again_size)
+        reducer, stream = self._dispatcher.reducer, self._dispatcher.stream.name
+        most = self._ahead.room(reducer.waiting_again, reducer.waiting_again_size)
         self._full = not most
-        if self._full or not policy.taking:
+        if self._full or not reducer.accepting:
             return LONGEST_PAUSE
         rows = await store.claim_retries(
             self._database, stream, [*self._sources], self._dispatcher.id, most=most, size=MOST_BYTES, lease=LEASE
@@ -124,20 +124,20 @@ class RetryFeeder:
         if deliveries:
             self._ahead.learn(deliveries)
             self._held.update(each.retry_row for each in deliveries if each.retry_row is not None)
-            policy.due_again(deliveries)
-            self._dispatcher.kick()
+            reducer.due_again(deliveries)
+            self._dispatcher.schedule_dispatch()
         if len(rows) == most:
             return 0.0
         wait = await store.next_retry(self._database, stream, [*self._sources])
         return LONGEST_PAUSE if wait is None else min(LONGEST_PAUSE, max(0.005, wait))
 
-    async def _tell_of_stranded(self) -> None:
+    async def _report_stranded(self) -> None:
         """Log once per missing source that messages of it are stored."""
-        self._looked_around = True
+        self._checked_sources = True
         stream = self._dispatcher.stream.name
         for source, messages in (await store.count_stranded(self._database, stream, [*self._sources])).items():
-            if source not in self._told:
-                self._told.add(source)
+            if source not in self._reported:
+                self._reported.add(source)
                 log.error(
                     "messages of a source that the stream no longer has wait until it is declared again",
                     stream=stream, source=source, messages=messages,

@@ -49,7 +49,7 @@ class StreamReporter:
 
     async def run(self) -> None:
         while True:
-            await self._look_at_lags()
+            await self._read_lags()
             self.count()
             status = encode(self.status())
             try:
@@ -65,13 +65,13 @@ class StreamReporter:
     def status(self) -> dict[str, Any]:
         """The whole status as plain data."""
         dispatcher = self._dispatcher
-        policy, now = dispatcher.policy, time.monotonic()
-        done = [counts.done for counts in policy.counts]
+        reducer, now = dispatcher.reducer, time.monotonic()
+        done = [counts.done for counts in reducer.counts]
         before, seconds = self._done_before or done, max(1e-3, now - self._at)
         self._done_before, self._at = done, now
         sources = []
         for index, source in enumerate(dispatcher.stream.sources):
-            weight, max_qps, enabled = policy.source_now(index)
+            weight, max_qps, enabled = reducer.source_now(index)
             sources.append(
                 {
                     "name": source.name,
@@ -80,20 +80,24 @@ class StreamReporter:
                     "enabled": enabled,
                     "rate": round((done[index] - before[index]) / seconds, 1),
                     "lag": self._lags[index],
-                    "waiting": policy.waiting(index),
-                    "in_flight": policy.in_flight[index],
-                    **msgspec.to_builtins(policy.counts[index]),
+                    "waiting": reducer.waiting(index),
+                    "in_flight": reducer.in_flight[index],
+                    **msgspec.to_builtins(reducer.counts[index]),
                 }
             )
         return {
             "mode": "draining" if dispatcher.draining else dispatcher.control.mode,
-            "in_flight": policy.busy,
+            "in_flight": reducer.busy,
             "max_in_flight": dispatcher.stream.max_in_flight,
             "engines": dispatcher.engines.ready,
             "restarts": dispatcher.engines.restarts,
-            "live": {"open": dispatcher.asking.open, "done": dispatcher.asking.done, "shed": dispatcher.asking.shed},
+            "live": {
+                "open": dispatcher.live_requests.open,
+                "done": dispatcher.live_requests.done,
+                "shed": dispatcher.live_requests.shed,
+            },
             "sources": sources,
-            "plans": {name: _plan(by_source) for name, by_source in dispatcher.engines.figures().items()},
+            "plans": {name: _plan(by_source) for name, by_source in dispatcher.engines.statistics().items()},
         }
 
     def count(self) -> None:
@@ -108,21 +112,21 @@ class StreamReporter:
         """All counts since the dispatcher started."""
         dispatcher = self._dispatcher
         stream = dispatcher.stream.name
-        for source, counts in zip(dispatcher.stream.sources, dispatcher.policy.counts, strict=True):
+        for source, counts in zip(dispatcher.stream.sources, dispatcher.reducer.counts, strict=True):
             for outcome, count in zip(_OUTCOMES, msgspec.structs.astuple(counts), strict=True):
                 yield ("stream_messages", (stream, source.name, outcome)), count
-        for plan, by_source in dispatcher.engines.figures().items():
-            for source, figures in by_source.items():
+        for plan, by_source in dispatcher.engines.statistics().items():
+            for source, statistics in by_source.items():
                 for outcome in ("done", "filtered", "failed"):
-                    yield ("stream_plan_runs", (stream, plan, source, outcome)), figures[outcome]
-                yield ("stream_plan_sum", (stream, plan, source)), figures["seconds"]
-                for bound, count in _by_bound(figures["buckets"]).items():
+                    yield ("stream_plan_runs", (stream, plan, source, outcome)), statistics[outcome]
+                yield ("stream_plan_sum", (stream, plan, source)), statistics["seconds"]
+                for bound, count in _by_bound(statistics["buckets"]).items():
                     yield ("stream_plan", (stream, plan, source, bound)), count
-        yield ("stream_live", (stream, "done")), dispatcher.asking.done
-        yield ("stream_live", (stream, "shed")), dispatcher.asking.shed
+        yield ("stream_live", (stream, "done")), dispatcher.live_requests.done
+        yield ("stream_live", (stream, "shed")), dispatcher.live_requests.shed
         yield ("stream_restarts", (stream,)), dispatcher.engines.restarts
 
-    async def _look_at_lags(self) -> None:
+    async def _read_lags(self) -> None:
         if time.monotonic() < self._lag_at:
             return
         self._lag_at = time.monotonic() + LAG_EVERY
@@ -138,14 +142,14 @@ class StreamReporter:
 def _plan(by_source: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The statistics of a plan over all sources, and by source."""
     total: dict[str, Any] = {}
-    for figures in by_source.values():
-        add(total, figures)
-    return {**_readable(total), "sources": {source: _readable(figures) for source, figures in by_source.items()}}
+    for statistics in by_source.values():
+        add(total, statistics)
+    return {**_readable(total), "sources": {source: _readable(statistics) for source, statistics in by_source.items()}}
 
 
-def _readable(figures: dict[str, Any]) -> dict[str, Any]:
-    buckets = figures["buckets"]
-    plain = {name: value for name, value in figures.items() if name != "buckets"}
+def _readable(statistics: dict[str, Any]) -> dict[str, Any]:
+    buckets = statistics["buckets"]
+    plain = {name: value for name, value in statistics.items() if name != "buckets"}
     return {**plain, "p50": percentile(buckets, 0.5), "p99": percentile(buckets, 0.99)}
 
 

@@ -1,0 +1,344 @@
+"""What the dispatcher decides: pure, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidemill.core.retry import retry
+from tidemill.sources.delivery import Delivery
+from tidemill.sources.jsonl import JsonlSource
+from tidemill.streams.definition.message import MessageFailure
+from tidemill.streams.reducer.fair_share import NEVER
+from tidemill.streams.reducer.outcomes import MessageOutcome
+from tidemill.streams.reducer.reducer import Choice, StreamReducer
+
+NO = MessageFailure("Spam", "ValueError", "no", ("ValueError",))
+
+
+def make(*sources: dict[str, Any], max_in_flight: int = 100, dedup_window: float = 600.0, **more: Any) -> StreamReducer:
+    declared = [JsonlSource(f"{number}.jsonl", **options) for number, options in enumerate(sources or ({},))]
+    reducer = more.pop("retry", retry(3, backoff=1.0, jitter=0.0))
+    return StreamReducer(
+        declared, max_in_flight=max_in_flight, retry=reducer, max_losses=3, dedup_window=dedup_window, **more
+    )
+
+
+def put(reducer: StreamReducer, count: int, index: int = 0, **fields: Any) -> None:
+    start = reducer.counts[index].arrived
+    reducer.arrived(index, [Delivery(b"x", start + number, **fields) for number in range(count)])
+
+
+def commit_outcomes(reducer: StreamReducer, outcome: MessageOutcome | None, now: float = 0.0) -> list[Delivery]:
+    assert outcome is not None
+    return reducer.committed(outcome, now)
+
+
+def positions(choice: Choice) -> list[int]:
+    return [delivery.position for _, delivery in choice.send]
+
+
+def test_never_more_than_max_in_flight_are_under_way() -> None:
+    reducer = make(max_in_flight=10)
+    put(reducer, 100)
+    first = reducer.choose(0.0, 0.0)
+    assert len(first.send) == 10
+    assert not reducer.choose(0.0, 0.0).send
+    acks = reducer.done([ticket for ticket, _ in first.send[:3]], 0.0)
+    assert [delivery.position for delivery in acks] == [0, 1, 2]
+    assert len(reducer.choose(0.0, 0.0).send) == 3
+
+
+def test_a_source_whose_plans_are_slow_leaves_slots_for_the_others() -> None:
+    reducer = make({}, {}, {"max_in_flight": 2}, max_in_flight=100)
+    put(reducer, 500, index=0)
+    assert len(reducer.choose(0.0, 0.0).send) == 84
+    put(reducer, 500, index=1)
+    put(reducer, 500, index=2)
+    assert {delivery.source for _, delivery in reducer.choose(0.0, 0.0).send} == {1, 2}
+    assert reducer.in_flight == [84, 14, 2]
+    assert not reducer.choose(0.0, 0.0).send
+
+
+def test_a_failed_message_is_kept_and_given_up_after_its_last_attempt() -> None:
+    reducer = make()
+    put(reducer, 1)
+    ((ticket, delivery),) = reducer.choose(0.0, 0.0).send
+    outcome = reducer.failed(ticket, [NO])
+    assert outcome is not None
+    assert outcome.retry is not None
+    assert (outcome.retry.delay, outcome.retry.attempts, outcome.retry.plans) == (1.0, 2, ("Spam",))
+    assert reducer.busy == 1, "it is under way until its outcome is stored"
+    assert reducer.committed(outcome, 0.0) == [delivery]
+    assert reducer.busy == 0
+    reducer.due_again([Delivery(b"x", attempt=3, retry_row=7)])
+    ((ticket, _),) = reducer.choose(2.0, 2.0).send
+    outcome = reducer.failed(ticket, [NO])
+    assert outcome is not None
+    assert outcome.dead is not None
+    assert outcome.dead.error == "Spam: ValueError: no (all 3 attempts failed)"
+    assert reducer.counts[0].dead == 0, "it counts when it is stored"
+    reducer.committed(outcome, 2.0)
+    assert (reducer.counts[0].failed, reducer.counts[0].retried, reducer.counts[0].dead) == (2, 1, 1)
+
+
+def test_one_plan_may_be_given_up_while_another_is_tried_again() -> None:
+    reducer = make()
+    put(reducer, 1)
+    ((ticket, _),) = reducer.choose(0.0, 0.0).send
+    outcome = reducer.failed(ticket, [NO, MessageFailure("Rank", "Discard", "not wanted", (), None, "discard")])
+    assert outcome is not None
+    assert outcome.retry is not None
+    assert outcome.dead is not None
+    assert outcome.retry.plans == ("Spam",)
+    assert outcome.dead.plans == ("Rank",)
+
+
+def test_a_snooze_costs_no_attempt() -> None:
+    reducer = make()
+    put(reducer, 1)
+    ((ticket, _),) = reducer.choose(0.0, 0.0).send
+    outcome = reducer.failed(ticket, [MessageFailure("Spam", "Snooze", "later", (), 30.0, "snooze")])
+    assert outcome is not None
+    assert outcome.retry is not None
+    assert (outcome.retry.delay, outcome.retry.attempts) == (30.0, 1)
+
+
+def test_an_expired_message_is_dropped_counted_and_acked() -> None:
+    reducer = make({"max_age": "10s"})
+    reducer.arrived(
+        0, [Delivery(b"old", 1, at=80.0), Delivery(b"own", 2, at=99.0, deadline=99.5), Delivery(b"new", 3, at=95.0)]
+    )
+    choice = reducer.choose(0.0, 100.0)
+    assert positions(choice) == [3]
+    assert [delivery.position for delivery in choice.ack] == [1, 2]
+    assert reducer.counts[0].expired == 2
+
+
+def test_a_retry_within_the_window_does_its_work() -> None:
+    """An id is noted when the work has succeeded, so a failed attempt leaves no trace."""
+    reducer = make({"message_id": "key"})
+    put(reducer, 1, key=b"a")
+    ((ticket, _),) = reducer.choose(0.0, 0.0).send
+    commit_outcomes(reducer, reducer.failed(ticket, [NO]))
+    reducer.due_again([Delivery(b"x", 0, key=b"a", id="a", attempt=2, retry_row=1)])
+    assert len(reducer.choose(1.0, 1.0).send) == 1
+
+
+def test_a_second_delivery_after_success_is_acked_and_not_run() -> None:
+    reducer = make({"message_id": "key"})
+    put(reducer, 1, key=b"a")
+    ((ticket, _),) = reducer.choose(0.0, 0.0).send
+    reducer.done([ticket], 0.0)
+    put(reducer, 1, key=b"a")
+    choice = reducer.choose(1.0, 1.0)
+    assert not choice.send
+    assert [delivery.position for delivery in choice.ack] == [1]
+    put(reducer, 1, key=b"a")
+    assert len(reducer.choose(601.0, 601.0).send) == 1, "after the window it is a new message"
+
+
+def test_a_second_delivery_while_the_first_is_under_way_shares_its_fate() -> None:
+    reducer = make({"message_id": "key"})
+    put(reducer, 2, key=b"a")
+    choice = reducer.choose(0.0, 0.0)
+    assert positions(choice) == [0]
+    assert not choice.ack, "it may still be needed if the first is never done"
+    acks = reducer.done([choice.send[0][0]], 0.0)
+    assert [delivery.position for delivery in acks] == [0, 1]
+    assert reducer.counts[0].duplicates == 1
+
+
+def test_the_same_id_in_two_sources_is_two_messages() -> None:
+    reducer = make({"message_id": "key"}, {"message_id": "key", "name": "other"})
+    put(reducer, 1, 0, key=b"a")
+    put(reducer, 1, 1, key=b"a")
+    assert len(reducer.choose(0.0, 0.0).send) == 2
+
+
+def test_messages_of_one_key_go_one_after_the_other_and_other_keys_do_not_wait() -> None:
+    reducer = make({"ordered": True})
+    reducer.arrived(0, [Delivery(b"x", number, key=key) for number, key in enumerate([b"a", b"a", b"b", b"a"])])
+    choice = reducer.choose(0.0, 0.0)
+    assert positions(choice) == [0, 2]
+    reducer.done([choice.send[0][0]], 0.0)
+    choice = reducer.choose(0.0, 0.0)
+    assert positions(choice) == [1]
+    reducer.done([choice.send[0][0]], 0.0)
+    assert positions(reducer.choose(0.0, 0.0)) == [3]
+
+
+def test_a_key_whose_message_failed_waits_for_its_next_attempt() -> None:
+    reducer = make({"ordered": True})
+    put(reducer, 2, key=b"a")
+    ((ticket, _),) = reducer.choose(0.0, 0.0).send
+    assert commit_outcomes(reducer, reducer.failed(ticket, [NO])) == [], "it is tried again from here"
+    assert not reducer.choose(0.5, 0.5).send
+    assert reducer.wakes_at(0.5) == 1.0
+    choice = reducer.choose(1.0, 1.0)
+    assert positions(choice) == [0]
+    assert choice.send[0][1].attempt == 2
+    reducer.done([choice.send[0][0]], 1.0)
+    assert positions(reducer.choose(1.0, 1.0)) == [1]
+
+
+def test_an_ordered_message_that_was_tried_before_waits_for_its_time_with_its_key() -> None:
+    """What was noted of it before a restart counts: its attempts, and when it is due."""
+    reducer = make({"ordered": True})
+    reducer.arrived(
+        0,
+        [
+            Delivery(b"x", 0, key=b"a", attempt=2, plans=("Spam",), noted=True, not_before=105.0),
+            Delivery(b"x", 1, key=b"a"),
+            Delivery(b"x", 2, key=b"b"),
+        ],
+    )
+    assert positions(reducer.choose(0.0, 100.0)) == [2]
+    assert reducer.wakes_at(0.0) == 5.0
+    ((ticket, delivery),) = reducer.choose(5.0, 105.0).send
+    assert (delivery.position, delivery.attempt) == (0, 2)
+    assert commit_outcomes(reducer, reducer.failed(ticket, [NO]), 5.0) == []
+    ((ticket, delivery),) = reducer.choose(9.0, 109.0).send
+    assert (delivery.attempt, delivery.plans) == (3, ("Spam",))
+    assert commit_outcomes(reducer, reducer.failed(ticket, [NO]), 9.0) == [delivery], "given up after its third attempt"
+    assert positions(reducer.choose(9.0, 109.0)) == [1]
+
+
+def test_a_plan_that_is_given_up_is_not_run_again_with_the_one_that_is_tried_again() -> None:
+    reducer = make({"ordered": True})
+    put(reducer, 1, key=b"a")
+    ((ticket, _),) = reducer.choose(0.0, 0.0).send
+    outcome = reducer.failed(ticket, [NO, MessageFailure("Rank", "Discard", "not wanted", (), None, "discard")])
+    assert outcome is not None
+    assert outcome.dead is not None
+    assert outcome.dead.plans == ("Rank",)
+    commit_outcomes(reducer, outcome)
+    assert reducer.choose(1.0, 1.0).send[0][1].plans == ("Spam",)
+    assert reducer.counts[0].dead == 1
+
+
+def test_a_drain_takes_up_nothing_that_waits_behind_a_key() -> None:
+    reducer = make({"ordered": True})
+    put(reducer, 5, key=b"a")
+    ((ticket, _),) = reducer.choose(0.0, 0.0).send
+    reducer.accepting = False
+    reducer.done([ticket], 0.0)
+    assert reducer.unfinished == 0, "the drain is over"
+    assert not reducer.choose(0.0, 0.0).send
+    assert reducer.waiting(0) == 4
+    reducer.accepting = True
+    for position in range(1, 5):
+        ((ticket, delivery),) = reducer.choose(0.0, 0.0).send
+        assert delivery.position == position, "in their order, though it was stopped in between"
+        reducer.done([ticket], 0.0)
+
+
+def test_what_went_to_another_is_forgotten_wherever_it_waits() -> None:
+    reducer = make({"ordered": True, "message_id": "key"})
+    reducer.arrived(0, [Delivery(b"x", number, number % 2, key=b"ab"[number % 2 :][:1]) for number in range(6)])
+    choice = reducer.choose(0.0, 0.0)
+    assert positions(choice) == [0, 1]
+    outcome = reducer.failed(choice.send[1][0], [NO])
+    commit_outcomes(reducer, outcome)
+    reducer.drop_waiting(lambda delivery: delivery.part == 1, 0.0)
+    assert reducer.waiting_size(0) == reducer.waiting(0), "each has one byte"
+    assert reducer.wakes_at(0.0) == NEVER, "its next attempt is another's"
+    acks = reducer.done([choice.send[0][0]], 0.0)
+    assert [delivery.position for delivery in acks] == [0, 2, 4]
+    reducer.arrived(0, [Delivery(b"x", 1, 1, key=b"b")])
+    assert positions(reducer.choose(0.0, 0.0)) == [1], "when it comes back, it is nobody's duplicate"
+
+
+def test_two_sources_of_one_kind_have_a_limit_each() -> None:
+    reducer = make({"max_qps": 50.0}, {"max_qps": 100.0, "name": "other"}, {"name": "free"})
+    for index in range(3):
+        put(reducer, 1000, index)
+    for tick in range(1000):
+        now = tick / 1000
+        reducer.done([ticket for ticket, _ in reducer.choose(now, now).send], now)
+    done = [counts.done for counts in reducer.counts]
+    assert done == [pytest.approx(50, abs=2), pytest.approx(100, abs=3), 1000], "and the free one is not slowed"
+
+
+def test_a_delayed_source_sends_nothing_before_its_time() -> None:
+    reducer = make({"delay": "60s"})
+    reducer.arrived(0, [Delivery(b"x", 1, at=100.0), Delivery(b"x", 2, at=130.0)])
+    assert not reducer.choose(0.0, 120.0).send
+    assert reducer.wakes_at(0.0) == pytest.approx(40.0)
+    assert positions(reducer.choose(40.0, 160.0)) == [1]
+    assert reducer.wakes_at(40.0) == pytest.approx(70.0)
+
+
+def test_an_engines_death_frees_its_slots_and_sends_its_messages_again() -> None:
+    reducer = make(max_in_flight=4)
+    put(reducer, 8)
+    first = reducer.choose(0.0, 0.0)
+    assert reducer.engine_died([ticket for ticket, _ in first.send], "it was killed") == []
+    assert reducer.busy == 0
+    again = reducer.choose(0.0, 0.0)
+    assert positions(again) == [0, 1, 2, 3]
+    assert not reducer.done([first.send[0][0]], 0.0), "the dead engine's word does not count any more"
+    assert len(reducer.done([ticket for ticket, _ in again.send], 0.0)) == 4
+    assert reducer.counts[0].lost == 4
+
+
+def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up() -> None:
+    reducer = make(max_in_flight=4)
+    put(reducer, 4)
+    for _ in range(2):
+        choice = reducer.choose(0.0, 0.0)
+        assert len(choice.send) == 4
+        reducer.engine_died([ticket for ticket, _ in choice.send], "it was killed")
+    choice = reducer.choose(0.0, 0.0)
+    assert len(choice.send) == 1, "those that were there both times run one at a time"
+    (outcome,) = reducer.engine_died([choice.send[0][0]], "it was killed")
+    assert outcome.dead is not None
+    assert outcome.dead.why == "lost"
+    assert "3 times" in outcome.dead.error
+    reducer.committed(outcome, 0.0)
+    for _ in range(3):
+        ((ticket, _),) = reducer.choose(0.0, 0.0).send
+        reducer.done([ticket], 0.0)
+    assert reducer.counts[0].done == 3
+
+
+def test_weights_limits_and_switches_change_at_once() -> None:
+    reducer = make({}, {"name": "other"}, max_in_flight=120)
+    put(reducer, 1000, 0)
+    put(reducer, 1000, 1)
+    reducer.set_source(0, 0.0, weight=5.0, max_qps=None, enabled=True)
+    choice = reducer.choose(0.0, 0.0)
+    assert [reducer.in_flight[0], reducer.in_flight[1]] == [100, 20]
+    reducer.done([ticket for ticket, _ in choice.send], 0.0)
+    reducer.set_source(0, 0.0, weight=5.0, max_qps=None, enabled=False)
+    choice = reducer.choose(0.0, 0.0)
+    assert reducer.in_flight == [0, 120]
+    reducer.done([ticket for ticket, _ in choice.send], 0.0)
+    reducer.set_source(0, 1.0, weight=5.0, max_qps=100.0, enabled=True)
+    reducer.set_source(1, 1.0, weight=1.0, max_qps=None, enabled=False)
+    assert len(reducer.choose(1.0, 1.0).send) == 2  # what may go at once after a quiet time
+    assert reducer.wakes_at(1.0) == pytest.approx(1.01)
+
+
+def test_a_drain_takes_nothing_and_hears_every_result() -> None:
+    reducer = make(max_in_flight=10)
+    put(reducer, 30)
+    choice = reducer.choose(0.0, 0.0)
+    reducer.accepting = False
+    assert reducer.unfinished == 10
+    commit_outcomes(reducer, reducer.failed(choice.send[0][0], [NO]))
+    assert len(reducer.done([ticket for ticket, _ in choice.send[1:]], 0.0)) == 9
+    assert reducer.unfinished == 0
+    assert not reducer.choose(0.0, 0.0).send
+    assert len(reducer.give_back()) == 20
+
+
+def test_what_is_given_back_is_all_that_was_not_finished() -> None:
+    reducer = make({"ordered": True, "message_id": "header:id"}, max_in_flight=3)
+    reducer.arrived(0, [Delivery(b"x", number, key=b"ab"[number % 2 : number % 2 + 1]) for number in range(10)])
+    choice = reducer.choose(0.0, 0.0)
+    reducer.done([choice.send[0][0]], 0.0)
+    reducer.choose(0.0, 0.0)
+    assert sorted(delivery.position for delivery in reducer.give_back()) == list(range(1, 10))
+    assert reducer.unfinished == 0
