@@ -144,7 +144,7 @@ async def test_kept_messages_of_a_source_that_is_gone_wait_for_it_and_are_told_o
                 await keep("posts")
                 await keep("removed")
                 await eventually(lambda number=number: len(Noting.seen) == number)
-    told = [line["source"] for line in lines if "a source that is gone" in line["event"]]
+    told = [line["source"] for line in lines if "a source that the stream no longer has" in line["event"]]
     assert told == ["removed"]
     rows = await database.fetch("SELECT source, claimed_by FROM tidemill.stream_retry")
     assert [tuple(row) for row in rows] == [("removed", None)] * 3
