@@ -73,7 +73,7 @@ async def test_a_paused_queue_starts_nothing_until_it_is_resumed(app: App, datab
 async def test_the_other_queues_of_the_worker_go_on(app: App, database: Database) -> None:
     async with running_worker(app, ["mail", "fetch"]) as worker:
         await set_control(database, worker.work.host, "mail", "pause", by="ann")
-        await becomes(worker, "partly held")
+        await becomes(worker, "partly_paused")
         waiting = await app.enqueue("send")
         for n in range(3):
             await finished(database, (await app.enqueue("send", n, queue="fetch")).id)

@@ -133,11 +133,11 @@ class Worker:
         if modes == {"run"}:
             return "running"
         if "run" in modes:
-            return "partly held"
+            return "partly_paused"
         if self.runner.slots:
             return "draining"
         if len(modes) > 1:
-            return "held"
+            return "paused"
         return {"pause": "paused", "drain": "drained", "stop": "stopped"}[modes.pop()]
 
     def condition(self) -> Condition:

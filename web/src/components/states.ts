@@ -44,7 +44,7 @@ const STATES: Record<string, StateStyle> = {
   cancelled: { tone: "off" },
   skipped: { tone: "off" },
   expired: { tone: "off", about: "not started before its deadline" },
-  [NEEDS_ATTENTION]: { tone: "attention", sign: "P", about: "stopped: a person has to look at it and retry" },
+  [NEEDS_ATTENTION]: { tone: "attention", sign: "A", about: "stopped: a person has to look at it and retry" },
   blocked: { tone: "off", sign: "·", about: "waiting for an input that does not exist yet" },
   // Outputs of pipelines.
   fresh: { tone: "ok", sign: "", about: "up to date" },
@@ -60,6 +60,9 @@ const STATES: Record<string, StateStyle> = {
   healthy: { tone: "ok" },
   working: { tone: "run" },
   paused: { tone: "wait", sign: "=", about: "paused by a person" },
+  partly_paused: { tone: "wait", about: "some of its queues are paused" },
+  drained: { tone: "wait", about: "finished its jobs and takes no more" },
+  stopping: { tone: "wait" },
   disabled: { tone: "wait" },
   draining: { tone: "wait", about: "finishes running work and takes no more" },
   silent: { tone: "bad", about: "its heartbeat is missing" },
