@@ -88,7 +88,7 @@ def empty_database_url(server: TestServer) -> Iterator[str]:
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
     """The fresh database, opened."""
-    async with Database(DatabaseSettings(url=database_url), application="test") as opened:
+    async with Database(DatabaseSettings(url=database_url), label="test") as opened:
         yield opened
 
 

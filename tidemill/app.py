@@ -48,10 +48,10 @@ from tidemill.engine.settings import Settings, load_settings
 from tidemill.engine.worker.context import find_current_job
 from tidemill.engine.worker.worker import Worker, worker_role
 from tidemill.shapes import Shapes
-from tidemill.store.database import Database
+from tidemill.store.database import Database, identifier
 from tidemill.store.jobs.schedules import DeclaredSchedule
 from tidemill.store.jobs.workers import QueueLimit
-from tidemill.store.migrate import OWN_CHAIN, Chain
+from tidemill.store.migrate import Chain
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
@@ -99,7 +99,7 @@ class App(Shapes):
     def settings(self) -> Settings:
         """The settings in force: arguments of App(...), environment, pyproject.toml, defaults."""
         if self._settings is None:
-            self._settings = load_settings(**self._arguments)
+            self._settings = load_settings(**{**self._arguments, "application": self.name})
         return self._settings
 
     @cached_property
@@ -244,11 +244,14 @@ class App(Shapes):
         self.pages[page.name] = page.check()
         return page
 
-    def migrations(self, folder: Path, /, *, ledger: str) -> None:
-        """Declare the application's own migrations, `0001_name.sql` and so on: maintenance applies them."""
-        if ledger in {OWN_CHAIN.ledger, *(chain.ledger for chain in self.chains)}:
-            raise ConfigError(f"the ledger {ledger!r} is another chain's: give these migrations one of their own")
-        chain = Chain(folder, ledger)
+    def migrations(self, folder: Path, /, *, schema: str | None = None) -> None:
+        """Declare the application's own migrations, `0001_name.sql` and so on: maintenance applies them.
+
+        Their tables and their ledger are in `schema`; the application's name made an identifier, if it is not given.
+        """
+        chain = Chain(folder, identifier(self.name) if schema is None else schema)
+        if any(other.schema == chain.schema for other in self.chains):
+            raise ConfigError(f"the schema {chain.schema} has migrations already: name another one with schema=")
         chain.migrations()
         self.chains.append(chain)
 
@@ -301,9 +304,9 @@ class App(Shapes):
             finally:
                 self.runs.run_workers.pop(loop, None)
 
-    def database(self, *, application: str | None = None) -> Database:
+    def database(self, *, label: str | None = None) -> Database:
         """A new, unopened way to this application's database."""
-        return Database(self.settings.database(), application=application or f"tidemill {self.name}")
+        return Database(self.settings.database(), label=label or f"tidemill {self.name}")
 
     def served_queues(self) -> Iterable[str]:
         """The queues that this application's tasks, dags and workflow files name."""
@@ -322,7 +325,7 @@ class App(Shapes):
         if concurrency is None:
             served = [task.options for task in self.tasks.values() if task.options.queue in wanted]
             concurrency = gpu_concurrency(self.models, [options.required_model for options in served])
-        reached = database or self.database(application=f"tidemill worker {self.name}")
+        reached = database or self.database(label=f"tidemill worker {self.name}")
         worker = Worker(
             reached,
             self.tasks,
@@ -340,7 +343,7 @@ class App(Shapes):
         from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
 
         settings = self.settings
-        reached = database or self.database(application=f"tidemill worker {self.name}")
+        reached = database or self.database(label=f"tidemill run worker {self.name}")
         store = PostgresRunStore(reached)
         return run_worker_role(
             RunWorker(store, self.runs.kinds),
@@ -352,7 +355,7 @@ class App(Shapes):
 
     def monitor_runner(self, *, database: Database | None = None, **options: Any) -> Role[MonitorRunner]:
         """The role that follows this application's monitors."""
-        reached = database or self.database(application=f"tidemill monitor {self.name}")
+        reached = database or self.database(label=f"tidemill monitor {self.name}")
         return self.monitors.runner(reached, self.settings, **options)
 
     async def close(self) -> None:

@@ -33,7 +33,7 @@ class Jobs:
     models: Mapping[str, ModelSpec]
     _connections: Connections
 
-    def database(self, *, application: str | None = None) -> Database:
+    def database(self, *, label: str | None = None) -> Database:
         """A new, unopened way to this application's database."""
         raise NotImplementedError
 
@@ -68,7 +68,7 @@ class Jobs:
         """
         with enqueueing(self._new_job(task, positional, args, more)) as job:
             if conn is not None:
-                return (await insert_async(self.database(), conn, [job]))[0]
+                return (await insert_async(self._connections.unopened, conn, [job]))[0]
             return await (await self._connections.open()).enqueuer.put(job)
 
     def enqueue_sync(
@@ -83,7 +83,7 @@ class Jobs:
         """The twin of `enqueue` for plain code; `conn` is then a plain connection."""
         with enqueueing(self._new_job(task, positional, args, more)) as job:
             if conn is not None:
-                return insert_sync(self.database(), conn, [job])[0]
+                return insert_sync(self._connections.unopened, conn, [job])[0]
             return self._connections.call(lambda way: way.enqueuer.put(job))
 
     async def enqueue_many(
@@ -95,7 +95,7 @@ class Jobs:
         """
         with enqueueing_many(self._many(task, calls, wish)) as many:
             if conn is not None:
-                return await insert_async(self.database(), conn, many.each()) if many.arguments else []
+                return await insert_async(self._connections.unopened, conn, many.each()) if many.arguments else []
             return await (await self._connections.open()).enqueuer.put_many(many)
 
     def enqueue_many_sync(
@@ -104,7 +104,7 @@ class Jobs:
         """The twin of `enqueue_many` for plain code."""
         with enqueueing_many(self._many(task, calls, wish)) as many:
             if conn is not None:
-                return insert_sync(self.database(), conn, many.each()) if many.arguments else []
+                return insert_sync(self._connections.unopened, conn, many.each()) if many.arguments else []
             return self._connections.call(lambda way: way.enqueuer.put_many(many))
 
     # -- looking and acting -----------------------------------------------------------------------

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 CONFIG = HERE / "content.yaml"
 
 app = App("content")
-app.migrations(HERE / "migrations", ledger="content_schema_version")
+app.migrations(HERE / "migrations")
 app.add_page(page)
 
 

@@ -19,7 +19,7 @@ SECONDS = 60
 
 #: The newest results, of a plan and a source if they are named.
 LATEST = """
-SELECT n, post, plan, source, excerpt, found, at FROM content_result
+SELECT n, post, plan, source, excerpt, found, at FROM content.result
 WHERE ($1::text IS NULL OR plan = $1) AND ($2::text IS NULL OR source = $2) AND (flagged OR NOT $3)
 ORDER BY n DESC LIMIT $4
 """
@@ -28,7 +28,7 @@ ORDER BY n DESC LIMIT $4
 RECENT = """
 SELECT plan, floor(extract(epoch FROM date_trunc('second', now()) - at))::int AS ago, count(*) AS n,
        count(*) FILTER (WHERE flagged) AS flagged
-FROM content_result WHERE at >= date_trunc('second', now()) - make_interval(secs => $1)
+FROM content.result WHERE at >= date_trunc('second', now()) - make_interval(secs => $1)
     AND at < date_trunc('second', now()) GROUP BY 1, 2
 """
 

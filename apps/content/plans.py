@@ -27,7 +27,7 @@ EXCERPT = 160
 
 #: A result is what a plan last found for a post: a repetition of the message changes nothing.
 STORE = """
-INSERT INTO content_result (post, plan, source, excerpt, found, flagged) VALUES ($1, $2, $3, $4, $5::text::jsonb, $6)
+INSERT INTO content.result (post, plan, source, excerpt, found, flagged) VALUES ($1, $2, $3, $4, $5::text::jsonb, $6)
 ON CONFLICT (post, plan) DO UPDATE SET source = excluded.source, excerpt = excluded.excerpt, found = excluded.found,
     flagged = excluded.flagged, at = excluded.at, n = excluded.n
 """

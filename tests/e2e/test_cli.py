@@ -146,7 +146,8 @@ def test_every_listing_is_one_json_document_and_a_table(folder: Path, up: Proces
     assert [row["name"] for row in listing(folder, "schedules")] == ["refresh_prices"]
     assert {row["name"] for row in listing(folder, "config")} >= {"database_url", "lease_seconds"}
     status = listing(folder, "db", "status")
-    assert status["version"] == status["needed"]
+    assert [each["application"] for each in status["chains"]] == ["shop"]
+    assert status["chains"][0]["version"] == status["chains"][0]["needed"]
     for command in ("jobs", "workers", "schedules"):
         table = run(folder, command, COLUMNS="100").stdout
         assert "─────" in table
@@ -185,17 +186,51 @@ def test_a_second_schema_is_made_and_removed_again(folder: Path, up: Process) ->
     assert "nothing to do" in ok(folder, "db", "migrate", "--schema", "second")
     assert ok(folder, "jobs", "--schema", "second").startswith("no jobs yet: tidemill enqueue")
     assert "undid 0001_jobs" in ok(folder, "db", "downgrade", "--to", "0", "--yes", "--schema", "second")
-    assert listing(folder, "db", "status", "--schema", "second")["version"] == 0
+    assert [each["version"] for each in listing(folder, "db", "status", "--schema", "second")["chains"]] == [0]
 
 
 def test_an_applications_own_migrations_are_applied_with_ours(folder: Path, up: Process) -> None:
     (folder / "own").mkdir()
-    (folder / "own" / "0001_sales.sql").write_text("CREATE TABLE tidemill.sale (id bigint)")
-    (folder / "own" / "0001_sales.down.sql").write_text("DROP TABLE tidemill.sale")
-    declared = 'from pathlib import Path\nfrom tidemill import App\napp = App("own")\n'
-    (folder / "own.py").write_text(declared + 'app.migrations(Path("own"), ledger="own_version")\n')
+    (folder / "own" / "0001_sales.sql").write_text("CREATE TABLE sale (id bigint)")
+    (folder / "own" / "0001_sales.down.sql").write_text("DROP TABLE sale")
+    declared = 'from pathlib import Path\nfrom tidemill import App\napp = App("shop")\n'
+    (folder / "own.py").write_text(declared + 'app.migrations(Path("own"), schema="sales")\n')
+    assert "run `tidemill db migrate`" in ok(folder, "db", "status", "own.py")
     assert ok(folder, "db", "migrate", "own.py") == "applied 0001_sales\n"
     assert "nothing to do" in ok(folder, "db", "migrate", "own.py")
+    assert listing(folder, "db", "status", "own.py")["chains"][1] == {
+        "application": "shop",
+        "schema": "sales",
+        "migrations": "own",
+        "version": 1,
+        "needed": 1,
+    }
+    assert ok(folder, "db", "downgrade", "own.py", "--to", "0", "--yes") == "undid 0001_sales\n"
+    assert listing(folder, "db", "status", "own.py")["chains"][1]["version"] == 0
+
+
+def test_a_second_application_in_the_database_is_named_by_an_option(folder: Path, up: Process) -> None:
+    (folder / "second.py").write_text('from tidemill import App\napp = App("second")\n\n@app.task\ndef broken(): ...\n')
+    refused = run(folder, "enqueue", "second.py", "broken")
+    assert refused.returncode == 1
+    assert "has no application 'second', only shop: run `tidemill db migrate --application second`" in refused.stderr
+    try:
+        assert "applied 0001_jobs" in ok(folder, "db", "migrate", "second.py")
+        number = ok(folder, "enqueue", "second.py", "broken").strip()
+        assert [job["id"] for job in listing(folder, "jobs", "--application", "second")] == [int(number)]
+        assert int(number) not in [job["id"] for job in listing(folder, "jobs", "--application", "shop")][:1]
+        asked = run(folder, "jobs")
+        assert asked.returncode == 1
+        assert "several applications (shop, second): name one of them with --application" in asked.stderr
+        assert run(folder, "jobs", TIDEMILL_APPLICATION="second").returncode == 0
+        assert (
+            "is the application 'second', and not 'shop'"
+            in run(folder, "enqueue", "second.py", "broken", "--application", "shop").stderr
+        )
+        assert [each["application"] for each in listing(folder, "db", "status")["chains"]] == ["shop", "second"]
+    finally:
+        ok(folder, "db", "downgrade", "--to", "0", "--yes", "--application", "second")
+    assert run(folder, "jobs").returncode == 0
 
 
 def test_ctrl_c_ends_the_waiting_and_leaves_the_job(folder: Path, up: Process) -> None:

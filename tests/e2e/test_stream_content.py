@@ -250,7 +250,7 @@ def told_apart(connection: psycopg.Connection[Any], site: Site) -> None:
     def found() -> dict[Any, Any]:
         return {
             (post, plan): what if isinstance(what, dict) else json.loads(what)
-            for post, plan, what in rows(connection, "SELECT post, plan, found FROM content_result")
+            for post, plan, what in rows(connection, "SELECT post, plan, found FROM content.result")
         }
 
     wait_until(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidemill import App, Discard, RetryAfter, Snooze, current_job
 
-app = App("rough", lease_seconds=20, heartbeat_seconds=0.3, grace_seconds=5)
+app = App("test", lease_seconds=20, heartbeat_seconds=0.3, grace_seconds=5)
 colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="none")
 
 

@@ -71,7 +71,7 @@ async def follow_a_lesson(url: str, start: float) -> tuple[list[dict[str, Any]],
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     watch = classroom(production(f"http://127.0.0.1:{server.server_address[1]}", "daemon", "x"), roster="open")
     try:
-        async with Database(DatabaseSettings(url=url), application="test") as database:
+        async with Database(DatabaseSettings(url=url), label="test") as database:
             async with watching(database, watch, clock) as watcher:
                 while clock.now() < start + LASTED:
                     clock.advance(STEP)
@@ -425,7 +425,7 @@ async def test_one_look_a_second_serves_all_who_watch_and_none_is_had_while_nobo
 
 async def test_a_claim_can_be_taken_over_once_it_has_lapsed(lesson: Given) -> None:
     student = lesson.names[1]
-    async with Database(DatabaseSettings(url=lesson.database_url), application="test") as database:
+    async with Database(DatabaseSettings(url=lesson.database_url), label="test") as database:
         now = time.time()
         await claim(database, student, "Ms Lee", by="test", now=now - 700)
         await claim(database, student, "Mr Day", by="test", now=now)

@@ -145,7 +145,7 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["known to the run worker", "known to the worker only"])
 async def test_arguments_that_do_not_fit_fail_the_node_at_once(app: App, database: Database, elsewhere: bool) -> None:
-    keeping = App("keeping", database_url=app.settings.database_url) if elsewhere else app
+    keeping = App(app.name, database_url=app.settings.database_url) if elsewhere else app
     async with running_worker_of(app), running_run_worker(keeping):
         for args, message in MISFITS:
             bad = node("bad", "plus_one", args=args, deps=["before"])
@@ -214,7 +214,7 @@ async def test_run_arguments_that_are_not_json_start_nothing(app: App, database:
 async def test_a_task_that_no_worker_knows_waits_is_explained_and_runs_when_one_comes(
     app: App, database: Database
 ) -> None:
-    newer = App("newer", database_url=app.settings.database_url, **PATIENT)
+    newer = App(app.name, database_url=app.settings.database_url, **PATIENT)
 
     @newer.task(name="unheard")
     async def unheard() -> str:

@@ -13,7 +13,17 @@ from tidemill import App
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
 from tidemill.engine.maintenance import maintenance_role
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.migrate import OWN_CHAIN, Chain, applied_version, downgrade, migrate, wait_for_schema
+from tidemill.store.migrate import (
+    OWN_CHAIN,
+    Chain,
+    ChainVersion,
+    applications_since,
+    applied_version,
+    chain_versions,
+    downgrade,
+    migrate,
+    wait_for_schema,
+)
 
 TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname = $1"
 
@@ -24,12 +34,12 @@ async def empty(empty_database_url: str) -> AsyncIterator[Database]:
         yield opened
 
 
-def write_chain(folder: Path, *migrations: tuple[str, str], ledger: str = "shop_version") -> Chain:
+def write_chain(folder: Path, *migrations: tuple[str, str], schema: str = "shop") -> Chain:
     folder.mkdir(exist_ok=True)
     for number, (up, down) in enumerate(migrations, 1):
         (folder / f"{number:04}_step.sql").write_text(up)
         (folder / f"{number:04}_step.down.sql").write_text(down)
-    return Chain(folder, ledger=ledger)
+    return Chain(folder, schema=schema)
 
 
 async def test_an_empty_database_is_brought_up_and_the_ledger_says_so(empty: Database) -> None:
@@ -87,22 +97,47 @@ async def test_five_maintenances_that_start_at_once_share_one_schema(empty_datab
         assert await applied_version(empty) == OWN_CHAIN.latest
 
 
-async def test_a_host_has_a_chain_of_its_own_with_its_own_ledger(empty: Database, tmp_path: Path) -> None:
+async def test_a_host_has_a_chain_of_its_own_in_a_schema_of_its_own(empty: Database, tmp_path: Path) -> None:
     chain = write_chain(
         tmp_path,
-        ("CREATE TABLE public.orders (id int)", "DROP TABLE public.orders"),
-        ("ALTER TABLE public.orders ADD paid boolean", "ALTER TABLE public.orders DROP paid"),
+        ("CREATE TABLE orders (id int)", "DROP TABLE orders"),
+        ("ALTER TABLE shop.orders ADD paid boolean", "ALTER TABLE shop.orders DROP paid"),
     )
     await migrate(empty)
     assert len(await migrate(empty, chain, to=1)) == 1
     assert await applied_version(empty, chain) == 1
     assert [m.version for m in await migrate(empty, chain)] == [2]
-    assert await value(empty, "SELECT count(*) FROM tidemill.shop_version") == 2
+    assert await value(empty, "SELECT count(*) FROM shop.schema_version") == 2
     assert await applied_version(empty) == OWN_CHAIN.latest
     await downgrade(empty, chain, to=0)
     assert await applied_version(empty, chain) == 0
     assert await applied_version(empty) == OWN_CHAIN.latest
-    assert await value(empty, "SELECT to_regclass('public.orders')") is None
+    assert await value(empty, "SELECT to_regclass('shop.orders')") is None
+
+
+async def test_a_host_may_call_its_tables_as_we_call_ours(empty: Database, tmp_path: Path) -> None:
+    chain = write_chain(tmp_path, ("CREATE TABLE run (id int); CREATE TABLE job (id int)", "DROP TABLE run, job"))
+    await migrate(empty)
+    await migrate(empty, chain)
+    assert await value(empty, TABLES, "shop") == 3
+    assert await value(empty, TABLES, "public") == 0
+
+
+async def test_the_text_of_a_hosts_migration_is_not_changed(empty_database_url: str, tmp_path: Path) -> None:
+    text = "see tidemill.job, installation.token and 'tidemill_jobs'"
+    up = f"CREATE TABLE note AS SELECT $${text}$$::text AS n"
+    chain = write_chain(tmp_path, (up, "DROP TABLE note"))
+    async with Database(DatabaseSettings(url=empty_database_url, schema="elsewhere")) as database:
+        await migrate(database)
+        await migrate(database, chain)
+        assert await value(database, "SELECT n FROM shop.note") == text
+
+
+async def test_a_host_cannot_have_its_tables_among_ours(empty: Database, tmp_path: Path) -> None:
+    chain = write_chain(tmp_path, ("CREATE TABLE sale (id int)", "DROP TABLE sale"), schema="tidemill")
+    await migrate(empty)
+    with pytest.raises(ConfigError, match=r"the schema tidemill has Tidemill's own tables: .* schema="):
+        await migrate(empty, chain)
 
 
 async def test_a_broken_migration_leaves_nothing_behind_and_is_named(empty: Database, tmp_path: Path) -> None:
@@ -141,16 +176,16 @@ async def test_a_folder_that_is_not_a_chain_is_refused(empty: Database, tmp_path
     for file in files:
         (tmp_path / file).write_text("SELECT 1")
     with pytest.raises(ConfigError, match=message):
-        await migrate(empty, Chain(tmp_path, ledger="x"))
+        await migrate(empty, Chain(tmp_path, schema="x"))
 
 
 async def test_a_chain_that_cannot_be_kept_is_refused(empty: Database, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no migrations folder"):
         await migrate(empty, Chain(tmp_path / "missing"))
-    with pytest.raises(ConfigError, match="is not usable as a ledger"):
-        await migrate(empty, Chain(tmp_path, ledger="x; DROP TABLE y"))
+    with pytest.raises(ConfigError, match=r"schema .x; DROP TABLE y. is not usable"):
+        await migrate(empty, Chain(tmp_path, schema="x; DROP TABLE y"))
     with pytest.raises(SchemaError, match="there is no version 9"):
-        await migrate(empty, Chain(tmp_path, ledger="x"), to=9)
+        await migrate(empty, Chain(tmp_path, schema="x"), to=9)
 
 
 # Who waits for it
@@ -209,19 +244,115 @@ async def test_the_maintenance_applies_the_applications_own_migrations_after_our
 ) -> None:
     shop = App("shop", database_url=empty_database_url)
     write_chain(tmp_path, ("CREATE TABLE sale (job bigint REFERENCES tidemill.worker (id))", "DROP TABLE sale"))
-    shop.migrations(tmp_path, ledger="shop_version")
+    shop.migrations(tmp_path)
     async with shop.running():
-        assert await value(empty, "SELECT count(*) FROM sale") == 0
+        assert await value(empty, "SELECT count(*) FROM shop.sale") == 0
         assert await applied_version(empty, shop.chains[0]) == 1
 
 
-def test_two_chains_cannot_share_a_ledger(tmp_path: Path) -> None:
-    shop = App("shop")
+def test_two_chains_cannot_share_a_schema(tmp_path: Path) -> None:
+    shop = App("Shop No. 7")
     write_chain(tmp_path, ("SELECT 1", "SELECT 1"))
-    with pytest.raises(ConfigError, match="'schema_version' is another chain's"):
-        shop.migrations(tmp_path, ledger="schema_version")
     with pytest.raises(ConfigError, match="no migrations folder"):
-        shop.migrations(tmp_path / "nowhere", ledger="shop_version")
-    shop.migrations(tmp_path, ledger="shop_version")
-    with pytest.raises(ConfigError, match="'shop_version' is another chain's"):
-        shop.migrations(tmp_path, ledger="shop_version")
+        shop.migrations(tmp_path / "nowhere")
+    shop.migrations(tmp_path)
+    assert [chain.schema for chain in shop.chains] == ["shop_no_7"]
+    with pytest.raises(ConfigError, match="the schema shop_no_7 has migrations already"):
+        shop.migrations(tmp_path, schema="shop_no_7")
+    shop.migrations(tmp_path, schema="stock")
+    assert [chain.schema for chain in shop.chains] == ["shop_no_7", "stock"]
+
+
+# Several applications
+
+ENQUEUE = "INSERT INTO tidemill.job (queue, task, args) VALUES ('default', $1, '{}') RETURNING id"
+
+
+def of(url: str, application: str) -> Database:
+    return Database(DatabaseSettings(url=url, application=application))
+
+
+async def test_the_application_that_migrates_first_adopts_the_rows_from_before(
+    empty: Database, empty_database_url: str
+) -> None:
+    await migrate(empty, to=applications_since() - 1)
+    await empty.fetch(ENQUEUE, "old")
+    await empty.fetch("INSERT INTO tidemill.audit (who, action, target) VALUES ('ann', 'queue.pause', 'mail')")
+    async with of(empty_database_url, "first") as first, of(empty_database_url, "second") as second:
+        assert [each.version for each in await migrate(first)] == list(
+            range(applications_since(), OWN_CHAIN.latest + 1)
+        )
+        assert len(await migrate(second)) == OWN_CHAIN.latest
+        assert (first.schema, second.schema) == ("tidemill", "tidemill_second")
+        assert [row["task"] for row in await first.fetch("SELECT task FROM tidemill.job")] == ["old"]
+        assert await second.fetch("SELECT task FROM tidemill.job") == []
+        for each in (first, second):
+            assert [row["application"] for row in await each.fetch("SELECT * FROM installation.audit")] == [None]
+
+
+async def test_a_schema_without_an_application_belongs_to_the_first_that_opens_it(database_url: str) -> None:
+    async with Database(DatabaseSettings(url=database_url)) as nameless:
+        await nameless.fetch(ENQUEUE, "old")
+    async with of(database_url, "first") as first, of(database_url, "second") as second:
+        assert len(await first.fetch("SELECT FROM tidemill.job")) == 1
+        missing = r"has no application 'second', only first: run `tidemill db migrate --application second` to add it"
+        with pytest.raises(SchemaError, match=missing):
+            await wait_for_schema(second, patience=0.1)
+
+
+async def test_applications_that_open_a_schema_at_the_same_time_do_not_share_it(database_url: str) -> None:
+    opened = [of(database_url, f"app{number}") for number in range(4)]
+    try:
+        await asyncio.gather(*(database.open() for database in opened))
+        assert sorted(database.schema == "tidemill" for database in opened) == [False] * 3 + [True]
+        await asyncio.gather(*(migrate(database) for database in opened))
+        assert len({database.schema for database in opened}) == 4
+    finally:
+        await asyncio.gather(*(database.close() for database in opened))
+
+
+async def test_all_applications_are_migrated_when_none_is_named(empty_database_url: str) -> None:
+    async with of(empty_database_url, "one") as one, of(empty_database_url, "two") as two:
+        await migrate(one)
+        await migrate(two)
+        assert len(await downgrade(two, to=1)) == OWN_CHAIN.latest - 1
+        async with Database(DatabaseSettings(url=empty_database_url)) as every:
+            assert [each.version for each in await migrate(every)] == list(range(2, OWN_CHAIN.latest + 1))
+            assert [(each.application, each.schema, each.version) for each in await chain_versions(every)] == [
+                ("one", "tidemill", OWN_CHAIN.latest),
+                ("two", "tidemill_two", OWN_CHAIN.latest),
+            ]
+            with pytest.raises(ConfigError, match="several applications"):
+                await downgrade(every, to=0)
+
+
+async def test_an_application_is_removed_without_the_others(empty_database_url: str) -> None:
+    async with of(empty_database_url, "one") as one, of(empty_database_url, "two") as two:
+        await migrate(one)
+        await migrate(two)
+        others = r"has other applications.*db downgrade --to 0 --application NAME` \(two\)"
+        with pytest.raises(SchemaError, match=others):
+            await downgrade(one, to=0)
+        await downgrade(two, to=1)
+        await one.fetch("INSERT INTO installation.audit (who, action, target) VALUES ('ann', 'queue.pause', 'mail')")
+        assert [each.version for each in await downgrade(two, to=0)] == [1]
+        assert await value(one, "SELECT to_regnamespace('tidemill_two')") is None
+        await one.locate()
+        latest = OWN_CHAIN.latest
+        assert await chain_versions(one) == [ChainVersion("one", "tidemill", "tidemill", latest, latest)]
+        assert len(await downgrade(one, to=0)) == latest
+        assert await applied_version(one) == 0
+
+
+async def test_two_names_that_would_share_a_schema_are_refused(empty_database_url: str) -> None:
+    async with of(empty_database_url, "my shop") as first, of(empty_database_url, "other") as other:
+        await migrate(first)
+        await migrate(other)
+        async with of(empty_database_url, "Other") as same:
+            with pytest.raises(ConfigError, match="'Other' and 'other' would share the schema tidemill_other"):
+                await migrate(same)
+        async with Database(DatabaseSettings(url=empty_database_url, schema="tidemill_four")) as installation:
+            await migrate(installation)
+        async with of(empty_database_url, "four") as four:
+            with pytest.raises(ConfigError, match=r"in the schema tidemill_four of .*, which has others already"):
+                await migrate(four)

@@ -55,7 +55,7 @@ async def test_a_changed_limit_is_followed_by_workers_that_run(app: App, databas
 
     await app.enqueue_many(call, ({} for _ in range(10)))
     async with running_worker(app, ["calls"]):
-        later = App("later", database_url=app.settings.database_url)
+        later = App(app.name, database_url=app.settings.database_url)
         later.queue("calls", rate="1000/s")
         later.task(name="call", queue="calls")(call.function)
         async with running_worker(later, ["calls"]):

@@ -126,7 +126,7 @@ async def test_a_job_is_retried_as_its_task_said_when_it_was_enqueued(app: App, 
         raise ValueError
 
     app.task(name="flaky", retry=app.retry(3, backoff=0.01))(flaky)
-    later = App("later", database_url=app.settings.database_url)
+    later = App(app.name, database_url=app.settings.database_url)
     later.task(name="flaky")(flaky)
     try:
         patient = await app.enqueue("flaky", "patient")

@@ -23,6 +23,7 @@ from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
 from tidemill.store.database import Database
 from tidemill.store.jobs.schedules import DeclaredSchedule, declare_schedules, list_schedules
+from tidemill.store.migrate import migrate
 
 
 @pytest.fixture
@@ -251,8 +252,11 @@ async def test_schedules_of_another_application_are_left_alone(app: App, databas
     @other.task(name="tock", every="1h")
     async def tock() -> None: ...
 
-    async with running_scheduler(other), scheduling(app, declared(app, Every(3600.0))):
-        assert [row["name"] for row in await list_schedules(database)] == ["beat", "tock"]
+    async with scheduling(app, declared(app, Every(3600.0))), other.database() as own:
+        await migrate(own)
+        async with running_scheduler(other):
+            assert [row["name"] for row in await list_schedules(database)] == ["beat"]
+            assert [row["name"] for row in await list_schedules(own)] == ["tock"]
 
 
 async def test_jitter_spreads_the_start_of_a_fire_and_nothing_else(app: App, database: Database) -> None:

@@ -67,7 +67,7 @@ class Line:
 
 @pytest.fixture
 async def line(database_url: str) -> AsyncIterator[Line]:
-    async with FairDatabase(DatabaseSettings(url=database_url, pool_size=1), application="test server") as database:
+    async with FairDatabase(DatabaseSettings(url=database_url, pool_size=1), label="test server") as database:
         yield Line(database)  # pyright: ignore[reportArgumentType] - `open` gives itself
 
 

@@ -25,7 +25,7 @@ def app(app: App) -> App:
 @pytest.fixture
 async def newer(app: App) -> AsyncIterator[App]:
     """The next release of the application, with one more task."""
-    newer = App("newer", database_url=app.settings.database_url, **PATIENT)
+    newer = App(app.name, database_url=app.settings.database_url, **PATIENT)
     newer.task(name="known", queue="shared")(app.tasks["known"].function)
 
     @newer.task(queue="shared")

@@ -189,7 +189,7 @@ async def test_finishing_and_enqueueing_at_once_never_let_too_many_in(app: App, 
     @app.task(concurrency_key="k", concurrency=limit)
     async def visit(n: int) -> None: ...
 
-    apps = [App("enqueuer", database_url=app.settings.database_url, pool_size=1) for _ in range(8)]
+    apps = [App(app.name, database_url=app.settings.database_url, pool_size=1) for _ in range(8)]
     done = 0
 
     async def ask(each: App) -> None:

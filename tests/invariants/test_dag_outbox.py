@@ -153,7 +153,7 @@ async def test_a_run_worker_that_dies_while_it_dispatches_has_dispatched_nothing
             async with database.transaction() as held:
                 await held.execute("LOCK TABLE tidemill.tick IN SHARE MODE")
                 await open_gates(database, "g")
-                await eventually(lambda: is_blocked(database, "run worker dagged"))
+                await eventually(lambda: is_blocked(database, "run worker test"))
                 assert await value(database, "SELECT count(*) FROM tidemill.job_history") == 1
                 victim.kill()
                 await lapse(database, victim.pid)
@@ -196,7 +196,7 @@ async def test_a_worker_that_dies_while_it_finishes_a_node_has_told_nobody_and_t
         async with serving as victim, database.transaction() as held:
             await held.execute("LOCK TABLE tidemill.inbox IN SHARE MODE")
             run = await app.start(wide(arms=ARMS), tag="t")
-            await eventually(lambda: is_blocked(database, "worker dagged"))
+            await eventually(lambda: is_blocked(database, "worker test"))
             assert [what for what, _ in await deeds(database, "t")] == ["first"]
             victim.kill()
         await lapse(database, victim.pid)

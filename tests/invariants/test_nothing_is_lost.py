@@ -74,7 +74,7 @@ async def test_nothing_is_lost_and_nothing_counts_twice() -> None:
     print(f"TIDEMILL_CHAOS_SEED={SEED} TIDEMILL_CHAOS_SECONDS={SECONDS:g}")
     dice = random.Random(SEED)
     with private_server() as server:
-        app = App("chaos", database_url=server.dsn, **SETTINGS)
+        app = App("test", database_url=server.dsn, **SETTINGS)
         declare(app)
         chaos = Chaos(server.dsn, dice)
         async with Database(DatabaseSettings(url=server.dsn)) as database:

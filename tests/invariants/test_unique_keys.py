@@ -32,7 +32,7 @@ url, window = sys.argv[1], sys.argv[2] or None
 apps, answers = [], []
 
 def declare():
-    app = App("asker", database_url=url)
+    app = App("enqueuer", database_url=url)
 
     @app.task
     async def report(n: int = 0) -> None: ...

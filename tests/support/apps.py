@@ -187,5 +187,5 @@ def _sql(statement: str, parameters: int) -> str:
     return statement.format(", ".join(f"${number}" for number in range(1, parameters + 1)))
 
 
-app = App("chaos")
+app = App("test")
 declare(app)

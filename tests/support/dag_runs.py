@@ -120,7 +120,7 @@ TOUR = Counter(
 )
 
 
-app = declare(App("dagged"))
+app = declare(App("test"))
 
 
 # -- for tests ------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Running:
 @asynccontextmanager
 async def running_worker_of(app: App, *queues: str, concurrency: int | None = None) -> AsyncIterator[Role[Worker]]:
     """A worker as the application makes it, with the parts of its host."""
-    database = app.database(application="test worker")
+    database = app.database(label="test worker")
     worker = app.worker(queues or None, concurrency=concurrency, database=database)
     try:
         async with _living(worker):

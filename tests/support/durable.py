@@ -141,7 +141,7 @@ class Stubborn(Workflow):
                 continue
 
 
-app = App("durable")
+app = App("test")
 for each in (Tour, Chain, Ask, Stubborn):
     app.workflow(each, timeout=None)
 durable_run.IDLE_BEFORE_RELEASE = float(os.environ.get("TIDEMILL_IDLE", durable_run.IDLE_BEFORE_RELEASE))
@@ -209,7 +209,7 @@ def is_success(tick: Mapping[str, Any]) -> bool:
 @asynccontextmanager
 async def running_run_worker(app: App, **options: Any) -> AsyncIterator[Role[RunWorker]]:
     """A run worker in this process, stopped as SIGTERM would stop it."""
-    database = app.database(application="test run worker")
+    database = app.database(label="test run worker")
     store = PostgresRunStore(database)
     run_worker = run_worker_role(RunWorker(store, app.runs.kinds), store, database, **{**PATIENT, **options})
     life = asyncio.create_task(run_worker.run())

@@ -12,7 +12,7 @@ from tidemill import App
 from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 
-app = App("talkative")
+app = App("test")
 log = structlog.get_logger("talkative")
 
 

@@ -25,7 +25,7 @@ async def running_worker(
 ) -> AsyncIterator[Role[Worker]]:
     """A worker that is ready, and is stopped as SIGTERM would stop it; `settings` are `WorkerSettings`."""
     wanted = tuple(queues if queues is not None else app.tasks.queues())
-    database = app.database(application="test worker")
+    database = app.database(label="test worker")
     work = Worker(
         database,
         app.tasks,
@@ -48,7 +48,7 @@ async def running_maintenance(app: App, **settings: Any) -> AsyncIterator[Role[M
 
     It takes the database for one that has been there for long, unless told by `lease` how long to wait after a start.
     """
-    database = app.database(application="test maintenance")
+    database = app.database(label="test maintenance")
     wanted = msgspec.structs.replace(
         app.settings.maintenance(), **{"sweep_seconds": SWEEP, "lease_seconds": 0.0, **settings}
     )
@@ -63,7 +63,7 @@ async def running_maintenance(app: App, **settings: Any) -> AsyncIterator[Role[M
 @asynccontextmanager
 async def running_scheduler(app: App) -> AsyncIterator[Role[Scheduler]]:
     """A scheduler of the application's schedules."""
-    database = app.database(application="test scheduler")
+    database = app.database(label="test scheduler")
     scheduler = Role(Scheduler(database, app.name, app.declared_schedules()), database)
     try:
         async with _living(scheduler):

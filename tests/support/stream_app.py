@@ -70,7 +70,7 @@ def sources() -> list[Any]:
     return [LogSource("posts", eligibilities=frozenset({"note"}), lease=float(os.environ.get("STREAM_LEASE", "30")))]
 
 
-app = App("streaming")
+app = App("test")
 app.stream(
     Stream(
         "posts",

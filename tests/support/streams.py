@@ -26,23 +26,32 @@ from tidemill.streams.runner.dispatcher import Dispatcher, dispatcher_role
 @asynccontextmanager
 async def running_stream(stream: Stream, url: str, **options: Any) -> AsyncIterator[Dispatcher]:
     """A dispatcher that is ready; drained at the end of the block."""
-    async with Database(DatabaseSettings(url=url), application="test stream") as database:
-        role = dispatcher_role(stream, database, **options)
-        life = asyncio.create_task(role.run())
-        ready = asyncio.create_task(role.wait_ready())
-        try:
-            await asyncio.wait([life, ready], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-            if life.done():
-                life.result()
-            assert ready.done(), f"not ready within {PATIENCE:g} s"
-            yield role.work
-            if not role.life.is_stopping:
-                role.stop()
-            await life
-        finally:
-            for task in (ready, life):
-                task.cancel()
-            await asyncio.gather(ready, life, return_exceptions=True)
+    async with (
+        Database(DatabaseSettings(url=url), label="test stream") as database,
+        running_dispatcher(stream, database, **options) as dispatcher,
+    ):
+        yield dispatcher
+
+
+@asynccontextmanager
+async def running_dispatcher(stream: Stream, database: Database, **options: Any) -> AsyncIterator[Dispatcher]:
+    """The same on a database that is open."""
+    role = dispatcher_role(stream, database, **options)
+    life = asyncio.create_task(role.run())
+    ready = asyncio.create_task(role.wait_ready())
+    try:
+        await asyncio.wait([life, ready], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        if life.done():
+            life.result()
+        assert ready.done(), f"not ready within {PATIENCE:g} s"
+        yield role.work
+        if not role.life.is_stopping:
+            role.stop()
+        await life
+    finally:
+        for task in (ready, life):
+            task.cancel()
+        await asyncio.gather(ready, life, return_exceptions=True)
 
 
 async def publish(database: Database, topic: str, values: Iterable[Any], **fields: Any) -> None:

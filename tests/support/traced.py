@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill import App
 from tidemill.engine.telemetry.tracing import current_trace
 
-app = App("traced")
+app = App("test")
 
 
 @app.task(queue="mail", isolation="process")

@@ -254,7 +254,7 @@ def lines(count: int, start: float, who: Iterable[str] = ("a", "b", "c")) -> lis
     ]
 
 
-app = App("watched")
+app = App("test")
 if FOLDER in os.environ:
     folder = Path(os.environ[FOLDER])
     options = {"reached": killer(os.environ.get(KILL_AT))}

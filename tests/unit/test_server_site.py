@@ -20,7 +20,7 @@ async def test_every_handler_is_declared_as_litestar_will_still_take_it() -> Non
     app = make_app()
     app.add_page(classroom_page(classroom(production("http://127.0.0.1:1", "", ""))))
     app.add_page(content_page)
-    server_state = ServerState(app, FairDatabase(DatabaseSettings(), application="test"), ServerSettings())
+    server_state = ServerState(app, FairDatabase(DatabaseSettings(), label="test"), ServerSettings())
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # What is deprecated now is refused by its next version.
         build(server_state)

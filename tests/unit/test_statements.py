@@ -1,4 +1,4 @@
-"""Every statement is written for the schema `tidemill` and must work under any other name."""
+"""Every statement names the schemas `tidemill` and `installation`, and must work under any other names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill import store
-from tidemill.store.database import Database, DatabaseSettings, in_schema
+from tidemill.core.errors import ConfigError, StoreError
+from tidemill.store.database import Database, DatabaseSettings, in_schema, schema_of
 from tidemill.store.migrate import OWN_CHAIN
 
-OURS = re.compile(r"\btidemill(\.|_jobs|_control|_schedules)")
+OURS = re.compile(r"\b(tidemill|installation)(\.|_jobs|_control|_schedules)")
+SHARED = r"application|audit|host|host_sample|session|token"
 schemas = st.from_regex(r"[a-z_][a-z0-9_]{0,30}", fullmatch=True).filter(lambda name: "tidemill" not in name)
 
 
@@ -49,8 +51,14 @@ def test_no_statement_names_our_schema_or_channels_under_another_name(name: str)
 @pytest.mark.parametrize("name", sorted(STATEMENTS))
 def test_a_schema_whose_name_contains_ours_is_put_in_as_it_is(name: str) -> None:
     for schema in ("tidemill_two", "my_tidemill"):
-        rewritten = in_schema(STATEMENTS[name], schema)
+        rewritten = in_schema(STATEMENTS[name], schema, "installation")
         assert rewritten.replace(f"{schema}.", "tidemill.").replace(f"'{schema}_", "'tidemill_") == STATEMENTS[name]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in STATEMENTS if not name.endswith(".sql")))
+def test_what_applications_share_is_in_the_installations_schema_and_nothing_else_is(name: str) -> None:
+    assert not re.search(rf"\btidemill\.({SHARED})\b", STATEMENTS[name])
+    assert not re.search(rf"\binstallation\.(?!({SHARED})\b)", STATEMENTS[name])
 
 
 @given(schemas)
@@ -65,6 +73,48 @@ def test_channels_and_statements_agree_about_the_schema() -> None:
     assert f"'{database.channel('jobs')}'" in database.sql("SELECT pg_notify('tidemill_jobs', '')")
 
 
+def test_statements_know_the_application_and_the_installation_apart() -> None:
+    settings = DatabaseSettings(url="postgresql://h/d", schema="mill", application="two")
+    database = Database(settings)
+    with pytest.raises(StoreError, match="not open"):
+        database.sql("SELECT FROM tidemill.job")
+    database.located([("one", "mill"), ("two", "mill_two")])
+    assert database.sql("SELECT FROM tidemill.job, installation.token") == "SELECT FROM mill_two.job, mill.token"
+    assert (database.channel("jobs"), database.channel("hosts")) == ("mill_two_jobs", "mill_hosts")
+    assert database.sql("SELECT pg_notify('tidemill_jobs', ''), pg_notify('installation_hosts', '')") == (
+        "SELECT pg_notify('mill_two_jobs', ''), pg_notify('mill_hosts', '')"
+    )
+
+
+def test_a_database_with_several_applications_asks_which_one_is_meant() -> None:
+    database = Database(DatabaseSettings(url="postgresql://h/d"))
+    database.located([("one", "tidemill"), ("two", "tidemill_two")])
+    assert database.sql("SELECT FROM installation.token") == "SELECT FROM tidemill.token"
+    with pytest.raises(ConfigError, match=r"several applications \(one, two\): name one of them with --application"):
+        database.sql("SELECT FROM tidemill.job")
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [
+        ("shop", "tidemill_shop"),
+        ("My Shop!", "tidemill_my_shop_"),
+        ('"; DROP TABLE x; --', "tidemill__drop_table_x_"),
+        ("übersicht", "tidemill__bersicht"),
+        ("7", "tidemill_7"),
+    ],
+)
+def test_any_name_of_an_application_makes_a_schema_that_needs_no_quotes(name: str, schema: str) -> None:
+    assert schema_of(name, "tidemill") == schema
+
+
+@given(st.text(min_size=1, max_size=200), schemas)
+def test_names_of_schemas_and_channels_are_never_too_long(name: str, installation: str) -> None:
+    made = schema_of(name, installation)
+    assert re.fullmatch(r"[a-z_][a-z0-9_]*", made)
+    assert len(f"{made}_schedules") <= 63
+
+
 def test_every_migration_has_a_way_down() -> None:
     for migration in OWN_CHAIN.migrations():
         assert migration.down.exists()
@@ -73,7 +123,7 @@ def test_every_migration_has_a_way_down() -> None:
 @pytest.mark.parametrize("file", sorted(Path(OWN_CHAIN.folder).glob("*.sql")), ids=lambda file: file.name)
 def test_migrations_name_the_schema_of_everything_they_make(file: Path) -> None:
     kinds = r"TABLE|FUNCTION|(?:UNIQUE )?INDEX(?: \w+ ON)?"
-    made = re.findall(rf"^(?:CREATE(?: OR REPLACE)?|DROP) (?:{kinds})\s+([\w.]+)", file.read_text(), re.MULTILINE)
+    made = re.findall(rf"^ *(?:CREATE(?: OR REPLACE)?|DROP) (?:{kinds})\s+([\w.]+)", file.read_text(), re.MULTILINE)
     assert made
     assert all(name.startswith("tidemill.") for name in made)
 

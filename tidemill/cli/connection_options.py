@@ -42,7 +42,10 @@ class ConnectionOptions:
 
     database_url: Annotated[str | None, Parameter(help="Your own PostgreSQL; unset means the embedded one.")] = None
     directory: Annotated[str | None, Parameter(help="Where the embedded PostgreSQL keeps its data.")] = None
-    schema: Annotated[str | None, Parameter(help="The schema that all tables live in.")] = None
+    schema: Annotated[str | None, Parameter(help="The schema of the installation.")] = None
+    application: Annotated[
+        str | None, Parameter(help="The application to work on, where the database has several.")
+    ] = None
     server: Annotated[str | None, Parameter(show=False)] = None
 
     @property
@@ -54,7 +57,12 @@ class ConnectionOptions:
 
     def given(self) -> dict[str, str]:
         """Which database was named, as settings."""
-        given = {"database_url": self.database_url, "directory": self.directory, "schema": self.schema}
+        given = {
+            "database_url": self.database_url,
+            "directory": self.directory,
+            "schema": self.schema,
+            "application": self.application,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
     def arguments(self) -> dict[str, str]:
@@ -166,7 +174,7 @@ async def opened(settings: Settings, *, create: bool = False, schema: bool = Tru
     """An open database with its schema (unless `schema` is false); created only if `create`."""
     if not create:
         require_database(settings)
-    database = Database(settings.database(), application="tidemill cli")
+    database = Database(settings.database(), label="tidemill cli")
     try:
         await open_soon(database)
         if schema:

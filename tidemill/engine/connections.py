@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from tidemill.engine.jobs.enqueuer import Enqueuer
@@ -32,6 +33,11 @@ class Connections:
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[OpenConnection]] = {}
         self._bridge: SyncBridge | None = None
         self._lock = threading.Lock()
+
+    @cached_property
+    def unopened(self) -> Database:
+        """A database that is never opened: it writes the statements for connections of the caller's own."""
+        return self._make_database()
 
     async def open(self) -> OpenConnection:
         """This event loop's way, opened once however many ask at the same time."""

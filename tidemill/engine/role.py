@@ -188,7 +188,8 @@ class Role(Generic[W]):
             await self._database.open()
             for chain in self._migrations:
                 for migration in await migrate(self._database, chain, patience=None):
-                    log.info("migrated", ledger=chain.ledger, version=migration.version, name=migration.name)
+                    schema = chain.schema or self._database.schema
+                    log.info("migrated", schema=schema, version=migration.version, name=migration.name)
             await wait_for_schema(self._database)
 
     async def _work(self) -> None:

@@ -34,7 +34,9 @@ class Settings(msgspec.Struct, frozen=True):
     directory: str = ".tidemill"
     """Where the embedded PostgreSQL keeps its data."""
     schema: str = "tidemill"
-    """The schema that all tables live in."""
+    """The schema of the installation, and of its first application's tables."""
+    application: str | None = None
+    """The application that commands without one work on; unset means the only one in the database."""
     pool_size: int = 8
     """How many connections a process keeps for everything but its hot path."""
     transaction_pooler: bool = False
@@ -71,6 +73,7 @@ class Settings(msgspec.Struct, frozen=True):
             url=self.database_url,
             directory=self.directory,
             schema=self.schema,
+            application=self.application,
             pool_size=self.pool_size,
             transaction_pooler=self.transaction_pooler,
             listen_url=self.listen_url,

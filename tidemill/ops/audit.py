@@ -31,6 +31,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
     id: int
     at: datetime
+    application: str | None
     who: str
     action: str
     target: str

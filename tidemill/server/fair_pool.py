@@ -32,8 +32,8 @@ _HEAD_START = 2.0  # At most: a stream that was asked for an hour ago must not c
 class FairDatabase(Database):
     """A pool hands a connection to whoever happens to come by when one is free; here they queue."""
 
-    def __init__(self, settings: DatabaseSettings, *, application: str) -> None:
-        super().__init__(settings, application=application, session=QUICK_PAGES)
+    def __init__(self, settings: DatabaseSettings, *, label: str) -> None:
+        super().__init__(settings, label=label, session=QUICK_PAGES)
         self.most_patience: float | None = None
         """How long to wait for a database that is away; whoever asks over HTTP would rather be told."""
         self._free = settings.pool_size

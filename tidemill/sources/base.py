@@ -22,7 +22,7 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Database, Executor
+from tidemill.store.database import Database, Executor, identifier
 
 Begin = Literal["earliest", "latest"]
 
@@ -106,6 +106,11 @@ class SourceContext(msgspec.Struct, frozen=True):
     """Called with a test for deliveries that belong to another process now."""
     on_notify: Callable[[str, Callable[[], None]], None] = lambda topic, wake: None
     """Registers a callback for notifications about a topic of the PostgreSQL log."""
+
+    def group(self, source: str, separator: str = ".") -> str:
+        """The default name of a consumer group at a broker. Applications share brokers: the name begins with theirs."""
+        application = self.database.application
+        return separator.join([*([identifier(application)] if application else []), self.name, source])
 
 
 # -- records with acknowledgements ------------------------------------------------------------------

@@ -56,7 +56,7 @@ class KafkaSource(Source, frozen=True, tag="kafka"):
     topic: str
     bootstrap: str = "localhost:9092"
     group: str = ""
-    """The consumer group of a stream; by default one for this stream and this source."""
+    """The consumer group of a stream; by default one for this application, stream and source."""
     begin: Begin = "earliest"
     """Where a new group begins, and a partition that a monitor has never read."""
     exact: bool = False
@@ -156,7 +156,7 @@ class KafkaConsumer:
         by_broker = config.get("group.protocol") == "consumer"
         self._incremental = by_broker or "cooperative" in str(config.get("partition.assignment.strategy"))
         settings = {
-            "group.id": self._source.group or f"{self._context.name}.{self._source.name}",
+            "group.id": self._source.group or self._context.group(self._source.name),
             "auto.offset.reset": self._source.begin,
             "enable.auto.offset.store": False,
             **({} if by_broker else {"partition.assignment.strategy": "range,roundrobin"}),

@@ -32,7 +32,7 @@ class NatsSource(Source, frozen=True, tag="nats"):
     stream: str = ""
     """The JetStream stream; found by its subject if not given."""
     durable: str = ""
-    """The durable consumer; by default the names of the stream or monitor and of the source."""
+    """The durable consumer; by default the names of the application, the stream or monitor, and the source."""
     begin: Begin = "earliest"
     """Where a new durable consumer begins."""
     ack_wait: float = 30.0
@@ -57,7 +57,7 @@ class NatsConsumer:
 
     def __init__(self, source: NatsSource, context: SourceContext) -> None:
         self._source = source
-        self._durable = source.durable or f"{context.name}-{source.name}"
+        self._durable = source.durable or context.group(source.name, "-")
         self._client: Any = None
         self._subscription: Any = None
         self._open: dict[int, Any] = {}

@@ -72,7 +72,7 @@ class TableReader:
         self._page, self._cursor = source.page, source.table_cursor()
         self._is_other = source.url is not None
         self._database = (
-            own if source.url is None else Database(DatabaseSettings(url=source.url), application="tidemill source")
+            own if source.url is None else Database(DatabaseSettings(url=source.url), label="tidemill source")
         )
         self._opened = False
 

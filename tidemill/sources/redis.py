@@ -56,7 +56,7 @@ class RedisConsumer:
 
     def __init__(self, source: RedisSource, context: SourceContext) -> None:
         self._source = source
-        self._group = source.group or f"{context.name}.{source.name}"
+        self._group = source.group or context.group(source.name)
         self._name = str(context.owner)
         self._client: Any = None
         self._open: set[bytes] = set()

@@ -11,7 +11,7 @@ from tidemill.store.database import Database, Executor
 
 #: One entry.
 WRITE_AUDIT = """
-INSERT INTO tidemill.audit (who, action, target, before, after) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO installation.audit (application, who, action, target, before, after) VALUES ($1, $2, $3, $4, $5, $6)
 """
 
 
@@ -26,7 +26,8 @@ async def write_audit(
     after: object = None,
 ) -> None:
     """Record who did what, in the transaction that does it."""
-    await connection.execute(database.sql(WRITE_AUDIT), who, action, target, encode(before), encode(after))
+    entry = (database.application, who, action, target, encode(before), encode(after))
+    await connection.execute(database.sql(WRITE_AUDIT), *entry)
 
 
 def targets(ids: Sequence[int]) -> str:
@@ -35,17 +36,23 @@ def targets(ids: Sequence[int]) -> str:
     return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"
 
 
-#: A page of entries; `$2` is an action, or what comes before its dot.
+#: A page of entries; `$2` is an action, or what comes before its dot. `$5` is an application: its entries, and those
+#: of the installation; NULL for those of all applications.
 PAGE_AUDIT = """
-SELECT id, at, who, action, target, before, after FROM tidemill.audit
+SELECT id, at, application, who, action, target, before, after FROM installation.audit
 WHERE ($1::text IS NULL OR who = $1) AND ($2::text IS NULL OR action = $2 OR split_part(action, '.', 1) = $2)
-  AND ($3::bigint IS NULL OR id < $3)
+  AND ($3::bigint IS NULL OR id < $3) AND ($5::text IS NULL OR application IS NULL OR application = $5)
 ORDER BY id DESC LIMIT $4
 """
 
 
 async def page_audit(
-    database: Database, *, who: str | None, action: str | None, before: int | None, limit: int
+    database: Database,
+    *,
+    who: str | None = None,
+    action: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
 ) -> list[asyncpg.Record]:
     """Entries that match, newest first, from an id on."""
-    return await database.fetch(PAGE_AUDIT, who, action, before, limit)
+    return await database.fetch(PAGE_AUDIT, who, action, before, limit, database.application)

@@ -4,12 +4,15 @@ A restart, a killed backend or a failover is a normal day: whoever asks here wai
 answers again (`patience` seconds, or for ever) and gets a working connection. With no URL the embedded
 server under `directory` is started when nobody else runs it.
 
-Statements are written with the schema name `tidemill`; `Database.sql` puts in the configured one.
+Statements name two schemas, and `Database.sql` puts in the real ones: `tidemill` has the tables of one application,
+`installation` those that all applications of a database share. The first application has its tables in the
+installation's schema, every further one in a schema of its own (see the migration `applications`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -49,22 +52,32 @@ CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,30}\Z")
 
+#: The applications of an installation, and the schema of each.
+LIST_APPLICATIONS = "SELECT name, schema FROM installation.application ORDER BY created_at, name"
+
+#: The first application takes the installation's schema, with the rows from before there were applications.
+ADOPT_ROWS = """
+INSERT INTO installation.application (name, schema)
+SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM installation.application) ON CONFLICT DO NOTHING
+"""
+
 
 class DatabaseSettings(msgspec.Struct, frozen=True):
-    """Where the database is. No URL means the embedded server under `directory`."""
+    """Where the database is, and whose tables are meant.
+
+    No URL means the embedded server under `directory`; no application means the only one in the database.
+    """
 
     url: str | None = None
     directory: str = ".tidemill"
     schema: str = "tidemill"
+    application: str | None = None
     pool_size: int = 8
     transaction_pooler: bool = False
     listen_url: str | None = None
 
     def validate(self) -> DatabaseSettings:
-        if not _SCHEMA_NAME.match(self.schema):
-            raise ConfigError(
-                f"schema {self.schema!r} is not usable: use up to 31 lower-case letters, digits and underscores"
-            )
+        check_schema_name(self.schema)
         for url in (self.url, self.listen_url):
             if url is not None:
                 _check_url(url)
@@ -104,35 +117,82 @@ class Database:
     """One process's way to the database. Open it once; it heals itself."""
 
     def __init__(
-        self, settings: DatabaseSettings, *, application: str = "tidemill", session: Mapping[str, str] | None = None
+        self, settings: DatabaseSettings, *, label: str = "tidemill", session: Mapping[str, str] | None = None
     ) -> None:
         self.settings = settings.validate()
         self.embedded = _embedded(settings.directory) if settings.url is None else None
         # Our statements are short: compiling one takes longer than a hundred of them.
-        self._session = {"application_name": application, "jit": "off", **(session or {})}
+        self._session = {"application_name": label, "jit": "off", **(session or {})}
         self._pool: asyncpg.Pool | None = None
         self._rewritten: dict[str, str] = {}
+        #: The applications of the database and their schemas; None until they have been looked up.
+        self.applications: dict[str, str] | None = None
 
     @property
     def dsn(self) -> str:
         return self.embedded.dsn if self.embedded else str(self.settings.url)
 
     @property
-    def schema(self) -> str:
+    def installation(self) -> str:
+        """The schema of what all applications share: tokens, the audit trail, hosts."""
         return self.settings.schema
 
+    @property
+    def application(self) -> str | None:
+        """The application whose tables are meant; None if that is not decided."""
+        known = self.applications or {}
+        return self.settings.application or (next(iter(known)) if len(known) == 1 else None)
+
+    @property
+    def schema(self) -> str:
+        """The schema of the application's tables."""
+        wanted, known = self.settings.application, self.applications
+        if not known:
+            if wanted is not None and known is None:
+                raise StoreError("the database is not open: call `await database.open()` first")
+            return self.installation
+        if self.application is None:
+            raise ConfigError(
+                f"the database at {self.where} has several applications ({', '.join(known)}): "
+                "name one of them with --application, or in TIDEMILL_APPLICATION"
+            )
+        return known.get(self.application) or schema_of(self.application, self.installation)
+
     def sql(self, statement: str) -> str:
-        """The statement with the configured schema in place of `tidemill`."""
-        if self.schema == "tidemill":
-            return statement
+        """The statement with the real schemas in the place of `tidemill` and `installation`."""
         known = self._rewritten.get(statement)
         if known is None:
-            known = self._rewritten[statement] = in_schema(statement, self.schema)
+            known = self._rewritten[statement] = _NAMED.sub(
+                lambda found: self.schema if found[1] == "tidemill" else self.installation, statement
+            )
         return known
 
     def channel(self, name: str) -> str:
-        """The NOTIFY channel of this schema for one kind of news."""
-        return f"{self.schema}_{name}"
+        """The NOTIFY channel for one kind of news."""
+        return f"{self.installation if name in _SHARED_CHANNELS else self.schema}_{name}"
+
+    async def locate(self, *, patience: float | None = None) -> None:
+        """Look up in which schema the application's tables are; the first application adopts what is there."""
+        wanted = self.settings.application
+
+        async def look(connection: Executor) -> list[Any]:
+            rows = await connection.fetch(self.sql(LIST_APPLICATIONS))
+            if rows or wanted is None:
+                return rows
+            await connection.execute(self.sql(ADOPT_ROWS), wanted, self.installation)
+            return await connection.fetch(self.sql(LIST_APPLICATIONS))
+
+        try:
+            self.located(await self.run(look, patience=patience))
+        except (*NO_TABLE, asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError):
+            self.located(())  # not migrated yet, or not ours
+
+    def located(self, rows: Sequence[Any]) -> None:
+        """Note the rows of `LIST_APPLICATIONS`."""
+        found = {row[0]: row[1] for row in rows}
+        if found != self.applications:
+            self.applications = found
+            self._rewritten.clear()
 
     async def open(self, *, patience: float | None = None) -> Database:
         """Connect; wait at most `patience` seconds for a server that is not there (None: for ever)."""
@@ -141,7 +201,7 @@ class Database:
                 connect=self._connect_once, min_size=0, max_size=self.settings.pool_size, reset=_no_reset
             )
             self._pool = await pool
-        await self.run(lambda connection: connection.fetchval("SELECT 1"), patience=patience)
+        await self.locate(patience=patience)
         return self
 
     async def close(self) -> None:
@@ -388,6 +448,10 @@ def _watched(connection: Connection) -> Connection:
 
 
 _CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"
+_SHARED_CHANNELS = frozenset({"hosts"})
+_NAMED = re.compile(rf"\b(tidemill|installation)(?=\.|_(?:{_CHANNELS})')")
+NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+_LONGEST_SCHEMA = 48  # A channel is the schema and one more word, and has at most 63 bytes.
 
 
 def _embedded(directory: str) -> EmbeddedServer:
@@ -396,9 +460,28 @@ def _embedded(directory: str) -> EmbeddedServer:
     return EmbeddedServer(Path(directory))
 
 
-def in_schema(statement: str, schema: str) -> str:
-    """The statement with `schema` wherever it names the schema `tidemill` or one of its channels."""
-    return re.sub(rf"\btidemill(?=\.|_(?:{_CHANNELS})')", schema, statement)
+def in_schema(statement: str, schema: str, installation: str | None = None) -> str:
+    """The statement with these schemas wherever it names `tidemill` or `installation`, or one of their channels."""
+    return _NAMED.sub(lambda found: schema if found[1] == "tidemill" else installation or schema, statement)
+
+
+def check_schema_name(name: str) -> str:
+    """Refuse a name that would have to be quoted."""
+    if not _SCHEMA_NAME.match(name):
+        raise ConfigError(f"schema {name!r} is not usable: use up to 31 lower-case letters, digits and underscores")
+    return name
+
+
+def identifier(name: str, longest: int = 31) -> str:
+    """A name of an application as a schema may have it: equal names only for equal names, but for punctuation."""
+    made = re.sub(r"[^a-z0-9_]+", "_", name.lower())
+    made = made if re.match(r"[a-z_]", made) else f"_{made}"
+    return made if len(made) <= longest else f"{made[: longest - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def schema_of(application: str, installation: str) -> str:
+    """The schema of an application that is not the first of its installation."""
+    return identifier(f"{installation}_{application}", _LONGEST_SCHEMA)
 
 
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

@@ -1,12 +1,15 @@
 """Migrations: numbered SQL files up and down, a ledger, and a lock so that one process migrates at a time.
 
-A chain is a folder of `NNNN_name.sql` with `NNNN_name.down.sql` beside it. Tidemill owns one chain; a host
-application may run its own second chain with its own ledger:
+A chain is a folder of `NNNN_name.sql` with `NNNN_name.down.sql` beside it. Tidemill's own chain runs once per
+application, in the schema of that application's tables; the schema of the installation goes first, for it also has
+what all applications share. A host application may have a chain of its own, in a schema that it names:
 
-    await migrate(database, Chain(Path("migrations"), ledger="shop_schema_version"))
+    await migrate(database, Chain(Path("migrations"), schema="shop"))
 
-Only maintenance migrates. Workers wait for the version that their code needs, and refuse to work on
-a schema newer than they know.
+The files of a host's chain run as they are, with nothing but that schema in the `search_path`.
+
+Only maintenance migrates. Workers wait for the version that their code needs, and refuse to work on a schema newer
+than they know.
 """
 
 from __future__ import annotations
@@ -14,16 +17,24 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
-from tidemill.store.database import Database, Executor, in_schema
+from tidemill.store.database import (
+    LIST_APPLICATIONS,
+    NO_TABLE,
+    Database,
+    Executor,
+    check_schema_name,
+    in_schema,
+    schema_of,
+)
 
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql\Z")
-_LEDGER_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}\Z")
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -34,15 +45,15 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """A folder of migrations and the ledger table that records which of them are applied."""
+    """A folder of migrations, and the schema of their tables and their ledger; None for Tidemill's own."""
 
     folder: Path
-    ledger: str = "schema_version"
+    schema: str | None = None
 
     def migrations(self) -> list[Migration]:
         """All migrations in order; a gap, a duplicate or a missing way down is an error."""
-        if not _LEDGER_NAME.match(self.ledger):
-            raise ConfigError(f"{self.ledger!r} is not usable as a ledger table's name")
+        if self.schema is not None:
+            check_schema_name(self.schema)
         if not self.folder.is_dir():
             raise ConfigError(f"there is no migrations folder at {self.folder}")
         found = []
@@ -68,61 +79,130 @@ class Chain(msgspec.Struct, frozen=True):
 
 OWN_CHAIN = Chain(Path(__file__).with_name("migrations"))
 
+
+def applications_since() -> int:
+    """The version from which on an installation knows its applications."""
+    return next(migration.version for migration in OWN_CHAIN.migrations() if migration.name == "applications")
+
+
 CREATE_LEDGER = """
-CREATE TABLE IF NOT EXISTS tidemill.{ledger} (
+CREATE TABLE IF NOT EXISTS tidemill.schema_version (
     version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())
 """
+READ_VERSION = "SELECT max(version) FROM tidemill.schema_version"
+ADD_VERSION = "INSERT INTO tidemill.schema_version (version, name) VALUES ($1, $2)"
+DROP_VERSION = "DELETE FROM tidemill.schema_version WHERE version = $1 RETURNING version"
+
+ADD_APPLICATION = "INSERT INTO installation.application (name, schema) VALUES ($1, $2)"
+DROP_APPLICATION = "DELETE FROM installation.application WHERE schema = $1"
+SCHEMA_EXISTS = "SELECT to_regnamespace($1) IS NOT NULL"
+HAS_TABLES = "SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($1))"
 
 
-async def applied_version(database: Database, chain: Chain = OWN_CHAIN, *, patience: float | None = 30.0) -> int:
-    """The newest applied version; 0 for an empty database."""
+async def applied_version(
+    database: Database, chain: Chain = OWN_CHAIN, *, schema: str | None = None, patience: float | None = 30.0
+) -> int:
+    """The newest applied version in the application's schema, or in this one; 0 for an empty database."""
+    sql = in_schema(READ_VERSION, schema or chain.schema or database.schema)
     try:
-        row = await database.fetchrow(_ledger_sql(database, chain), patience=patience)
-    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+        return await database.run(lambda connection: connection.fetchval(sql), patience=patience) or 0
+    except NO_TABLE:
         return 0
-    return int(row["version"] or 0) if row else 0
+
+
+class ChainVersion(msgspec.Struct, frozen=True):
+    """How far a chain has been applied in one schema."""
+
+    application: str | None
+    schema: str
+    migrations: str
+    version: int
+    needed: int
+
+
+async def chain_versions(database: Database, chains: Sequence[Chain] = ()) -> list[ChainVersion]:
+    """The versions of all applications in the database, and of these chains of the database's application."""
+    name = database.application
+    places = {**(database.applications or {}), **({name: database.schema} if name else {})}
+    found = [
+        ChainVersion(each, place, "tidemill", await applied_version(database, schema=place), OWN_CHAIN.latest)
+        for each, place in (places or {None: database.installation}).items()
+    ]
+    for each in found:
+        check_known(database, each.version)
+    return found + [
+        ChainVersion(name, str(chain.schema), chain.folder.name, await applied_version(database, chain), chain.latest)
+        for chain in chains
+    ]
 
 
 async def migrate(
     database: Database, chain: Chain = OWN_CHAIN, *, to: int | None = None, patience: float | None = 30.0
 ) -> list[Migration]:
-    """Apply what is missing, up to version `to`; returns what was applied."""
-    migrations = chain.migrations()
+    """Apply what is missing, up to version `to`; returns what was applied.
+
+    Tidemill's own chain is applied for the database's application, which is added to the installation if it is new, or
+    for every application if none is named.
+    """
     target = chain.latest if to is None else to
     if not 0 <= target <= chain.latest:
         raise SchemaError(f"there is no version {target}; this code knows 0 to {chain.latest}")
-    done: list[Migration] = []
+    if chain.schema is not None:
+        _check_is_not_ours(database, chain.schema)
+        async with database.transaction(patience=patience) as connection:
+            return await _up(connection, database, chain, chain.schema, target)
     async with database.transaction(patience=patience) as connection:
-        current = await _lock_chain(connection, database, chain)
-        for migration in migrations:
-            if current < migration.version <= target:
-                await _execute(connection, database, migration.up)
-                await connection.execute(
-                    f"INSERT INTO {database.schema}.{chain.ledger} (version, name) VALUES ($1, $2)",
-                    migration.version,
-                    migration.name,
+        installation, name = database.installation, database.settings.application
+        await _lock(connection, installation)
+        known = await _applications(connection, database)
+        new = name is not None and name not in known
+        places = set(known.values() if name is None else [known.get(name) or _free_place(known, name, installation)])
+        done = await _up(
+            connection, database, chain, installation, target if places <= {installation} else chain.latest
+        )
+        for place in sorted(places - {installation}):
+            if new and await connection.fetchval(HAS_TABLES, place):
+                raise ConfigError(
+                    f"the application {name!r} would have its tables in the schema {place} of {database.where}, which "
+                    "has others already: choose another name for the application"
                 )
-                done.append(migration)
+            done += await _up(connection, database, chain, place, target)
+        if new and (await connection.fetchval(in_schema(READ_VERSION, installation)) or 0) >= applications_since():
+            await connection.execute(database.sql(ADD_APPLICATION), name, *places)
+    await database.locate(patience=patience)
     return done
 
 
 async def downgrade(database: Database, chain: Chain = OWN_CHAIN, *, to: int) -> list[Migration]:
-    """Undo everything above version `to`, newest first; returns what was undone."""
+    """Undo everything above version `to`, newest first; returns what was undone.
+
+    An application whose schema is its own is removed from the installation by version 0.
+    """
     if to < 0:
         raise SchemaError("a schema version is 0 or more")
-    undone: list[Migration] = []
+    place, undone = chain.schema or database.schema, list[Migration]()
+    own = chain.schema is None
     async with database.transaction(patience=30.0) as connection:
-        await _lock_chain(connection, database, chain)
+        await _lock(connection, database.installation if own else place)
+        if not await connection.fetchval(SCHEMA_EXISTS, place):
+            return []
+        others = [name for name, where in (await _applications(connection, database)).items() if where != place]
+        if own and place == database.installation and to < applications_since() and others:
+            raise SchemaError(
+                f"the installation has other applications, which need version {applications_since()}: remove them "
+                f"first with `tidemill db downgrade --to 0 --application NAME` ({', '.join(others)})"
+            )
+        await _current(connection, database, chain, place)
         for migration in reversed(chain.migrations()):
             if migration.version <= to:
                 break
-            removed = await connection.fetchval(
-                f"DELETE FROM {database.schema}.{chain.ledger} WHERE version = $1 RETURNING version",
-                migration.version,
-            )
-            if removed is not None:
-                await _execute(connection, database, migration.down)
+            if await connection.fetchval(in_schema(DROP_VERSION, place), migration.version) is not None:
+                await _execute(connection, database, chain, place, migration.down)
                 undone.append(migration)
+        if own and to == 0 and place != database.installation:
+            await connection.execute(database.sql(DROP_APPLICATION), place)
+            await connection.execute(f"DROP SCHEMA {place} CASCADE")
+    await database.locate(patience=30.0)
     return undone
 
 
@@ -137,12 +217,10 @@ async def wait_for_schema(database: Database, chain: Chain = OWN_CHAIN, *, patie
         if version == chain.latest:
             return
         if give_up is not None and loop.time() > give_up:
-            raise SchemaError(
-                f"the database at {database.where} is at schema version {version}, and this code needs "
-                f"{chain.latest}: run `tidemill db migrate`, or start maintenance"
-            )
+            raise SchemaError(_missing(database, version, chain))
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 1.0)
+        await database.locate(patience=patience)
 
 
 def check_known(database: Database, version: int, chain: Chain = OWN_CHAIN) -> None:
@@ -155,29 +233,83 @@ def check_known(database: Database, version: int, chain: Chain = OWN_CHAIN) -> N
         )
 
 
-async def _lock_chain(connection: Executor, database: Database, chain: Chain) -> int:
-    key = zlib.crc32(f"{database.schema}.{chain.ledger}".encode())
-    await connection.execute("SELECT pg_advisory_xact_lock($1)", key)
+def _missing(database: Database, version: int, chain: Chain) -> str:
+    name, known = database.settings.application, database.applications
+    if known and name is not None and name not in known:
+        return (
+            f"the database at {database.where} has no application {name!r}, only {', '.join(known)}: run `tidemill db "
+            f"migrate --application {name}` to add it, or start its maintenance"
+        )
+    return (
+        f"the database at {database.where} is at schema version {version}, and this code needs {chain.latest}: "
+        "run `tidemill db migrate`, or start maintenance"
+    )
+
+
+def _free_place(known: dict[str, str], name: str, installation: str) -> str:
+    """The schema of a new application: the installation's own for the first."""
+    place = schema_of(name, installation) if known else installation
+    if place in known.values():
+        raise ConfigError(
+            f"the applications {name!r} and {next(other for other in known if known[other] == place)!r} would share "
+            f"the schema {place}: choose names that differ in letters or digits"
+        )
+    return place
+
+
+def _check_is_not_ours(database: Database, schema: str) -> None:
+    if schema in {database.installation, *(database.applications or {}).values()}:
+        raise ConfigError(
+            f"the schema {schema} has Tidemill's own tables: give the application's migrations another one, "
+            "`app.migrations(folder, schema=...)`"
+        )
+
+
+async def _applications(connection: Executor, database: Database) -> dict[str, str]:
+    if await connection.fetchval("SELECT to_regclass($1)", f"{database.installation}.application") is None:
+        return {}
+    return {row[0]: row[1] for row in await connection.fetch(database.sql(LIST_APPLICATIONS))}
+
+
+async def _lock(connection: Executor, place: str) -> None:
+    await connection.execute("SELECT pg_advisory_xact_lock($1)", zlib.crc32(f"{place}.schema_version".encode()))
+
+
+async def _up(connection: Executor, database: Database, chain: Chain, place: str, target: int) -> list[Migration]:
+    """Apply a chain in one schema, up to a version."""
+    await _lock(connection, place)
+    current = await _current(connection, database, chain, place)
+    missing = [migration for migration in chain.migrations() if current < migration.version <= target]
+    for migration in missing:
+        await _execute(connection, database, chain, place, migration.up)
+        await connection.execute(in_schema(ADD_VERSION, place), migration.version, migration.name)
+    return missing
+
+
+async def _current(connection: Executor, database: Database, chain: Chain, place: str) -> int:
+    """The version of a schema, which is made if there is none; a newer one than this code knows is an error."""
     try:
-        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {database.schema}")
+        if not await connection.fetchval(SCHEMA_EXISTS, place):  # a role may own a schema and not be able to make one
+            await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {place}")
     except asyncpg.InsufficientPrivilegeError as error:
         raise StoreError(
-            f"the role may not create the schema {database.schema} in {database.where}: grant it CREATE on the "
+            f"the role may not create the schema {place} in {database.where}: grant it CREATE on the "
             f"database, or create the schema for it ({error})"
         ) from error
-    await connection.execute(database.sql(CREATE_LEDGER).format(ledger=chain.ledger))
-    current = await connection.fetchval(_ledger_sql(database, chain)) or 0
+    await connection.execute(in_schema(CREATE_LEDGER, place))
+    current = await connection.fetchval(in_schema(READ_VERSION, place)) or 0
     check_known(database, current, chain)
     return current
 
 
-async def _execute(connection: Executor, database: Database, file: Path) -> None:
+async def _execute(connection: Executor, database: Database, chain: Chain, place: str, file: Path) -> None:
+    """Run a file: ours with the names of the schemas put in, a host's as it is, in its own schema."""
     sql = await asyncio.to_thread(file.read_text, encoding="utf-8")
     try:
-        await connection.execute(in_schema(sql, database.schema))
+        if chain.schema is None:
+            await connection.execute(in_schema(sql, place, database.installation))
+        else:
+            await connection.execute(f"SET LOCAL search_path = {place}")
+            await connection.execute(sql)
     except asyncpg.PostgresError as error:
         raise StoreError(f"migration {file.name} failed and was rolled back: {error}") from error
-
-
-def _ledger_sql(database: Database, chain: Chain) -> str:
-    return f"SELECT max(version) AS version FROM {database.schema}.{chain.ledger}"

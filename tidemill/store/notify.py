@@ -7,7 +7,8 @@ slowly. After a reconnect every listener is woken once, since news may have been
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tidemill.store.database import Database, is_away
@@ -29,7 +30,7 @@ class Listener:
 
     def on(self, channel: str, callback: Callback) -> None:
         """Call back for news on a channel; to be said before `run`."""
-        self._callbacks.setdefault(self._database.channel(channel), []).append(callback)
+        self._callbacks.setdefault(channel, []).append(callback)
 
     async def wait_ready(self) -> None:
         """Return when the listener hears: what is sent from now on is not missed."""
@@ -42,11 +43,11 @@ class Listener:
             lost = asyncio.Event()
             connection.add_termination_listener(lambda _, lost=lost: lost.set())
             try:
-                for channel in self._callbacks:
-                    await connection.add_listener(channel, self._heard)
+                for channel, callbacks in self._callbacks.items():
+                    await connection.add_listener(self._database.channel(channel), partial(_call_back, callbacks))
                 self._ready.set()
-                for channel in self._callbacks:
-                    self._heard(None, 0, channel, ANYTHING)
+                for callbacks in self._callbacks.values():
+                    _call_back(callbacks, None, 0, "", ANYTHING)
                 await lost.wait()
             except Exception as error:
                 if not is_away(error):
@@ -55,9 +56,10 @@ class Listener:
                 self._ready.clear()
                 connection.terminate()
 
-    def _heard(self, _connection: Any, _pid: int, channel: str, payload: object) -> None:
-        for callback in self._callbacks.get(channel, ()):
-            callback(str(payload))
+
+def _call_back(callbacks: Sequence[Callback], _connection: Any, _pid: int, _channel: str, payload: object) -> None:
+    for callback in callbacks:
+        callback(str(payload))
 
 
 class Notifier:

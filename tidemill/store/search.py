@@ -26,7 +26,7 @@ UNION ALL
 (SELECT 'schedule', name, name, CASE WHEN paused THEN 'paused' END FROM tidemill.schedule
  WHERE name ILIKE $1 ORDER BY name LIMIT $2)
 UNION ALL
-(SELECT 'host', name, name, NULL FROM tidemill.host WHERE name ILIKE $1 ORDER BY name LIMIT $2)
+(SELECT 'host', name, name, NULL FROM installation.host WHERE name ILIKE $1 ORDER BY name LIMIT $2)
 """
 
 #: Every workflow that has runs, one step of the index each.

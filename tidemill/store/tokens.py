@@ -25,20 +25,21 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 PREFIX = "tm_"
 
 CREATE = """
-INSERT INTO tidemill.token (name, scope, hash, hint, created_by, expires_at)
+INSERT INTO installation.token (name, scope, hash, hint, created_by, expires_at)
 VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6::float8))
 RETURNING id, name, scope, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by
 """
 
 LIST_TOKENS = """
 SELECT id, name, scope, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by
-FROM tidemill.token ORDER BY id DESC LIMIT $1
+FROM installation.token ORDER BY id DESC LIMIT $1
 """
 
 #: Revoke a token, and end the sessions of browsers that have logged in with it.
 REVOKE = """
-WITH gone AS (DELETE FROM tidemill.session WHERE token_id = $1)
-UPDATE tidemill.token SET revoked_at = now(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL RETURNING id, name
+WITH gone AS (DELETE FROM installation.session WHERE token_id = $1)
+UPDATE installation.token SET revoked_at = now(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL
+RETURNING id, name
 """
 
 _GOOD = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
@@ -46,27 +47,28 @@ _GOOD = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 #: The holder of a token. Its use is noted at most once a minute.
 FIND = f"""
 WITH used AS (
-    UPDATE tidemill.token SET used_at = now()
+    UPDATE installation.token SET used_at = now()
     WHERE hash = $1 AND {_GOOD} AND $2 AND (used_at IS NULL OR used_at < now() - interval '1 minute'))
-SELECT id, name, scope, expires_at FROM tidemill.token WHERE hash = $1 AND {_GOOD}
+SELECT id, name, scope, expires_at FROM installation.token WHERE hash = $1 AND {_GOOD}
 """
 
 #: A browser that has come back.
 FIND_SESSION = """
-SELECT t.id, t.name, t.scope, s.expires_at FROM tidemill.session AS s JOIN tidemill.token AS t ON t.id = s.token_id
+SELECT t.id, t.name, t.scope, s.expires_at
+FROM installation.session AS s JOIN installation.token AS t ON t.id = s.token_id
 WHERE s.hash = $1 AND s.expires_at > now() AND t.revoked_at IS NULL
   AND (t.expires_at IS NULL OR t.expires_at > now())
 """
 
 OPEN_SESSION = """
-WITH old AS (DELETE FROM tidemill.session WHERE expires_at < now())
-INSERT INTO tidemill.session (hash, token_id, expires_at) VALUES ($1, $2, now() + make_interval(secs => $3))
+WITH old AS (DELETE FROM installation.session WHERE expires_at < now())
+INSERT INTO installation.session (hash, token_id, expires_at) VALUES ($1, $2, now() + make_interval(secs => $3))
 RETURNING expires_at
 """
 
-CLOSE_SESSION = "DELETE FROM tidemill.session WHERE hash = $1"
+CLOSE_SESSION = "DELETE FROM installation.session WHERE hash = $1"
 
-COUNT = f"SELECT count(*) AS n FROM tidemill.token WHERE {_GOOD}"
+COUNT = f"SELECT count(*) AS n FROM installation.token WHERE {_GOOD}"
 
 
 class Holder(msgspec.Struct, frozen=True):

@@ -1,1 +1,1 @@
-DROP TABLE content_result;
+DROP TABLE result;

@@ -28,10 +28,12 @@ def audit(args: ListAudit, *, limit: int = 50, json: bool = False, place: Server
         return print_json(rows)
     if not rows:
         return out().print("nothing yet: pause, retry, cancel and the like are recorded here", style="dim")
-    made = table("when", "who", "action", "target", "change", wide="change")
+    several = len({row.application for row in rows if row.application}) > 1
+    made = table("when", *(["application"] if several else []), "who", "action", "target", "change", wide="change")
     now = datetime.now(UTC)
     for row in rows:
-        made.add_row(ago(row.at, now), row.who, row.action, row.target, change(row))
+        application = [row.application or ""] if several else []
+        made.add_row(ago(row.at, now), *application, row.who, row.action, row.target, change(row))
     return out().print(made)
 
 

@@ -20,7 +20,7 @@ from tidemill.cli.run.roles import application
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.engine.settings import Settings
 from tidemill.store.embedded.server import binaries
-from tidemill.store.migrate import OWN_CHAIN, Chain, applied_version, check_known
+from tidemill.store.migrate import OWN_CHAIN, Chain, ChainVersion, chain_versions
 from tidemill.store.migrate import downgrade as downgrade_schema
 from tidemill.store.migrate import migrate as migrate_schema
 
@@ -28,20 +28,25 @@ commands = App(name="db", help="The database: its schema's version, migrations, 
 
 
 @commands.command
-def status(*, json: bool = False, place: ConnectionOptions = HERE) -> None:
-    """Say where the database is and whether its schema is the one that this code needs.
+def status(app: str | None = None, /, *, json: bool = False, place: ConnectionOptions = HERE) -> None:
+    """Say where the database is, which applications it has, and whether their schemas are those that this code needs.
 
     Parameters
     ----------
+    app
+        The application whose own migrations to look at as well: app.py, app.py:name or package.module.
     json
         Print one JSON document.
     """
-    where, version = asyncio.run(_status(place))
+    known = application(app, place) if app else None
+    where, chains = asyncio.run(_status(known.settings if known else place.settings(), known.chains if known else ()))
     if json:
-        return print_json({"where": where, "version": version, "needed": OWN_CHAIN.latest})
-    remark = "as it should be" if version == OWN_CHAIN.latest else "run `tidemill db migrate`"
-    made = table("database", "schema version", "needed", "remark", wide="database")
-    made.add_row(where, str(version), str(OWN_CHAIN.latest), remark)
+        return print_json({"where": where, "chains": chains})
+    out().print(where)
+    made = table("application", "schema", "migrations", "version", "needed", "remark", wide="remark")
+    for each in chains:
+        remark = "up to date" if each.version == each.needed else "run `tidemill db migrate`"
+        made.add_row(each.application or "", each.schema, each.migrations, str(each.version), str(each.needed), remark)
     return out().print(made)
 
 
@@ -49,10 +54,12 @@ def status(*, json: bool = False, place: ConnectionOptions = HERE) -> None:
 def migrate(app: str | None = None, /, *, place: ConnectionOptions = HERE) -> None:
     """Bring the schema to the version that this code needs; makes the embedded database if there is none.
 
+    Without an application, the schemas of all applications in the database are migrated.
+
     Parameters
     ----------
     app
-        The application whose own migrations to apply as well: app.py, app.py:name or package.module.
+        The application to add if it is new, and whose own migrations to apply: app.py, app.py:name or package.module.
     """
     known = application(app, place) if app else None
     chains = (OWN_CHAIN, *(known.chains if known else ()))
@@ -64,21 +71,29 @@ def migrate(app: str | None = None, /, *, place: ConnectionOptions = HERE) -> No
 
 
 @commands.command
-def downgrade(*, to: int, yes: bool = False, place: ConnectionOptions = HERE) -> None:
+def downgrade(
+    app: str | None = None, /, *, to: int, chain: str | None = None, yes: bool = False, place: ConnectionOptions = HERE
+) -> None:
     """Undo migrations. What they had made is dropped, with all that is in it.
 
     Parameters
     ----------
+    app
+        The application whose own migrations to undo, in the place of Tidemill's: app.py, app.py:name or package.module.
     to
         The version to go back to; 0 removes everything.
+    chain
+        The schema of the migrations to undo, where an application has several.
     yes
         Do not ask.
     """
-    if not 0 <= to <= OWN_CHAIN.latest:
-        raise ConfigError(f"there is no schema version {to}; this code knows 0 to {OWN_CHAIN.latest}")
+    known = application(app, place) if app else None
+    undoing = _own_chain(known.chains, chain) if known else OWN_CHAIN
+    if not 0 <= to <= undoing.latest:
+        raise ConfigError(f"there is no schema version {to}; this code knows 0 to {undoing.latest}")
     if not yes and not agreed(f"undo everything above version {to}, and lose what is in it"):
         return
-    undone = asyncio.run(_downgrade(place, to))
+    undone = asyncio.run(_downgrade(known.settings if known else place.settings(), undoing, to))
     for name in undone:
         out().print(f"undid {name}")
     if not undone:
@@ -113,11 +128,18 @@ def _find_psql() -> str:
     return found
 
 
-async def _status(place: ConnectionOptions) -> tuple[str, int]:
-    async with opened(place.settings(), schema=False) as database:
-        version = await applied_version(database)
-        check_known(database, version)
-        return database.where, version
+def _own_chain(chains: Sequence[Chain], schema: str | None) -> Chain:
+    """The chain of an application that is meant."""
+    meant = [chain for chain in chains if schema in (None, chain.schema)]
+    if len(meant) != 1:
+        names = ", ".join(str(chain.schema) for chain in chains) or "none"
+        raise ConfigError(f"say which migrations of the application with --chain: those of {names}")
+    return meant[0]
+
+
+async def _status(settings: Settings, chains: Sequence[Chain]) -> tuple[str, list[ChainVersion]]:
+    async with opened(settings, schema=False) as database:
+        return database.where, await chain_versions(database, chains)
 
 
 async def _migrate(settings: Settings, chains: Sequence[Chain]) -> list[str]:
@@ -125,9 +147,9 @@ async def _migrate(settings: Settings, chains: Sequence[Chain]) -> list[str]:
         return [Path(each.up).stem for chain in chains for each in await migrate_schema(database, chain)]
 
 
-async def _downgrade(place: ConnectionOptions, to: int) -> list[str]:
-    async with opened(place.settings(), schema=False) as database:
-        return [Path(each.up).stem for each in await downgrade_schema(database, to=to)]
+async def _downgrade(settings: Settings, chain: Chain, to: int) -> list[str]:
+    async with opened(settings, schema=False) as database:
+        return [Path(each.up).stem for each in await downgrade_schema(database, chain, to=to)]
 
 
 async def _shell(place: ConnectionOptions) -> int:
@@ -137,6 +159,6 @@ async def _shell(place: ConnectionOptions) -> int:
         command, secrets = psql_command(database.dsn)
         environment = {**os.environ, **secrets}
         if not settings.transaction_pooler:
-            environment.setdefault("PGOPTIONS", f"-c search_path={settings.schema},public")
+            environment.setdefault("PGOPTIONS", f"-c search_path={database.schema},{database.installation},public")
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for psql.
         return await asyncio.to_thread(subprocess.call, command, env=environment)

@@ -62,7 +62,7 @@ def run(app: str, /, *, metrics: str | None = None, place: ConnectionOptions = H
         require_database(known.settings)
         if not known.monitors:
             raise ConfigError(f"{known.source} declares no monitor: declare one with app.monitor(Monitor(...))")
-        database = known.database(application=f"tidemill monitor {known.name}")
+        database = known.database(label=f"tidemill monitor {known.name}")
         return Part(known.monitor_runner(database=database), database, known.settings)
 
     return play(cast)

@@ -73,7 +73,7 @@ def run(
     def cast() -> Part:
         if is_workflow(app):
             settings = place.settings(metrics=metrics)
-            database = Database(settings.database(), application="tidemill pipeline")
+            database = Database(settings.database(), label="tidemill pipeline")
             folder = read_folder(Path(app))
             runner = WorkflowRunner(database, folder, keep_days=settings.keep_days)
             return Part(Role(runner, database, migrations=(OWN_CHAIN,)), database, settings)
@@ -81,7 +81,7 @@ def run(
         settings = settings_of(target, place, metrics=metrics)
         if target.app is not None:
             require_database(settings)
-        database = Database(settings.database(), application="tidemill pipeline")
+        database = Database(settings.database(), label="tidemill pipeline")
         if target.app is not None and pipeline is None:
             role = target.app.pipelines.runner(database, keep_days=settings.keep_days)
             return Part(role, database, settings)

@@ -33,7 +33,7 @@ async def opened(target: PipelineTarget, place: ConnectionOptions, *, create: bo
     settings = settings_of(target, place)
     if not create:
         require_database(settings)
-    database = Database(settings.database(), application="tidemill cli")
+    database = Database(settings.database(), label="tidemill cli")
     try:
         await open_soon(database)
         if create:

@@ -58,7 +58,7 @@ def _has_project() -> bool:
 
 async def _check(settings: DatabaseSettings, pipelines: Sequence[Pipeline]) -> int:
     left = 0
-    async with Database(settings, application="tidemill check") as database:
+    async with Database(settings, label="tidemill check") as database:
         for pipeline in pipelines:
             pipeline_view = PipelineView(database, pipeline)
             fresh = await _glance(pipeline_view)

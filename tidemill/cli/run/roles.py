@@ -70,7 +70,7 @@ def maintenance(app: str | None = None, /, *, metrics: str | None = None, place:
     def cast() -> Part:
         known = application(app, place, metrics=metrics) if app else None
         settings = known.settings if known else place.settings(metrics=metrics)
-        database = Database(settings.database(), application="tidemill maintenance")
+        database = Database(settings.database(), label="tidemill maintenance")
         chains = known.chains if known else ()
         return Part(maintenance_role(database, settings.maintenance(), chains=chains), database, settings)
 
@@ -92,7 +92,7 @@ def scheduler(app: str | None = None, /, *, metrics: str | None = None, place: C
         known = application(app, place, metrics=metrics) if app else None
         settings = known.settings if known else place.settings(metrics=metrics)
         require_database(settings)
-        database = Database(settings.database(), application="tidemill scheduler")
+        database = Database(settings.database(), label="tidemill scheduler")
         declared = known.declared_schedules() if known else []
         return Part(Role(Scheduler(database, known.name if known else None, declared), database), database, settings)
 
@@ -128,7 +128,7 @@ def worker(
     def cast() -> Part:
         known = application(app, place, metrics=metrics)
         require_database(known.settings)
-        database = known.database(application=f"tidemill worker {known.name}")
+        database = known.database(label=f"tidemill worker {known.name}")
         made = known.worker(served_queues(known, queue, concurrency), concurrency=concurrency, database=database)
         return Part(made, database, known.settings, patience=None)
 
@@ -154,7 +154,7 @@ def run_worker(app: str, /, *, metrics: str | None = None, place: ConnectionOpti
     def cast() -> Part:
         known = application(app, place, metrics=metrics)
         require_database(known.settings)
-        database = known.database(application=f"tidemill worker {known.name}")
+        database = known.database(label=f"tidemill run worker {known.name}")
         return Part(known.run_worker(database=database), database, known.settings)
 
     return play(cast)
@@ -163,6 +163,8 @@ def run_worker(app: str, /, *, metrics: str | None = None, place: ConnectionOpti
 def application(target: str, place: ConnectionOptions, **settings: Any) -> App:
     """The application that a command names, with the command's options on top of its own settings."""
     known: App = load_app(target)
+    if place.application not in (None, known.name):
+        raise ConfigError(f"{target} is the application {known.name!r}, and not {place.application!r}")
     known.configure(**place.arguments(), **settings)
     return known
 

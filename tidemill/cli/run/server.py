@@ -78,7 +78,7 @@ def server(
 
         known = application(app, place)
         require_database(known.settings)
-        database = FairDatabase(known.settings.database(), application=f"tidemill server {known.name}")
+        database = FairDatabase(known.settings.database(), label=f"tidemill server {known.name}")
         return Part(Role(Server(known, database, wanted, on_url=_say), database), database, known.settings)
 
     return play(cast)

@@ -109,7 +109,7 @@ def _served(port: int | None, read_only: bool, grpc: str | None) -> list[str]:
 
 
 async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
-    database = known.database(application="tidemill up")
+    database = known.database(label="tidemill up")
     try:
         # Here and not in a child, so that the end of a child is not the end of the embedded server.
         await open_soon(database)

@@ -98,7 +98,7 @@ def run(
         def cast() -> Part:
             known = _load(target, place, metrics)
             wanted = known.one(stream)
-            database = Database(known.settings.database(), application=f"tidemill stream {wanted.name}")
+            database = Database(known.settings.database(), label=f"tidemill stream {wanted.name}")
             return Part(dispatcher_role(wanted, database, target=target), database, known.settings, patience=None)
 
         return play(cast)
@@ -199,7 +199,7 @@ def _load(target: str, place: ConnectionOptions, metrics: str | None) -> StreamT
 
 async def _supervise(known: StreamTarget, specs: list[ChildSpec], *, grace: float) -> int:
     """The dispatchers' parent: holds the embedded server, and starts again whoever dies."""
-    database = Database(known.settings.database(), application="tidemill stream")
+    database = Database(known.settings.database(), label="tidemill stream")
     try:
         await open_soon(database)
         if known.is_config:

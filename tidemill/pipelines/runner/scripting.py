@@ -40,6 +40,6 @@ async def _opened(database: Database | None) -> AsyncIterator[Database]:
         return
     from tidemill.engine.settings import load_settings  # slow to load
 
-    async with Database(load_settings().database(), application="tidemill pipelines") as opened:
+    async with Database(load_settings().database(), label="tidemill pipelines") as opened:
         await migrate(opened)
         yield opened

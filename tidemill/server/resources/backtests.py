@@ -32,7 +32,7 @@ async def try_triggers(
     settings = server_state.database.settings
 
     async def run() -> BacktestReport:
-        async with asyncio.timeout(WITHIN), Database(settings, application="tidemill server backtest") as database:
+        async with asyncio.timeout(WITHIN), Database(settings, label="tidemill server backtest") as database:
             return await backtest(database, watch, since, until, triggers=triggers)
 
     def alone() -> BacktestReport:

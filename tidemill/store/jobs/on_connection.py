@@ -12,14 +12,14 @@ from typing import Any
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import JobRef, NewJob
-from tidemill.store.database import Database
-from tidemill.store.jobs.insert import conversation
+from tidemill.store.database import LIST_APPLICATIONS, Database
+from tidemill.store.jobs.insert import Conversation, conversation
 
 
 async def insert_async(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
     """Store jobs through a caller's async connection."""
     kind = _kind(connection)
-    talk = conversation(jobs)
+    talk = _conversation(database, jobs)
     try:
         statement, params = next(talk)
         while True:
@@ -41,7 +41,7 @@ async def insert_async(database: Database, connection: Any, jobs: Sequence[NewJo
 def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
     """Store jobs through a caller's plain connection."""
     kind = _kind(connection)
-    talk = conversation(jobs)
+    talk = _conversation(database, jobs)
     try:
         statement, params = next(talk)
         while True:
@@ -55,6 +55,13 @@ def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> 
             statement, params = talk.send([_values(row) for row in rows])
     except StopIteration as done:
         return done.value
+
+
+def _conversation(database: Database, jobs: Sequence[NewJob]) -> Conversation:
+    """The statements that store jobs; before the first of all, the one that says whose tables are where."""
+    if not database.applications:
+        database.located((yield LIST_APPLICATIONS, ()))
+    return (yield from conversation(jobs))
 
 
 def _kind(connection: Any) -> str:

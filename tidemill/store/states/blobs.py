@@ -10,7 +10,7 @@ LIST_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1"
 LOOK_AT_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
 READ_BLOBS = "SELECT path, content, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
 #: One who changes a content at a time: whoever comes second sees what the first has written.
-HOLD_BLOB = "SELECT pg_advisory_xact_lock(hashtextextended($1 || '/' || $2, 11))"
+HOLD_BLOB = "SELECT pg_advisory_xact_lock(hashtextextended('tidemill.state_blob/' || $1 || '/' || $2, 11))"
 #: Every write has a version of its own, also where the content is the same.
 WRITE_BLOBS = """
 INSERT INTO tidemill.state_blob (store, path, content)

@@ -153,8 +153,8 @@ wanted AS (
         enabled = coalesce(excluded.enabled, c.enabled), by = excluded.by, at = now()
     RETURNING stream),
 noted AS (
-    INSERT INTO tidemill.audit (who, action, target, before, after)
-    SELECT $7, 'stream.control', $1 || CASE WHEN $2 = '' THEN '' ELSE '/' || $2 END,
+    INSERT INTO installation.audit (application, who, action, target, before, after)
+    SELECT $8, $7, 'stream.control', $1 || CASE WHEN $2 = '' THEN '' ELSE '/' || $2 END,
            (SELECT json_strip_nulls(to_json(old)) FROM old),
            json_strip_nulls(json_build_object('mode', $3::text, 'weight', $4::float8, 'max_qps', $5::float8,
                                               'enabled', $6::boolean)))
@@ -332,7 +332,7 @@ async def set_control(
     by: str,
 ) -> None:
     """Say what is wanted of a stream or a source; dispatchers hear of it at once."""
-    await database.fetch(SET_CONTROL, stream, source, mode, weight, max_qps, enabled, by)
+    await database.fetch(SET_CONTROL, stream, source, mode, weight, max_qps, enabled, by, database.application)
 
 
 async def tell_status(database: Database, dispatcher: UUID, stream: str, host: str, pid: int, status: bytes) -> None:

@@ -27,18 +27,18 @@ FORGET_AT_ONCE = 20
 #: the same host, a few at a time. Returns the processes that are ours on it, or nothing if somebody else samples it.
 WRITE_SAMPLE = f"""
 WITH mine AS (
-    INSERT INTO tidemill.host AS h (name, sampler) VALUES ($1, $2)
+    INSERT INTO installation.host AS h (name, sampler) VALUES ($1, $2)
     ON CONFLICT (name) DO UPDATE SET sampler = excluded.sampler, at = excluded.at
         WHERE h.sampler IN (excluded.sampler, '') OR h.at < now() - make_interval(secs => $4)
     RETURNING name, at),
 kept AS (
-    INSERT INTO tidemill.host_sample (host, at, data) SELECT name, at, $3 FROM mine
+    INSERT INTO installation.host_sample (host, at, data) SELECT name, at, $3 FROM mine
     ON CONFLICT (host, at) DO NOTHING),
 forgotten AS (
-    DELETE FROM tidemill.host_sample WHERE EXISTS (SELECT FROM mine) AND ctid = ANY (ARRAY(
-        SELECT ctid FROM tidemill.host_sample WHERE host = $1 AND at < now() - make_interval(secs => $5)
+    DELETE FROM installation.host_sample WHERE EXISTS (SELECT FROM mine) AND ctid = ANY (ARRAY(
+        SELECT ctid FROM installation.host_sample WHERE host = $1 AND at < now() - make_interval(secs => $5)
         ORDER BY at LIMIT {FORGET_AT_ONCE}))),
-told AS (SELECT pg_notify('tidemill_hosts', name) FROM mine)
+told AS (SELECT pg_notify('installation_hosts', name) FROM mine)
 SELECT (SELECT count(*) FROM told), ARRAY(
     SELECT pid FROM tidemill.process WHERE host = $1 AND seen_at > now() - interval '1 minute'
     UNION SELECT pid FROM tidemill.worker WHERE host = $1 AND ended_at IS NULL) AS pids
@@ -47,25 +47,25 @@ FROM mine
 
 #: Whether a process may sample a host: nobody else does.
 MAY_SAMPLE = """
-SELECT NOT EXISTS (SELECT FROM tidemill.host WHERE name = $1 AND sampler NOT IN ($2, '')
+SELECT NOT EXISTS (SELECT FROM installation.host WHERE name = $1 AND sampler NOT IN ($2, '')
                    AND at >= now() - make_interval(secs => $3)) AS free
 """
 
 #: Let another process of the host sample it.
-LEAVE_SAMPLING = "UPDATE tidemill.host SET sampler = '' WHERE name = $1 AND sampler = $2"
+LEAVE_SAMPLING = "UPDATE installation.host SET sampler = '' WHERE name = $1 AND sampler = $2"
 
 #: Every host that was sampled in the last `$1` seconds, with its newest sample.
 LIST_HOSTS = """
 SELECT h.name AS host, s.at, s.data, extract(epoch FROM now() - s.at)::float8 AS age
-FROM tidemill.host AS h CROSS JOIN LATERAL (
-    SELECT at, data FROM tidemill.host_sample WHERE host = h.name ORDER BY at DESC LIMIT 1) AS s
+FROM installation.host AS h CROSS JOIN LATERAL (
+    SELECT at, data FROM installation.host_sample WHERE host = h.name ORDER BY at DESC LIMIT 1) AS s
 WHERE s.at > now() - make_interval(secs => $1) ORDER BY h.name
 """
 
 #: The samples of one host within the last `$2` seconds, thinned to one every `$3` seconds, oldest first.
 READ_SAMPLES = """
 SELECT DISTINCT ON (slot) at, data FROM (
-    SELECT at, data, floor(extract(epoch FROM at) / $3) AS slot FROM tidemill.host_sample
+    SELECT at, data, floor(extract(epoch FROM at) / $3) AS slot FROM installation.host_sample
     WHERE host = $1 AND at > now() - make_interval(secs => $2)) AS samples
 ORDER BY slot, at
 """
@@ -116,14 +116,14 @@ FROM tidemill.worker WHERE ended_at IS NULL
 
 #: What nobody adds to any more: hosts that are gone, processes that were killed, totals of tasks that no longer are.
 FORGET_SAMPLES = """
-DELETE FROM tidemill.host_sample WHERE ctid = ANY (ARRAY(
-    SELECT s.ctid FROM tidemill.host AS h CROSS JOIN LATERAL (
-        SELECT ctid FROM tidemill.host_sample
+DELETE FROM installation.host_sample WHERE ctid = ANY (ARRAY(
+    SELECT s.ctid FROM installation.host AS h CROSS JOIN LATERAL (
+        SELECT ctid FROM installation.host_sample
         WHERE host = h.name AND at < now() - make_interval(secs => $1) ORDER BY at LIMIT 5000) AS s))
 """
 FORGET_HOSTS = """
-DELETE FROM tidemill.host AS h WHERE at < now() - make_interval(secs => $1)
-  AND NOT EXISTS (SELECT FROM tidemill.host_sample WHERE host = h.name)
+DELETE FROM installation.host AS h WHERE at < now() - make_interval(secs => $1)
+  AND NOT EXISTS (SELECT FROM installation.host_sample WHERE host = h.name)
 """
 FORGET_PROCESSES = "DELETE FROM tidemill.process WHERE seen_at < now() - interval '10 minutes'"
 FORGET_TOTALS = "DELETE FROM tidemill.meter WHERE at < now() - interval '30 days'"
