@@ -1,5 +1,5 @@
 /** Current or all alerts, with acknowledgement and notes. */
-import { TRIGGERS, doneButton, noteButton, standing, studentLink, triggerTag } from "./acting.js";
+import { TRIGGERS, doneButton, noteButton, alertState, studentLink, triggerTag } from "./actions.js";
 import { get } from "./api.js";
 import { h, keyed, toast } from "./dom.js";
 import { dayAndTime, since } from "./times.js";
@@ -7,7 +7,7 @@ import { dayAndTime, since } from "./times.js";
 /** One alert in a list. */
 export function alertItem(alert, refresh) {
   const isOpen = !alert.acked_at && (alert.kind === "momentary" || !alert.resolved_at);
-  const told = standing(alert);
+  const told = alertState(alert);
   return h(`li.alert${isOpen ? ".open" : ""}`, {},
     h("div.row", {}, triggerTag(alert.trigger), h("b", {}, studentLink(alert.student)),
       h("span.faint", { title: dayAndTime(alert.started_at) }, since(alert.started_at, { after: " ago" })), h("span.grow"),

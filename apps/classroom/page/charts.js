@@ -1,7 +1,7 @@
-/** Small drawings, without a library. */
+/** Small SVG charts. */
 import { h, svg } from "./dom.js";
 
-/** Bars of change from run to run; what a screen reader says is in its label. */
+/** A bar for the change of each run; the label describes it for screen readers. */
 export function sparkline(changes) {
   const width = 20;
   const told = changes.length ? `Change of the last ${changes.length} runs: ${changes.slice(-5).map((each) => `${Math.round(each * 100)} %`).join(", ")} at the end` : "No runs to compare yet";
@@ -12,7 +12,7 @@ export function sparkline(changes) {
 
 const tone = (change) => (change === 0 ? "same" : change < 0.221151 ? "step" : "rewrite");
 
-/** The runs of a story: how much each changed, coloured by state, with the threshold across. */
+/** The runs of a student: the change of each, coloured by state, with the threshold as a line. */
 export function runChart(runs, threshold) {
   const told = runs.filter((run) => run.change !== null);
   const wide = Math.max(30, told.length);
@@ -28,7 +28,7 @@ export function runChart(runs, threshold) {
 
 const key = (state, text) => h("span", {}, h(`i.${state}`), text);
 
-/** Episodes along the time. */
+/** Episodes over time. */
 export function episodeStrip(episodes, begin, end) {
   const span = Math.max(1, end - begin);
   const parts = episodes.map((each) =>
@@ -39,7 +39,7 @@ export function episodeStrip(episodes, begin, end) {
     h("figcaption.legend", {}, key("code", "changing"), key("run", "running"), key("pause", "looking"), key("reset", "opening"), key("inactive", "quiet")));
 }
 
-/** How often for each threshold, with the chosen one marked. */
+/** The number of alerts for each threshold, with the chosen one marked. */
 export function curve(points, chosen) {
   const most = Math.max(1, ...points.map(([, count]) => count));
   const step = 300 / points.length;

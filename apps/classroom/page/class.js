@@ -1,5 +1,5 @@
 /** The class: a card for each student. */
-import { goingButtons, stateTag } from "./acting.js";
+import { goingButtons, stateTag } from "./actions.js";
 import { sparkline } from "./charts.js";
 import { h, keyed } from "./dom.js";
 import { since } from "./times.js";

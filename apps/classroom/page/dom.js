@@ -1,4 +1,4 @@
-/** Elements without markup, and lists that are changed only where something has changed. */
+/** Creates elements, and updates lists in place. */
 
 /** h("li.visit", { title: "…", onclick: f }, "text", child): an element with attributes, listeners and children. */
 export function h(what, attributes = {}, ...children) {
@@ -6,7 +6,7 @@ export function h(what, attributes = {}, ...children) {
   return fill(document.createElement(name || "div"), classes, attributes, children);
 }
 
-/** The same for drawings. */
+/** The same for SVG elements. */
 export function svg(what, attributes = {}, ...children) {
   const [name, ...classes] = what.split(".");
   return fill(document.createElementNS("http://www.w3.org/2000/svg", name), classes, attributes, children);
@@ -24,7 +24,7 @@ function fill(element, classes, attributes, children) {
   return element;
 }
 
-/** Make a container hold one element per item. What has not changed stays, so that nobody loses what they were at. */
+/** Show one element for each item; unchanged elements stay, so that focus and open parts are kept. */
 export function keyed(container, items, keyOf, make) {
   const before = new Map([...container.children].map((child) => [child.dataset.key, child]));
   const focused = document.activeElement?.closest?.("[data-act]");
@@ -53,14 +53,14 @@ export function keyed(container, items, keyOf, make) {
   }
 }
 
-/** A passing message; what went wrong is read out at once. */
+/** A short message; an error is announced by screen readers at once. */
 export function toast(text, { bad = false } = {}) {
   const made = h(`p.toast${bad ? ".bad" : ".ok"}`, bad ? { role: "alert" } : {}, text);
   document.getElementById("toasts").append(made);
   setTimeout(() => made.remove(), bad ? 9000 : 4500);
 }
 
-/** Ask for something in a dialog; the answer is what `read` makes of it, or null. */
+/** Open a dialog with fields; resolves to the result of `read`, or null if it is cancelled. */
 export function ask(title, fields, { action = "OK", read }) {
   return new Promise((resolve) => {
     const form = h("form.ask", { method: "dialog" },

@@ -1,16 +1,16 @@
 /** The page: its router, and the data that all views share. */
 import { address, get, mayAct, whoAmI } from "./api.js";
 import { h, toast } from "./dom.js";
-import { showName } from "./naming.js";
+import { showName } from "./user_name.js";
 import { setClock } from "./times.js";
-import * as nowPlace from "./now.js";
-import * as classPlace from "./class.js";
-import * as alertsPlace from "./alerts.js";
-import * as studentPlace from "./student.js";
-import * as researchPlace from "./research.js";
+import * as visitsView from "./visits.js";
+import * as classView from "./class.js";
+import * as alertsView from "./alerts.js";
+import * as studentView from "./student.js";
+import * as researchView from "./research.js";
 
-const PLACES = { now: nowPlace, class: classPlace, alerts: alertsPlace, student: studentPlace, research: researchPlace };
-const AGAIN_MS = 10_000;
+const VIEWS = { now: visitsView, class: classView, alerts: alertsView, student: studentView, research: researchView };
+const RETRY_MS = 10_000;
 const main = document.getElementById("main");
 
 let board = null;
@@ -19,14 +19,14 @@ let asking = false;
 let wanted = false;
 
 /** The view of the URL: #/student/s001 is the student s001. */
-function place() {
+function currentView() {
   const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
   const known = name === "" ? "now" : name;
-  return PLACES[known] ? { name: known, detail: decodeURIComponent(rest.join("/")) } : { name: "now", detail: "" };
+  return VIEWS[known] ? { name: known, detail: decodeURIComponent(rest.join("/")) } : { name: "now", detail: "" };
 }
 
 function show() {
-  const { name, detail } = place();
+  const { name, detail } = currentView();
   for (const link of document.querySelectorAll("[data-place]")) {
     if (link.dataset.place === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -35,7 +35,7 @@ function show() {
   if (shown?.key !== key) {
     shown?.close?.();
     main.replaceChildren();
-    shown = { key, ...PLACES[name].open(main, { detail, refresh }) };
+    shown = { key, ...VIEWS[name].open(main, { detail, refresh }) };
     document.title = `${main.querySelector("h1")?.textContent ?? "Classroom"} · Classroom`;
     scrollTo(0, 0);
   }
@@ -67,7 +67,7 @@ function logIn() {
     h("div", {}, "This server needs a token. ", h("a", { href: "/" }, "Log in on the console"), " and return to this page.")));
 }
 
-function tell(tone, text) {
+function showStatus(tone, text) {
   const live = document.getElementById("live");
   live.className = `live ${tone}`;
   live.lastElementChild.textContent = text;
@@ -75,11 +75,11 @@ function tell(tone, text) {
 
 function follow() {
   const source = new EventSource(address("/live"));
-  source.onopen = () => tell("ok", "live");
+  source.onopen = () => showStatus("ok", "live");
   source.addEventListener("news", refresh);
   source.onerror = () => {
-    tell("wait", "reconnecting");
-    if (source.readyState === EventSource.CLOSED) setTimeout(refused, AGAIN_MS);
+    showStatus("wait", "reconnecting");
+    if (source.readyState === EventSource.CLOSED) setTimeout(refused, RETRY_MS);
   };
 }
 

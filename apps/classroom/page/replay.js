@@ -1,5 +1,5 @@
 /** Replays a period: the state of each student and the open alerts, at a chosen speed. */
-import { STATES, triggerTag } from "./acting.js";
+import { STATES, triggerTag } from "./actions.js";
 import { get } from "./api.js";
 import { h } from "./dom.js";
 import { clock, dayAndTime, howLong } from "./times.js";
@@ -8,7 +8,7 @@ const SPEEDS = [1, 10, 60, 600];
 const FRAME_MS = 100;
 
 /** The state of each student and the open alerts at a moment. */
-export function standingAt(day, at) {
+export function stateAt(day, at) {
   const states = day.students.map(() => null);
   let runs = 0;
   for (const [when, who, , state] of day.runs) {
@@ -42,7 +42,7 @@ export function replayPanel(span) {
   };
 
   function draw() {
-    const { states, runs, open } = standingAt(day, at);
+    const { states, runs, open } = stateAt(day, at);
     time.textContent = clock(at, { seconds: true });
     bar.value = String(Math.round(((at - day.since) / (day.until - day.since)) * 1000));
     bar.setAttribute("aria-valuetext", dayAndTime(at));

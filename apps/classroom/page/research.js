@@ -1,5 +1,5 @@
 /** For researchers: thresholds, profiles, labels, exports and replay. Students have pseudonyms here. */
-import { TRIGGERS } from "./acting.js";
+import { TRIGGERS } from "./actions.js";
 import { address, get, mayAct, post } from "./api.js";
 import { curve } from "./charts.js";
 import { h, toast } from "./dom.js";

@@ -1,5 +1,5 @@
 /** One student: current state, and the history run by run with programs and their changes. */
-import { doneButton, goingButtons, presenceButton, stateTag } from "./acting.js";
+import { doneButton, goingButtons, presenceButton, stateTag } from "./actions.js";
 import { alertItem } from "./alerts.js";
 import { get } from "./api.js";
 import { episodeStrip, runChart } from "./charts.js";
@@ -25,8 +25,8 @@ export function open(main, { detail: student, refresh }) {
 
   async function load() {
     try {
-      const story = await get("/student", { name: student, since: Math.round(now() - Number(span.value)) });
-      if (!closed) draw(story);
+      const history = await get("/student", { name: student, since: Math.round(now() - Number(span.value)) });
+      if (!closed) draw(history);
     } catch (error) {
       body.replaceChildren(h("p.trouble", { role: "alert" }, error.message));
     }
@@ -37,29 +37,29 @@ export function open(main, { detail: student, refresh }) {
     await load();
   }
 
-  function draw(story) {
+  function draw(history) {
     const kept = [...body.querySelectorAll("details[data-run]")].filter((each) => each.open).map((each) => each.dataset.run);
-    opened = opened === null ? story.runs.slice(-1).map((run) => run.id) : kept;
-    const open = story.alerts.filter((alert) => !alert.acked_at && !alert.resolved_at).map((alert) => alert.id);
-    const actions = h("div.actions", {}, ...goingButtons(student, story.claim, again), open.length ? doneButton(student, open, again) : null, presenceButton(student, story.present, again));
+    opened = opened === null ? history.runs.slice(-1).map((run) => run.id) : kept;
+    const open = history.alerts.filter((alert) => !alert.acked_at && !alert.resolved_at).map((alert) => alert.id);
+    const actions = h("div.actions", {}, ...goingButtons(student, history.claim, again), open.length ? doneButton(student, open, again) : null, presenceButton(student, history.present, again));
     head.querySelector(".actions")?.remove();
     head.append(actions);
-    const begin = story.runs[0]?.at ?? story.since;
+    const begin = history.runs[0]?.at ?? history.since;
     body.replaceChildren(
       h("section.panel", { "aria-label": "Now" },
         h("dl.facts", {},
-          h("dt", {}, "State"), h("dd", {}, stateTag(story.state), story.stuck_since ? h("span", {}, since(story.stuck_since, { before: " for " })) : ""),
-          h("dt", {}, "Tried"), h("dd", {}, story.tried),
-          h("dt", {}, "Runs"), h("dd", {}, `${story.runs_ever} in total, ${story.runs.length + story.left_out} in the last ${howLong(story.until - story.since)}`)),
-        story.runs.length ? h("div.pad.stack", {}, runChart(story.runs, 0.5), episodeStrip(story.episodes.filter((each) => each.end >= begin), begin, story.until)) : null),
+          h("dt", {}, "State"), h("dd", {}, stateTag(history.state), history.stuck_since ? h("span", {}, since(history.stuck_since, { before: " for " })) : ""),
+          h("dt", {}, "Tried"), h("dd", {}, history.tried),
+          h("dt", {}, "Runs"), h("dd", {}, `${history.runs_ever} in total, ${history.runs.length + history.left_out} in the last ${howLong(history.until - history.since)}`)),
+        history.runs.length ? h("div.pad.stack", {}, runChart(history.runs, 0.5), episodeStrip(history.episodes.filter((each) => each.end >= begin), begin, history.until)) : null),
       h("div.columns", {},
         h("section.panel", { "aria-labelledby": "runs-title" },
-          h("header", {}, h("h2", { id: "runs-title" }, "Runs, newest first"), story.left_out ? h("span.faint", {}, `${story.left_out} earlier runs not shown`) : null),
-          story.runs.length ? h("div.runs", {}, [...story.runs].reverse().map((run, index) => runItem(run, story.runs.length - index, opened.includes(run.id)))) : h("div.empty", {}, h("div", {}, "No runs in this period."))),
+          h("header", {}, h("h2", { id: "runs-title" }, "Runs, newest first"), history.left_out ? h("span.faint", {}, `${history.left_out} earlier runs not shown`) : null),
+          history.runs.length ? h("div.runs", {}, [...history.runs].reverse().map((run, index) => runItem(run, history.runs.length - index, opened.includes(run.id)))) : h("div.empty", {}, h("div", {}, "No runs in this period."))),
         h("div.stack", {},
           h("section.panel", { "aria-labelledby": "alerts-title" }, h("header", {}, h("h2", { id: "alerts-title" }, "Alerts")),
-            story.alerts.length ? h("ul.feed", {}, story.alerts.map((alert) => alertItem(alert, again))) : h("div.empty", {}, h("div", {}, "No alerts in this period."))),
-          promptPanel(story.prompt))));
+            history.alerts.length ? h("ul.feed", {}, history.alerts.map((alert) => alertItem(alert, again))) : h("div.empty", {}, h("div", {}, "No alerts in this period."))),
+          promptPanel(history.prompt))));
   }
 
   load();

@@ -1,14 +1,14 @@
-/** Times in words, by the server's clock. */
+/** Times as text, by the server's clock. */
 let ahead = 0;
 
-/** Take the server's time as now. */
+/** Set the clock to the server's time. */
 export function setClock(now) {
   ahead = now - Date.now() / 1000;
 }
 
 export const now = () => Date.now() / 1000 + ahead;
 
-/** A length of time in a few words. */
+/** A duration as short text. */
 export function howLong(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;
@@ -30,22 +30,22 @@ export function dayAndTime(at) {
   return new Date(at * 1000).toLocaleString([], { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
 }
 
-/** An element that says how long something has been so, and goes on saying it. */
+/** An element with the time since a moment, updated every second. */
 export function since(at, { before = "", after = "" } = {}) {
   const made = document.createElement("time");
   made.dateTime = new Date(at * 1000).toISOString();
   made.dataset.since = String(at);
   made.dataset.before = before;
   made.dataset.after = after;
-  say(made);
+  update(made);
   return made;
 }
 
-function say(element) {
+function update(element) {
   const text = element.dataset.before + howLong(now() - Number(element.dataset.since)) + element.dataset.after;
   if (element.textContent !== text) element.textContent = text;
 }
 
 setInterval(() => {
-  for (const element of document.querySelectorAll("time[data-since]")) say(element);
+  for (const element of document.querySelectorAll("time[data-since]")) update(element);
 }, 1000);

@@ -6,6 +6,7 @@ import { Button } from "../button";
 import { Dialog } from "../dialog";
 import { ErrorMessage, Loading } from "../feedback";
 import { count } from "../format";
+import { labelOf } from "../states";
 
 interface BulkProps<R> {
   /** Such as `cancel`. */
@@ -66,7 +67,7 @@ export function BulkDialog<R>({ verb, what, path, filter, filtered, message, dan
 export function describeFilter(filter: Record<string, unknown>): string {
   const parts = Object.entries(filter).flatMap(([name, value]) => {
     if (value === undefined || value === null || value === "" || (Array.isArray(value) && value.length === 0)) return [];
-    return [`${name} ${Array.isArray(value) ? value.join(" or ") : String(value)}`];
+    return [`${name} ${Array.isArray(value) ? value.map(labelOf).join(" or ") : String(value)}`];
   });
   return parts.length ? parts.join(", ") : "(no filter is set, so all of them)";
 }

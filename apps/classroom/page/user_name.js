@@ -22,6 +22,6 @@ export async function askName() {
 }
 
 /** Ask for the name if it is missing. */
-export async function named() {
+export async function ensureName() {
   return Boolean(myName() || await askName());
 }

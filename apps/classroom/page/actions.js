@@ -1,7 +1,7 @@
 /** Actions of a teacher: visit a student, finish the visit, write a note on an alert. */
 import { mayAct, myName, post } from "./api.js";
 import { ask, h, toast } from "./dom.js";
-import { named } from "./naming.js";
+import { ensureName } from "./user_name.js";
 import { howLong, now, since } from "./times.js";
 
 export const TRIGGERS = {
@@ -51,7 +51,7 @@ export function goingButtons(student, claim, refresh) {
   if (!mayAct()) return [];
   const go = h("button.button.main.go", { type: "button", "data-act": "go", "aria-label": `I’m going to ${student}` }, "I’m going");
   go.onclick = async () => {
-    if (await named()) await doing(go, () => goTo([student], refresh));
+    if (await ensureName()) await doing(go, () => goTo([student], refresh));
   };
   return [go];
 }
@@ -60,7 +60,7 @@ export function goingButtons(student, claim, refresh) {
 export function goToAllButton(students, refresh) {
   const go = h("button.button", { type: "button", "data-act": "all" }, "I’m going to all of them");
   go.onclick = async () => {
-    if (await named()) await doing(go, () => goTo(students, refresh));
+    if (await ensureName()) await doing(go, () => goTo(students, refresh));
   };
   return mayAct() ? go : null;
 }
@@ -126,7 +126,7 @@ export function presenceButton(student, present, refresh) {
 }
 
 /** The state of an alert, as short text. */
-export function standing(alert) {
+export function alertState(alert) {
   if (alert.kind !== "momentary" && alert.resolved_at) return `resolved after ${howLong(alert.resolved_at - alert.started_at)}`;
   if (alert.acked_at) return `acknowledged${alert.acked_by ? ` by ${alert.acked_by}` : ""} ${howLong(now() - alert.acked_at)} ago`;
   return "";

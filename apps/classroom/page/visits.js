@@ -1,5 +1,5 @@
 /** The ranked list of students to visit, groups with the same problem, and current alerts. */
-import { doneButton, goToAllButton, goingButtons, studentLink, triggerTag } from "./acting.js";
+import { doneButton, goToAllButton, goingButtons, studentLink, triggerTag } from "./actions.js";
 import { alertItem } from "./alerts.js";
 import { h, keyed } from "./dom.js";
 import { since } from "./times.js";
@@ -18,20 +18,20 @@ export function open(main, { refresh }) {
   const trouble = h("div");
   const groups = h("ul.groups");
   const list = h("ol.visits", { "aria-label": "Students to visit" });
-  const nobody = h("div.empty.good", { hidden: true }, h("b", {}, "No student needs help now"), h("div", {}, "Students who need help appear here automatically."));
+  const nothing = h("div.empty.good", { hidden: true }, h("b", {}, "No student needs help now"), h("div", {}, "Students who need help appear here automatically."));
   const feed = h("ul.feed");
   const quiet = h("div.empty", { hidden: true }, h("div", {}, "No current alerts."));
   main.append(
     h("div.head", {}, h("div", {}, h("h1", {}, "Students to visit"), count)),
     trouble,
     h("div.columns", {},
-      h("div.stack", {}, groups, list, more, nobody),
+      h("div.stack", {}, groups, list, more, nothing),
       h("section.panel", { "aria-labelledby": "feed-title" }, h("header", {}, h("h2", { id: "feed-title" }, "Alerts"), h("a", { href: "#/alerts" }, "All alerts")), feed, quiet)));
 
   function draw() {
     trouble.replaceChildren(...troubles(board));
     count.textContent = counted(board);
-    nobody.hidden = board.visits.length > 0;
+    nothing.hidden = board.visits.length > 0;
     const waiting = new Set(board.visits.filter((visit) => !visit.claim).map((visit) => visit.student));
     const shared = board.groups.map((group) => ({ ...group, waiting: group.students.filter((student) => waiting.has(student)) }));
     keyed(groups, shared.filter((group) => group.waiting.length > 1), (group) => group.block, (group) => groupItem(group, refresh));
