@@ -66,7 +66,7 @@ def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("token", "create", "x", "--scope", "all"), "no scope 'all'"),
+        (("token", "create", "x", "--scope", "all"), "'all' is not one of read, operate, admin"),
         (("token", "create", "x", "--expires", "soon"), "--expires"),
         (("token", "create", " "), "not a name"),
         (("server", "app.py", "--port", "99999"), "99999"),

@@ -14,9 +14,9 @@ from rich.table import Table
 from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, table
+from tidemill.core.duration import parse_duration
 from tidemill.ops.operation import Nothing
 from tidemill.ops.tokens import CreateToken, Token, TokenRef, create_token, list_tokens, revoke_token
-from tidemill.store.tokens import Scope
 
 token = App(name="token", help="Make, list and revoke API tokens.")
 
@@ -26,7 +26,7 @@ token = App(name="token", help="Make, list and revoke API tokens.")
 def create(
     args: CreateToken,
     *,
-    scope: Scope = "read",
+    scope: str = "read",
     expires: Annotated[str, Parameter(help="How long it is valid: 90d, 12h; or never to expire.")] = "90d",
     json: bool = False,
     place: ServerOptions = ANYWHERE,
@@ -40,7 +40,7 @@ def create(
     json
         Print one JSON document.
     """
-    lasts = None if expires == "never" else expires
+    lasts = None if expires == "never" else parse_duration(expires, what="--expires")
     made = place.do(create_token, msgspec.structs.replace(args, scope=scope, expires_in=lasts))
     if json:
         return print_json({"secret": made.secret, **msgspec.structs.asdict(made.token)})

@@ -1,0 +1,319 @@
+"""Every operation does the same wherever it is asked for: on the database, through a server, by gRPC, as a command.
+
+Compared are the result, the audit entries, the states of jobs, and the errors for wrong arguments. An operation without
+a case in `operation_cases.py` fails here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import re
+import shlex
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, NamedTuple
+
+import grpc
+import msgspec
+import pytest
+from msgspec import Struct
+
+from tests.invariants.operation_cases import CASES, Case, World
+from tests.support.grpcclient import rpc_client
+from tests.support.ports import free_port
+from tests.support.server import TestServer
+from tests.support.web import WEB_APP, WebServer
+from tests.support.web_app import make_app
+from tidemill.cli import main
+from tidemill.core.errors import ForbiddenError
+from tidemill.ops.errors import kind_of
+from tidemill.ops.http_client import HttpClient
+from tidemill.ops.local import Caller, Local
+from tidemill.ops.operation import Operation, Operator
+from tidemill.ops.registry import all_operations
+from tidemill.ops.remote import Remote
+from tidemill.server.rpc.methods import VERBS
+from tidemill.store.database import Database, DatabaseSettings
+
+CALLER = Caller("local", "admin")
+"""The name that a server without log-in gives to its callers."""
+
+OPERATIONS = {each.name: each for each in all_operations()}
+
+#: All tables but the ledger of migrations.
+EMPTY = """
+DO $$ DECLARE names text; BEGIN
+    SELECT string_agg(format('tidemill.%I', c.relname), ', ') INTO names FROM pg_class AS c
+    WHERE c.relnamespace = 'tidemill'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+      AND c.relname NOT IN ('schema_version', 'change', 'change_log');
+    EXECUTE 'TRUNCATE ' || names || ' RESTART IDENTITY';
+END $$
+"""
+
+#: What differs from one time to the next.
+CHANGING = {"secret", "hint", "pid", "bytes", "age", "oldest", "oldest_waiting"}
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00| UTC)?")
+LENGTH = re.compile(r"\b\d+(\.\d+)?(ms|s|m|h|d)\b(\s?\d+(ms|s|m|h|d)\b)*")
+PERSON = re.compile(r"^\S+@\S+$")
+
+
+class Site(NamedTuple):
+    """A server with gRPC, and the database that it works on."""
+
+    web: WebServer
+    database_url: str
+    grpc: str
+
+
+@pytest.fixture(scope="module")
+def site(server: TestServer) -> Iterator[Site]:
+    url, address = server.create(), f"127.0.0.1:{free_port()}"
+    web = WebServer(url, f"--grpc={address}")
+    asyncio.run(web.wait_ready())
+    yield Site(web, url, address)
+    web.close()
+    server.drop(url)
+
+
+@pytest.fixture
+async def world(site: Site) -> AsyncIterator[World]:
+    app = make_app(database_url=site.database_url)
+    async with Database(DatabaseSettings(url=site.database_url)) as database:
+        yield World(app, database)
+    await app.close()
+
+
+@contextlib.contextmanager
+def remote(site: Site) -> Iterator[Remote]:
+    client = HttpClient(site.web.url)
+    try:
+        yield Remote(client)
+    finally:
+        client.close()
+
+
+def local(world: World, caller: Caller = CALLER) -> Local:
+    return Local(world.database, caller, world.app)
+
+
+async def prepared(world: World, case: Case) -> int:
+    """Make what a case begins with; returns how many audit entries there are."""
+    await world.database.run(lambda connection: connection.execute(EMPTY))
+    await case.prepare(world)
+    return len(await world.database.fetch("SELECT FROM tidemill.audit"))
+
+
+class Effect(NamedTuple):
+    """What an operation left in the database."""
+
+    audit: list[Any]
+    jobs: list[Any]
+
+
+async def effect(world: World, before: int) -> Effect:
+    entries = await world.database.fetch(
+        "SELECT who, action, target, before, after FROM tidemill.audit ORDER BY id OFFSET $1", before
+    )
+    jobs = await world.database.fetch(
+        "SELECT id, state, queue, task FROM tidemill.job UNION ALL SELECT id, state, queue, task "
+        "FROM tidemill.job_history ORDER BY id"
+    )
+    audit = [
+        (PERSON.sub("local", row["who"]), row["action"], row["target"], *_json(row["before"], row["after"]))
+        for row in entries
+    ]
+    return Effect(settled(audit), [tuple(row) for row in jobs])
+
+
+def _json(*stored: bytes | None) -> list[Any]:
+    return [None if each is None else msgspec.json.decode(each) for each in stored]
+
+
+def settled(value: Any, key: str = "") -> Any:
+    """A value without what differs from one time to the next."""
+    if isinstance(value, Struct):
+        value = msgspec.to_builtins(value)
+    if isinstance(value, dict):
+        return {name: settled(each, name) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [settled(each, key) for each in value]
+    if isinstance(value, str):
+        text = LENGTH.sub("SOME TIME", MOMENT.sub("MOMENT", value))
+        text = re.sub(r"(by )?\S+@\S+?(?=[,. ]|$)|by local on \S+ \(pid \d+\)", "by local", text)
+        return PERSON.sub("local", text) if key not in CHANGING else "CHANGING"
+    if key in CHANGING and value is not None:
+        return "CHANGING"
+    return value
+
+
+async def refusal(at: Operator, operation: Operation[Any, Any], args: Struct) -> tuple[type, str]:
+    """The error with which an operation is refused."""
+    try:
+        answer = await at.do(operation, args)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is compared
+        return type(error), str(error)
+    raise AssertionError(f"{operation.name} accepts {args}: {answer}")
+
+
+def test_every_operation_has_a_case() -> None:
+    assert set(CASES) == set(OPERATIONS)
+
+
+def test_every_argument_has_one_line_of_help() -> None:
+    for operation in OPERATIONS.values():
+        for field in msgspec.structs.fields(operation.args):
+            notes = getattr(field.type, "__metadata__", ())
+            text = next((each.description for each in notes if getattr(each, "description", None)), "")
+            assert text, f"{operation.args.__name__}.{field.name} has no help"
+            assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_an_operation_does_the_same_on_the_database_and_through_a_server(
+    name: str, world: World, site: Site
+) -> None:
+    operation, case = OPERATIONS[name], CASES[name]
+    before = await prepared(world, case)
+    result = await local(world).do(operation, case.args)
+    left = await effect(world, before)
+    if operation.acts:
+        assert left.audit, "what changes something leaves an audit entry"
+    else:
+        assert left.audit == []
+    before = await prepared(world, case)
+    with remote(site) as server:
+        assert settled(await server.do(operation, case.args)) == settled(result)
+    assert await effect(world, before) == left
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_wrong_arguments_are_refused_in_the_same_words(name: str, world: World, site: Site) -> None:
+    operation, case = OPERATIONS[name], CASES[name]
+    before = await prepared(world, case)
+    left = await effect(world, before)
+    with remote(site) as server:
+        for wrong in case.wrong:
+            refused = await refusal(local(world), operation, wrong)
+            assert await refusal(server, operation, wrong) == refused, wrong
+            assert kind_of(refused[0].__new__(refused[0])) is not None, refused
+    assert await effect(world, before) == left
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_a_field_that_is_not_declared_is_refused(name: str, world: World, site: Site) -> None:
+    operation, case = OPERATIONS[name], CASES[name]
+    await prepared(world, case)
+    given = msgspec.to_builtins(case.args)
+    path = operation.path.format(**{field: given.pop(field) for field in operation.path_fields})
+    async with site.web.client() as client:
+        if operation.takes_body:
+            answer = await client.request(operation.method, path, json={**given, "nonsense": 1})
+        else:
+            answer = await client.request(operation.method, path, params={"nonsense": 1})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["field"] == "nonsense"
+
+
+@pytest.mark.parametrize("name", [each.name for each in OPERATIONS.values() if each.scope != "read"])
+async def test_a_caller_who_may_only_read_is_refused(name: str, world: World) -> None:
+    before = await prepared(world, CASES[name])
+    left = await effect(world, before)
+    kind, words = await refusal(local(world, Caller("eve", "read")), OPERATIONS[name], CASES[name].args)
+    assert kind is ForbiddenError
+    assert f"scope {OPERATIONS[name].scope}" in words
+    assert await effect(world, before) == left
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.rpc])
+async def test_grpc_does_the_same(name: str, world: World, site: Site) -> None:
+    operation, case = OPERATIONS[name], CASES[name]
+    service, method = case.rpc or ("", "")
+    assert VERBS[service, method].scope == operation.scope
+    before = await prepared(world, case)
+    result = settled(await local(world).do(operation, case.args))
+    left = await effect(world, before)
+    before = await prepared(world, case)
+    async with rpc_client(site.grpc) as rpc:
+        answer = await rpc(service, method, **message(case.args))
+        assert_within(settled(told(answer)), result)
+        assert await effect(world, before) == left
+        for wrong in case.wrong:
+            refused = await refusal(local(world), operation, wrong)
+            try:
+                fields = message(wrong)
+                code, words = await rpc.refused(service, method, **fields)
+            except (TypeError, ValueError):
+                continue  # The message itself cannot hold it.
+            kind = next(each for each in (kind_of(refused[0].__new__(refused[0])),) if each is not None)
+            assert (code, words) == (grpc.StatusCode[kind.code], refused[1])
+
+
+def message(args: Struct) -> dict[str, Any]:
+    """Arguments as fields of a message: what is not set is left out, objects are JSON."""
+    given = {field.name: getattr(args, field.name) for field in msgspec.structs.fields(args)}
+    if given.get("filter") is not None:
+        raise ValueError("messages have no filters")
+    return {
+        name: json.dumps(value) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value not in (None, (), {})
+    }
+
+
+def told(answer: Any) -> Any:
+    """A message as plain values; what is not set is left out."""
+    found: dict[str, Any] = {}
+    for field, value in answer.ListFields():
+        if field.message_type is not None and field.message_type.name == "Timestamp":
+            found[field.name] = value.ToDatetime().isoformat()
+        elif field.is_repeated:
+            found[field.name] = [told(each) if field.message_type is not None else each for each in value]
+        else:
+            found[field.name] = value
+    return found
+
+
+def assert_within(part: Any, whole: Any) -> None:
+    """Whether everything in a message is in the result."""
+    if isinstance(part, dict):
+        for name, value in part.items():
+            if name in ("args", "result", "errors"):
+                value = json.loads(value)
+            assert_within(value, whole[name])
+    elif isinstance(part, list):
+        assert len(part) == len(whole)
+        for one, other in zip(part, whole, strict=True):
+            assert_within(one, other)
+    else:
+        assert part == whole
+
+
+@pytest.mark.parametrize("through", ["database", "server"])
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.command])
+async def test_a_command_does_the_same(name: str, through: str, world: World, site: Site) -> None:
+    operation, case = OPERATIONS[name], CASES[name]
+    before = await prepared(world, case)
+    result = settled(await local(world).do(operation, case.args))
+    left = await effect(world, before)
+    before = await prepared(world, case)
+    status, said = await asyncio.to_thread(type_command, case.command or "", through, site)
+    assert status == 0, said
+    assert await effect(world, before) == left
+    if "--json" in (case.command or ""):
+        assert settled(json.loads(said)) == (result["items"] if case.items else result)
+
+
+def type_command(text: str, through: str, site: Site) -> tuple[int, str]:
+    """What a command prints, and its exit status."""
+    # JSON has quotes of its own, and no spaces here.
+    words = [word if word.startswith("{") else shlex.split(word)[0] for word in text.split()]
+    if through == "server":
+        words = [*(word for word in words if word != "APP"), "--server", site.web.url]
+    else:
+        words = [*(str(WEB_APP) if word == "APP" else word for word in words), "--database-url", site.database_url]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()) as errors:
+        status = main.run(words)
+    return status, output.getvalue() if status == 0 else errors.getvalue()
