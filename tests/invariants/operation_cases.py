@@ -132,7 +132,7 @@ CASES: dict[str, Case] = {
     ),
     "preview_retry_jobs": Case(JobFilter(state=("cancelled",)), two_jobs, (JobFilter(state=("lost",)),)),
     "retry_jobs": Case(
-        jobs.JobSelection(filter=JobFilter(state=("cancelled",), up_to=3)),
+        jobs.JobSelection(filter=JobFilter(state=("cancelled",), up_to=2)),
         two_jobs,
         (jobs.JobSelection(), jobs.JobSelection(ids=[99])),
         command="retry --state cancelled --yes",

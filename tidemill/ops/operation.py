@@ -107,7 +107,7 @@ class Operation(Generic[A, R]):
     @property
     def acts(self) -> bool:
         """Whether it changes something."""
-        return self.scope != "read"
+        return self.method != "GET" and self.scope != "read"
 
     @property
     def takes_body(self) -> bool:
