@@ -114,7 +114,7 @@ def test_alerts_are_told_and_acknowledged_through_a_server_as_well(folder: Path)
 def test_the_status_shows_health_stages_and_what_went_wrong(folder: Path) -> None:
     read(folder, "lamp", 20)
     give_up = time.monotonic() + PATIENCE
-    stages = {"reset", "roster", "drain", "recompute", "triggers"}
+    stages = {"reset", "roster", "ingest", "evaluate", "triggers"}
 
     def is_told(row: dict[str, Any]) -> bool:
         return bool(row["problems"]) and row["status"] is not None and stages <= set(row["status"]["stages"])

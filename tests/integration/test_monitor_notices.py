@@ -22,7 +22,7 @@ from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.monitors import Command, Email, Slack, Webhook
-from tidemill.monitors.definition.channels import Channel, Notice, NoticeResult
+from tidemill.monitors.definition.channels import Channel, Notice, NotifiedAlert
 from tidemill.monitors.runner.notices import TASK, NotSentError, deliver
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import ack_alerts, add_silence, end_silence, list_alerts
@@ -278,7 +278,7 @@ async def _smtp(reader: Any, writer: Any, mails: list[str]) -> None:
 
 
 async def test_where_a_message_could_not_be_sent_to_is_told_without_the_secret_in_it() -> None:
-    alert = NoticeResult(1, "opened", "heat", "hot", "a", "lasting", "warning", 1000.0, 1000.0)
+    alert = NotifiedAlert(1, "opened", "heat", "hot", "a", "lasting", "warning", 1000.0, 1000.0)
     message = Notice("m", "heat", "c", (alert,))
     with receiver(lambda request: (404, b"no such hook")) as server:
         url = f"{server.url}/services/s3cret?key=s3cret"

@@ -11,7 +11,7 @@ from tests.support.server import TestServer
 from tests.support.watched import WATCHED, everything, lines, write_round
 from tidemill.store.database import Database, DatabaseSettings
 
-STAGES = ["reset:3", "roster:3", "drain:2", "drain:9", "sealed:1", "recompute:2", "triggers:2", "commit:1", "commit:2",
+STAGES = ["reset:3", "roster:3", "ingest:2", "ingest:9", "sealed:1", "evaluate:2", "triggers:2", "commit:1", "commit:2",
           "sleep:3"]  # fmt: skip
 
 #: Events, the time at which they are there, and a time up to which all must be judged then. The third brings only

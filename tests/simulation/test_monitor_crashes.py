@@ -163,7 +163,7 @@ async def test_whoever_has_lost_a_part_stores_nothing_of_it(database: Database) 
     source.held[0].append(event(1, 999.0))
     watch = heat_monitor(source)
     async with watching(database, watch):
-        drain = Ingest(database, watch, source, lambda stage: None)
+        read_pages = Ingest(database, watch, source, lambda stage: None)
         with pytest.raises(LeaseLostError, match="gone to another process"):
-            await drain.drain_parts(source, owner=0, shares=[0], now=1000.0)
+            await read_pages.read_partitions(source, owner=0, shares=[0], now=1000.0)
     assert await value(database, "SELECT count(*) FROM tidemill.monitor_event") == 0

@@ -25,9 +25,9 @@ from tidemill.sources.base import read_event
 @pytest.mark.parametrize(
     ("facts", "order"),
     [
-        (Facts(leads=True, shares=3), ("reset", "roster", "drain", "recompute", "triggers", "sleep")),
-        (Facts(shares=3), ("reset", "recompute", "triggers", "sleep")),
-        (Facts(parted=True, shares=3), ("reset", "drain", "recompute", "triggers", "sleep")),
+        (Facts(leads=True, shares=3), ("reset", "roster", "ingest", "evaluate", "triggers", "sleep")),
+        (Facts(shares=3), ("reset", "evaluate", "triggers", "sleep")),
+        (Facts(partitioned=True, shares=3), ("reset", "ingest", "evaluate", "triggers", "sleep")),
         (Facts(), ("reset", "sleep")),
         (Facts(paused=True, leads=True, shares=3), ("reset", "sleep")),
         (Facts(current=False, leads=True, shares=3), ("reset", "sleep")),

@@ -17,7 +17,7 @@ from tidemill.sources.base import Page, Source, SourceContext, SourceError, read
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import PageConsumer
 
-PAGE_BYTES = 1 << 20
+PAGE_BYTES = 1 << 22
 LONGEST_LINE = 1 << 26
 
 

@@ -102,7 +102,7 @@ class Command(Channel, frozen=True, kw_only=True):
     timeout: Duration = "30s"
 
 
-class NoticeResult(msgspec.Struct, frozen=True):
+class NotifiedAlert(msgspec.Struct, frozen=True):
     """One alert in a message."""
 
     alert: int
@@ -137,7 +137,7 @@ class Notice(msgspec.Struct, frozen=True):
     id: str
     monitor: str
     channel: str
-    alerts: tuple[NoticeResult, ...]
+    alerts: tuple[NotifiedAlert, ...]
 
     @property
     def title(self) -> str:

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-Stage = Literal["reset", "roster", "drain", "recompute", "triggers", "sleep"]
-STAGES: tuple[Stage, ...] = ("reset", "roster", "drain", "recompute", "triggers", "sleep")
+Stage = Literal["reset", "roster", "ingest", "evaluate", "triggers", "sleep"]
+STAGES: tuple[Stage, ...] = ("reset", "roster", "ingest", "evaluate", "triggers", "sleep")
 
 PAUSED_RECHECK = 1.0
 SUPERSEDED_RECHECK = 5.0
@@ -19,7 +19,7 @@ class Facts(msgspec.Struct, frozen=True):
     paused: bool = False
     leads: bool = False
     """Whether it reads the source for all processes."""
-    parted: bool = False
+    partitioned: bool = False
     """Whether the source has partitions, so that every process reads its own."""
     shares: int = 0
     """How many shares of the entities it owns."""
@@ -31,11 +31,11 @@ def stages(facts: Facts) -> tuple[Stage, ...]:
     """The stages of this tick, in order."""
     if facts.paused or not facts.current:
         return ("reset", "sleep")
-    asking: tuple[Stage, ...] = ("roster", "drain") if facts.leads else ()
-    if facts.parted and facts.shares and not facts.leads:
-        asking = ("drain",)
-    judging: tuple[Stage, ...] = ("recompute", "triggers") if facts.shares else ()
-    return ("reset", *asking, *judging, "sleep")
+    reading: tuple[Stage, ...] = ("roster", "ingest") if facts.leads else ()
+    if facts.partitioned and facts.shares and not facts.leads:
+        reading = ("ingest",)
+    evaluating: tuple[Stage, ...] = ("evaluate", "triggers") if facts.shares else ()
+    return ("reset", *reading, *evaluating, "sleep")
 
 
 def wanted_shares(members: list[int], me: int, shares: int) -> list[int]:

@@ -80,7 +80,7 @@ class Ingest:
         self._probe_at = 0.0
         self._next_backfill = 0.0
 
-    async def drain(self, reader: Reader, cursor: SourceCursor, lateness: float, now: float) -> Ingested:
+    async def read_pages(self, reader: Reader, cursor: SourceCursor, lateness: float, now: float) -> Ingested:
         """Store all new events. Raises `SourceError` if the source fails."""
         least, most = reader.overlap, reader.overlap_most
         since = ask_from(cursor, lateness, least=least, most=most)
@@ -91,7 +91,7 @@ class Ingest:
             # Sometimes further back, to find events that are later than any before, or of a clock that was set back.
             since = cursor.at - most
         began, seen, count, pages, heard = cursor, [], 0, 0, None
-        async for page in _given(reader.pages(since, cursor.token, now)):
+        async for page in _pages_of(reader.pages(since, cursor.token, now)):
             pages += 1
             events, unreadable = self._read(page, now)
             if page.settled:
@@ -101,7 +101,7 @@ class Ingest:
             move = CursorMove(cursor.at, cursor.id, cursor.token) if page.settled else CursorMove()
             stored = await self._store(events, unreadable, move, began, lateness)
             count += stored.count
-            self._reached("drain")
+            self._reached("ingest")
             if page.settled and pages >= PAGES_A_TICK:
                 heard = cursor.at  # There may be more: entities whose events are not read yet are not silent.
                 break
@@ -109,13 +109,13 @@ class Ingest:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
         return Ingested(count, heard)
 
-    async def drain_parts(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Ingested:
+    async def read_partitions(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Ingested:
         """Store all new events of the partitions of these shares, each page together with its positions."""
-        parts, name = await _asked(reader.partitions()), self._watch.name
+        parts, name = await _answer_of(reader.partitions()), self._watch.name
         own = [part for part in range(parts) if share_of_part(part) in set(shares)]
         positions: dict[int, int | None] = {**dict.fromkeys(own), **await read_parts(self._database, name, own)}
         count = pages = 0
-        async for page in _given(reader.read(positions, now)):
+        async for page in _pages_of(reader.read(positions, now)):
             events, unreadable = self._read(page, now)
             new = await self._columns(events)
             move = CursorMove(at=min(now, max(new.times))) if new.times else CursorMove()
@@ -123,7 +123,7 @@ class Ingest:
                 count += (await ingest(self._database, connection, name, new, move)).count
                 await move_parts(self._database, connection, name, owner, page.positions, page.heard)
                 await self._note_unreadable(connection, unreadable)
-            self._reached("drain")
+            self._reached("ingest")
             pages += 1
             if pages >= PAGES_A_TICK:
                 break
@@ -160,32 +160,32 @@ class Ingest:
         return stored
 
     async def _note_unreadable(self, connection: Executor, unreadable: Sequence[str]) -> None:
-        told = [("source", "", storable(f"an event was skipped: {why}")) for why in unreadable]
-        await note_problems(self._database, connection, self._watch.name, told)
+        problems = [("source", "", storable(f"an event was skipped: {why}")) for why in unreadable]
+        await note_problems(self._database, connection, self._watch.name, problems)
 
     async def _columns(self, events: Sequence[SourceEvent]) -> NewEvents:
         """Events as columns: each id once, without those that are about no entity. New entities are added first."""
         watch = self._watch
         about: dict[str, tuple[SourceEvent, str]] = {}
-        nobodys = 0
+        without_entity = 0
         for event in events:
             entity = self._entity(event)
             if entity is None:
-                nobodys += 1
+                without_entity += 1
             else:
                 about[event.id] = (event, entity)
         if watch.roster == "open":
-            strangers = sorted({entity for _, entity in about.values()} - self._known)
-            if strangers:
-                await add_entities(self._database, watch.name, strangers, [shard_of(each) for each in strangers])
-                self._known.update(strangers)
+            newcomers = sorted({entity for _, entity in about.values()} - self._known)
+            if newcomers:
+                await add_entities(self._database, watch.name, newcomers, [shard_of(each) for each in newcomers])
+                self._known.update(newcomers)
         kept = list(about.values())
         return NewEvents(
             [storable(event.id) for event, _ in kept],
             [event.at for event, _ in kept],
             [entity for _, entity in kept],
             [event.raw for event, _ in kept],
-            nobodys,
+            without_entity,
         )
 
     def _entity(self, event: SourceEvent) -> str | None:
@@ -197,7 +197,7 @@ class Ingest:
 
     # -- backfills --------------------------------------------------------------------------------
 
-    async def fill(self, now: float) -> int:
+    async def backfill(self, now: float) -> int:
         """Read some of the past of new entities, within the rate limit; returns how many events were new."""
         if now < self._next_backfill:
             return 0
@@ -212,25 +212,25 @@ class Ingest:
                 continue
             pages += 1
             try:
-                count += await self._fill_one(reader, row["entity"], plan, now)
+                count += await self._backfill_one(reader, row["entity"], plan, now)
             except (SourceError, ConfigError) as error:
-                await self._not_filled(row["entity"], plan, str(error))
+                await self._backfill_failed(row["entity"], plan, str(error))
             self._reached("backfill")
         self._next_backfill = now + pages / self._watch.backfill_rate
         return count
 
-    async def _not_filled(self, entity: str, plan: EntityBackfill, error: str) -> None:
+    async def _backfill_failed(self, entity: str, plan: EntityBackfill, error: str) -> None:
         """Schedule a retry, up to a limit: the backfill of one entity must not delay the others."""
         plan.failures += 1
         tried = plan if plan.failures < BACKFILL_TRIES else None
         async with self._database.transaction() as connection:
             await move_backfill(self._database, connection, self._watch.name, entity, tried)
-            told = [("backfill", entity, storable(error))]
-            await note_problems(self._database, connection, self._watch.name, told)
+            problems = [("backfill", entity, storable(error))]
+            await note_problems(self._database, connection, self._watch.name, problems)
 
-    async def _fill_one(self, reader: HistoryReader, entity: str, plan: EntityBackfill, now: float) -> int:
+    async def _backfill_one(self, reader: HistoryReader, entity: str, plan: EntityBackfill, now: float) -> int:
         """Read one page of the past of an entity, and store it together with the position of the backfill."""
-        pages = _given(reader.history(entity, plan.since, plan.token))
+        pages = _pages_of(reader.history(entity, plan.since, plan.token))
         page = await anext(pages, None)
         follows = page is not None and await anext(pages, None) is not None
         name = self._watch.name
@@ -253,17 +253,17 @@ def keep_buffers() -> None:
     bytearray(KEPT_BUFFERS)
 
 
-async def _given(pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
+async def _pages_of(pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
     """The pages of a source; every exception of it becomes a `SourceError`."""
     while True:
         try:
-            page = await _asked(anext(pages))
+            page = await _answer_of(anext(pages))
         except StopAsyncIteration:
             return
         yield page
 
 
-async def _asked(answer: Awaitable[T]) -> T:
+async def _answer_of(answer: Awaitable[T]) -> T:
     try:
         return await answer
     except (StopAsyncIteration, SourceError):

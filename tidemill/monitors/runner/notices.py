@@ -29,7 +29,7 @@ from tidemill.core.job import NewJob, Origin
 from tidemill.core.public_url import site_of
 from tidemill.core.retry import retry
 from tidemill.engine.jobs.task import Task, TaskOptions
-from tidemill.monitors.definition.channels import Channel, Command, Email, Notice, NoticeResult, Slack, Webhook, named
+from tidemill.monitors.definition.channels import Channel, Command, Email, Notice, NotifiedAlert, Slack, Webhook, named
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer.silences import find_silence
 from tidemill.store.database import Database
@@ -113,8 +113,8 @@ def _still_wanted(row: Any, batch: str) -> bool:
     return row["resolved_at"] is None and row["acked_at"] is None
 
 
-def _told(row: Any) -> NoticeResult:
-    return NoticeResult(
+def _told(row: Any) -> NotifiedAlert:
+    return NotifiedAlert(
         alert=row["alert"],
         what=row["what"],
         monitor=row["monitor"],

@@ -1,8 +1,8 @@
-"""The shell of a monitor: a process that polls, stores, folds and tells, tick after tick, until it is stopped.
+"""Runs monitors: polls the source, stores events, evaluates entities and stores alerts, tick after tick, until stopped.
 
-Several processes may follow the same monitor. Each is a worker with a lease; the entities are shared out among those
-that live, and the one with the first share asks the source for all. A source in parts is asked by everybody, each for
-the parts of their shares. Whoever dies is replaced when its lease lapses.
+Several processes may follow the same monitor. Each has a lease; the entities are divided among the live processes, and
+the one with the first share reads the source for all. A source with partitions is read by every process, each the
+partitions of its shares. A process that dies is replaced when its lease expires.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Watcher:
         reached: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self.watch = watch
-        self.news = asyncio.Event()
+        self.wakeup = asyncio.Event()
         self.timings: dict[str, float] = {}
         self.ticks = 0
         self._database = database
@@ -82,15 +82,15 @@ class Watcher:
         self._reached = reached
         context = SourceContext(f"monitor:{watch.name}", uuid4(), database)
         self.reader = open_reader(watch.source, context)
-        self._drain = Ingest(database, watch, self.reader, reached)
-        self._recompute = Evaluation(database, watch, task, reached)
+        self._ingest = Ingest(database, watch, self.reader, reached)
+        self._evaluation = Evaluation(database, watch, task, reached)
         self._limits = poll_pace.PollLimits(watch.idle, watch.idle_max, watch.failure_max)
         self._pace = poll_pace.start(self._limits)
         self._owner = 0
         self._shares: list[int] = []
         self._share_at = 0.0
         self._status_at = 0.0
-        self._told_failures = 0
+        self._reported_failures = 0
         self._housekeeping_at = 0.0
         self._resets: int | None = None
         self._was_current = False
@@ -98,76 +98,76 @@ class Watcher:
 
     @property
     def leads(self) -> bool:
-        """Whether this process asks the source, for all."""
+        """Whether this process reads the source for all."""
         return 0 in self._shares
 
     @property
-    def parted(self) -> bool:
+    def partitioned(self) -> bool:
         """Whether every process reads the source, each some of its partitions."""
         return isinstance(self.reader, PartitionReader)
 
     def stop(self) -> None:
         self._stopping = True
-        self.news.set()
+        self.wakeup.set()
 
     async def prepare(self, owner: int) -> None:
-        """Make the monitor known, and take part in it."""
+        """Store the declaration of the monitor, and join it."""
         self._owner = owner
         await declare_monitor(self._database, self.watch.name, self.watch.fold.version, keep=self.watch.keep)
 
     async def run(self) -> None:
-        """Tick after tick until stopped, whatever the source, the database or the user's code does."""
+        """Tick until stopped; failures of the source, the database and user code do not end it."""
         while not self._stopping:
             began = time.monotonic()
             try:
                 pause = await self.one_tick()
             except LeaseLostError as error:
-                log.warning("entities have gone to another process", monitor=self.watch.name, why=str(error))
-                self._recompute.cache.clear()
+                log.warning("another process has taken over entities", monitor=self.watch.name, why=str(error))
+                self._evaluation.cache.clear()
                 self._share_at, pause = 0.0, 0.1
             except CLASHES as error:
-                log.info("met another process", monitor=self.watch.name, why=str(error))
+                log.info("conflict with another process: retrying", monitor=self.watch.name, why=str(error))
                 pause = 0.1
             except Exception as error:
                 if not (is_away(error) or is_full(error)):
                     raise
-                log.warning("the database is away", error=str(error))
+                log.warning("the database is unreachable or full: retrying", error=str(error))
                 pause = 1.0
             self._reached("sleep")
-            # From the beginning of one tick to the next: work does not make polls rarer.
+            # Counted from the start of the tick, so that work does not make polls rarer.
             await self._sleep(max(0.0, pause - (time.monotonic() - began)))
         await share_out(self._database, self.watch.name, self._owner, [])
         await self.reader.close()
 
     async def one_tick(self) -> float:
-        """All stages once, in order; returns how long to sleep."""
-        self.news.clear()
+        """Run all stages of one tick in order; returns how long to sleep."""
+        self.wakeup.clear()
         began = time.monotonic()
         now = self._clock.now()
         row = await self._check_reset(began)
         current = row["version"] == self.watch.fold.version
-        facts = tick.Facts(row["paused"], self.leads, self.parted, len(self._shares), current)
+        facts = tick.Facts(row["paused"], self.leads, self.partitioned, len(self._shares), current)
         planned = tick.stages(facts)
         self.timings = {"reset": time.monotonic() - began}
         sealed = MonitorTick(row["tick"], row["tick_at"])
         active, pause = False, self._idle_pause(row, current)
-        if "drain" in planned:
-            active, done = await self._poll(row, now, fill="roster" in planned)
+        if "ingest" in planned:
+            active, done = await self._poll(row, now, backfill="roster" in planned)
             sealed = done or sealed
             pause = self._pace.pause
-        if "recompute" in planned:
-            work = partial(self._recompute.run, self._owner, self._shares, row["off"], sealed)
-            changed = await self._timed("recompute", work)
-            self.timings["triggers"] = self._recompute.writing
-            self.timings["recompute"] -= self._recompute.writing
+        if "evaluate" in planned:
+            work = partial(self._evaluation.run, self._owner, self._shares, row["off"], sealed)
+            changed = await self._timed("evaluate", work)
+            self.timings["triggers"] = self._evaluation.writing
+            self.timings["evaluate"] -= self._evaluation.writing
             active = active or bool(changed)
         if not row["paused"] and not current:
             pause = await self._build()
-        elif "drain" in planned and self._pace.healthy and pause > self.watch.idle:
+        elif "ingest" in planned and self._pace.healthy and pause > self.watch.idle:
             due = await next_due(self._database, self.watch.name)
             pause = pause if due is None else min(pause, max(self.watch.idle, due - now))
         self.ticks += 1
-        await self._tell_status(row, facts, force=active or self._pace.failures != self._told_failures)
+        await self._write_status(row, facts, force=active or self._pace.failures != self._reported_failures)
         return pause
 
     # -- the stages -------------------------------------------------------------------------------
@@ -177,47 +177,49 @@ class Watcher:
         row = await read_monitor(self._database, self.watch.name)
         if row["resets"] != self._resets:
             self._resets = row["resets"]
-            self._recompute.cache.clear()
+            self._evaluation.cache.clear()
         current = row["version"] == self.watch.fold.version
         if began >= self._share_at:
             members = await list_members(self._database, self.watch.name, self.watch.fold.version)
             wanted = tick.wanted_shares(members, self._owner, SHARDS) if current else []
             owned = await share_out(self._database, self.watch.name, self._owner, wanted)
             if owned != self._shares:
-                log.info("follows", monitor=self.watch.name, shares=len(owned), members=len(members), leads=0 in owned)
+                log.info(
+                    "shares changed", monitor=self.watch.name, shares=len(owned), members=len(members), leads=0 in owned
+                )
             self._shares = owned
-            # Soon again, while a share that is ours is still in somebody else's hands.
+            # Soon again while another process still holds one of our shares.
             self._share_at = began + (self._heartbeat if len(owned) == len(wanted) else min(0.5, self._heartbeat))
         self._was_current = self._was_current or current
         return row
 
-    async def _poll(self, row: Any, now: float, *, fill: bool) -> tuple[bool, MonitorTick | None]:
-        """Backfills, then everything new; completes the tick only if the source has answered."""
+    async def _poll(self, row: Any, now: float, *, backfill: bool) -> tuple[bool, MonitorTick | None]:
+        """Read backfills, then all new events; the tick is completed only if the source has answered."""
         if now >= self._housekeeping_at:
-            # Before anything arrives: a week whose events lie elsewhere already cannot be made any more.
+            # Before events arrive: a partition cannot be created once its events are stored elsewhere.
             await make_partitions(self._database, now)
             await drop_old(self._database, now)
             self._housekeeping_at = now + HOUSEKEEPING
         try:
-            filled = await self._timed("roster", partial(self._drain.fill, now)) if fill else 0
-            drained = await self._timed("drain", partial(self._ask, row, now))
+            backfilled = await self._timed("roster", partial(self._ingest.backfill, now)) if backfill else 0
+            ingested = await self._timed("ingest", partial(self._ask, row, now))
         except SourceError as error:
             await self._failed(str(error))
             return False, None
         if self._pace.failures:
             log.info("the source answers again", monitor=self.watch.name, after=self._pace.failures)
-        done = await seal_tick(self._database, self.watch.name, now, heard=drained.heard, parts=drained.parts)
+        done = await seal_tick(self._database, self.watch.name, now, heard=ingested.heard, parts=ingested.parts)
         self._reached("sealed")
-        active = bool(filled or drained.count)
+        active = bool(backfilled or ingested.count)
         self._pace = poll_pace.after_success(self._pace, self._limits, active=active)
         return active, None if done is None else MonitorTick(*done)
 
     async def _ask(self, row: Any, now: float) -> Ingested:
         reader = self.reader
         if isinstance(reader, PartitionReader):
-            return await self._drain.drain_parts(reader, self._owner, self._shares, now)
+            return await self._ingest.read_partitions(reader, self._owner, self._shares, now)
         cursor = SourceCursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
-        return await self._drain.drain(reader, cursor, row["lateness"], now)
+        return await self._ingest.read_pages(reader, cursor, row["lateness"], now)
 
     async def _failed(self, error: str) -> None:
         was = self._pace.healthy
@@ -235,7 +237,7 @@ class Watcher:
 
     async def _build(self) -> float:
         if self._was_current:
-            return tick.SUPERSEDED_RECHECK  # A newer version has taken over; this one only waits to be ended.
+            return tick.SUPERSEDED_RECHECK  # A newer version has replaced this one; it only waits to be stopped.
         if await fold_upgrade.build_some(self._database, self.watch):
             self._share_at = 0.0
         return 0.0
@@ -254,22 +256,22 @@ class Watcher:
             self.timings[stage] = self.timings.get(stage, 0.0) + time.monotonic() - began
 
     async def _sleep(self, seconds: float) -> None:
-        # Those who share a source wake each other: that is no reason to ask it more often.
-        least = min(seconds, self.watch.idle) if self.parted else 0.0
+        # Processes that share a source wake each other; this must not make them poll it more often.
+        least = min(seconds, self.watch.idle) if self.partitioned else 0.0
         await asyncio.sleep(least)
         if seconds <= least:
             return
         try:
             async with asyncio.timeout(seconds - least):
-                await self.news.wait()
+                await self.wakeup.wait()
         except TimeoutError:
             return
 
-    async def _tell_status(self, row: Any, facts: tick.Facts, *, force: bool) -> None:
+    async def _write_status(self, row: Any, facts: tick.Facts, *, force: bool) -> None:
         if not self.leads or (time.monotonic() < self._status_at and not force):
             return
         self._status_at = time.monotonic() + max(STATUS_EVERY, self._pace.pause)
-        self._told_failures = self._pace.failures
+        self._reported_failures = self._pace.failures
         reader = self.reader
         status = {
             "health": "healthy" if self._pace.healthy else "UNHEALTHY",
@@ -278,8 +280,8 @@ class Watcher:
             "pause": self._pace.pause,
             "overlap": overlap(row["lateness"], least=reader.overlap, most=reader.overlap_most),
             "stages": {stage: round(seconds, 6) for stage, seconds in self.timings.items()},
-            "in_memory": len(self._recompute.cache),
-            "memory_bytes": self._recompute.cache.size,
+            "in_memory": len(self._evaluation.cache),
+            "memory_bytes": self._evaluation.cache.size,
             "triggers": [trigger.name for trigger in self.watch.triggers],
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -301,19 +303,19 @@ class MonitorRunner:
         clock: Clock = SYSTEM_CLOCK,
         reached: Callable[[str], None] = lambda stage: None,
     ) -> None:
-        self.channels = {MONITORS_CHANNEL: self._hear}
+        self.channels = {MONITORS_CHANNEL: self._notified}
         self.watchers = {
             name: Watcher(database, watch, task, clock=clock, heartbeat=heartbeat_seconds, reached=reached)
             for name, watch in monitors.items()
         }
 
     def describe(self) -> WorkerCard:
-        """Which monitors it follows, for the lease to tell."""
+        """The monitors that it follows, for the worker list."""
         queues = (member_queue(name, each.watch.fold.version) for name, each in self.watchers.items())
         return describe_process(queues, concurrency=len(self.watchers))
 
     async def work(self, life: Life) -> None:
-        """Follow until stopped."""
+        """Follow all monitors until stopped."""
         keep_buffers()
         for watcher in self.watchers.values():
             await watcher.prepare(life.worker_id)
@@ -327,11 +329,11 @@ class MonitorRunner:
                 watcher.stop()
         log.info("monitors stopped")
 
-    def _hear(self, name: str) -> None:
+    def _notified(self, name: str) -> None:
         for watcher in self.watchers.values():
-            # A process that alone polls the source makes the news itself, and ticks soon enough for requests.
-            if name in (watcher.watch.name, "*") and (watcher.parted or not watcher.leads):
-                watcher.news.set()
+            # The only reader of a source needs no wake-up for its own events, and ticks soon enough for requests.
+            if name in (watcher.watch.name, "*") and (watcher.partitioned or not watcher.leads):
+                watcher.wakeup.set()
 
 
 def monitor_role(
@@ -343,7 +345,7 @@ def monitor_role(
     heartbeat_seconds: float = 3.0,
     **options: Any,
 ) -> Role[MonitorRunner]:
-    """A monitor runner with its lease."""
+    """A monitor runner with its lease, as a role."""
     runner = MonitorRunner(database, monitors, task, heartbeat_seconds=heartbeat_seconds, **options)
     lease = Lease(database, runner.describe, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
     return Role(runner, database, lease=lease, name="monitor")
