@@ -22,8 +22,6 @@ from tidemill.store.database import Database
 from tidemill.store.jobs.on_connection import insert_async, insert_sync
 from tidemill.store.jobs.read import show_job
 
-_WAIT_FIRST, _WAIT_LONGEST = 0.02, 0.5
-
 
 class Jobs:
     """The part of an application that deals with jobs."""
@@ -120,10 +118,9 @@ class Jobs:
     async def wait(self, job: JobRef | int, *, timeout: Duration | None = None) -> JobView:
         """Return when a job has ended, however it ended. Raises TimeoutError if that takes too long."""
         async with asyncio.timeout(None if timeout is None else parse_duration(timeout, what="timeout")):
-            pause = _WAIT_FIRST
+            waits = (await self._connections.open()).waits
             while not (view := await self.job(job)).ended:
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, _WAIT_LONGEST)
+                await waits.ended(view.id)
         return view
 
     async def cancel(self, *jobs: JobRef | int, by: str | None = None) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from tidemill.engine.jobs.enqueuer import Enqueuer
+from tidemill.engine.jobs.waits import JobWaits
 from tidemill.engine.sync_bridge import SyncBridge
 from tidemill.store.database import Database
 from tidemill.store.migrate import wait_for_schema
@@ -19,10 +20,11 @@ DATABASE_PATIENCE, SCHEMA_PATIENCE = 30.0, 10.0
 
 
 class OpenConnection(NamedTuple):
-    """An open database, and who puts jobs into it."""
+    """An open database, what puts jobs into it, and what waits for them."""
 
     database: Database
     enqueuer: Enqueuer
+    waits: JobWaits
 
 
 class Connections:
@@ -69,6 +71,7 @@ class Connections:
         opening = self._opening.pop(asyncio.get_running_loop(), None)
         if opening is not None:
             way = await opening
+            await way.waits.close()
             await way.enqueuer.close()
             await way.database.close()
 
@@ -88,4 +91,4 @@ class Connections:
         except BaseException:
             await database.close()
             raise
-        return OpenConnection(database, Enqueuer(database))
+        return OpenConnection(database, Enqueuer(database), JobWaits(database))

@@ -93,7 +93,7 @@ class Local:
             if self._declared is None:
                 raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
             more = (self._declared,)
-        reader = Reader(self.database, self.caller.name, None if self._declared is None else self._declared.name)
+        reader = Reader(self.database, self.caller.name)
         try:
             if not operation.writes:
                 return await operation.run(reader, args, *more)

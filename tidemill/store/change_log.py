@@ -141,12 +141,17 @@ class ChangeListener:
                 await self._heard.wait()
         self._heard.clear()
 
-    def _hear(self, _: str) -> None:
+    def wake(self) -> None:
+        """End the wait that is under way, or the next one."""
         self._heard.set()
+
+    def _hear(self, _: str) -> None:
+        self.wake()
         # Changes within the next 50 ms are not notified again (`note_change`): wake up once more for them.
         asyncio.get_running_loop().call_later(NOTIFIED_EVERY, self._heard.set)
 
     async def _follow(self) -> None:
         while True:
+            await forget_changes(self._database)
             await asyncio.sleep(NOTED_FOR_A_WAIT / 2)
             await follow_changes(self._database, seconds=NOTED_FOR_A_WAIT)

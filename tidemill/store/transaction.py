@@ -17,12 +17,11 @@ PATIENCE = 30.0
 class Reader:
     """Reads in the name of a caller, and opens transactions where a change commits in batches."""
 
-    __slots__ = ("application", "by", "database")
+    __slots__ = ("by", "database")
 
-    def __init__(self, database: Database, by: str, application: str | None = None) -> None:
+    def __init__(self, database: Database, by: str) -> None:
         self.database = database
         self.by = by
-        self.application = application
 
     async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
         return await self.database.fetch(statement, *args)
@@ -34,19 +33,18 @@ class Reader:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """A transaction that commits when the block ends without an error."""
         async with self.database.transaction(patience=PATIENCE) as connection:
-            yield Transaction(self.database, connection, self.by, self.application)
+            yield Transaction(self.database, connection, self.by)
 
 
 class Transaction:
     """An open transaction, and the caller in whose name it changes something."""
 
-    __slots__ = ("application", "by", "connection", "database")
+    __slots__ = ("by", "connection", "database")
 
-    def __init__(self, database: Database, connection: Executor, by: str, application: str | None = None) -> None:
+    def __init__(self, database: Database, connection: Executor, by: str) -> None:
         self.database = database
         self.connection = connection
         self.by = by
-        self.application = application
 
     async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
         return await self.connection.fetch(self.database.sql(statement), *args)

@@ -35,6 +35,9 @@ SELECT h.*, w.host AS worker_host, w.pid AS worker_pid FROM tidemill.job_history
 LEFT JOIN tidemill.worker AS w ON w.id = h.worker_id WHERE h.id = $1
 """
 
+#: Jobs of these ids that have not ended.
+FIND_UNFINISHED = "SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[])"
+
 #: What is going on in every queue, finished jobs of the last `$1` seconds included.
 COUNT_QUEUES = """
 WITH live AS (
@@ -70,6 +73,11 @@ FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id L
 async def show_job(database: Database, job_id: int) -> asyncpg.Record | None:
     """Everything that is known of a job, unfinished or finished."""
     return await database.fetchrow(SHOW_LIVE, job_id) or await database.fetchrow(SHOW_PAST, job_id)
+
+
+async def find_unfinished(database: Database, ids: list[int]) -> set[int]:
+    """Which of these jobs have not ended."""
+    return {row["id"] for row in await database.fetch(FIND_UNFINISHED, ids, patience=None)}
 
 
 async def show_jobs_of_run(database: Database, run_id: int, *, limit: int) -> list[asyncpg.Record]:
