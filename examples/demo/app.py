@@ -2,9 +2,9 @@
 
     make demo            or: tidemill up examples/demo/app.py
 
-Everything below happens by itself, failures included; open the URL that is printed and look around. Some runs wait for
-you: answer them in the console under Inputs, or in a second terminal, in which `. .venv/bin/activate` and
-`export TIDEMILL_DIRECTORY=.tidemill/demo` were said:
+The demo generates its own work, with some failures: open the printed URL and look around. Some runs are waiting for
+input: answer them in the console on the screen Human input, or in a second terminal, after `. .venv/bin/activate` and
+`export TIDEMILL_DIRECTORY=.tidemill/demo`:
 
     tidemill dag inputs            tidemill dag submit r1 agree '{"ok": true, "supplier": "Miller & Sons"}'
     tidemill runs                  tidemill send r2 OwnerSaid '{"response": "yes"}' --app examples/demo/app.py

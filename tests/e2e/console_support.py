@@ -1,4 +1,4 @@
-"""A real server with real work, and a real browser that looks at it."""
+"""A real server with real work, and a real browser that opens its console."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PATIENCE = 90.0
 
 expect.set_options(timeout=20_000)
 
-#: Where screenshots are kept; say TIDEMILL_ARTEFACTS to keep them somewhere else.
+#: The folder of screenshots; TIDEMILL_ARTEFACTS sets another one.
 ARTEFACTS = Path(os.environ.get("TIDEMILL_ARTEFACTS") or Path(tempfile.gettempdir()) / "tidemill-console")
 
 WIDE: ViewportSize = {"width": 1440, "height": 900}
 
 
 class Look(msgspec.Struct, frozen=True):
-    """A way to look at a page, and what axe-core is asked about it, if anything."""
+    """A viewport and theme, and the options of axe-core for it; None skips axe-core."""
 
     width: int
     height: int
@@ -48,7 +48,7 @@ class Look(msgspec.Struct, frozen=True):
     asked: dict[str, Any] | None = None
 
 
-#: What is the same in two looks is asked for in one of them.
+#: A check whose result is the same in two looks runs in only one of them.
 LOOKS = {
     "dark": Look(1440, 900, "dark", {}),
     "light": Look(1440, 900, "light", {"runOnly": ["color-contrast"]}),
@@ -56,7 +56,7 @@ LOOKS = {
     "phone": Look(390, 844, "light", {"rules": {"color-contrast": {"enabled": False}}}),
 }
 
-#: Controls of a screen of which something is out of sight to the left or to the right.
+#: Controls of a screen that are cut off at the left or right.
 CUT_OFF = """() => [...document.querySelectorAll("main button, main input, main select, main textarea")]
   .filter(each => each.checkVisibility({visibilityProperty: true}) && !each.closest(".react-flow"))
   .filter(each => {
@@ -74,7 +74,7 @@ SETTINGS = {"TIDEMILL_LEASE_SECONDS": "20s", "TIDEMILL_HEARTBEAT_SECONDS": "0.5s
 
 
 def require_browser() -> str:
-    """Where Chromium is; skips, and says why, where there is none or no console to look at."""
+    """Return the path of Chromium; skip the test if there is none, or if the console is not built."""
     found = os.environ.get("TIDEMILL_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if found is None:
         pytest.skip("no Chromium: install Debian's package chromium, or name one with TIDEMILL_CHROMIUM")
@@ -84,12 +84,12 @@ def require_browser() -> str:
 
 
 def launch(playwright: Playwright) -> Browser:
-    """A browser without a window."""
+    """Start a headless browser."""
     return playwright.chromium.launch(executable_path=require_browser(), args=["--no-sandbox"])
 
 
 class Process:
-    """One command of ours, with what it says."""
+    """A running `tidemill` command and its output."""
 
     def __init__(self, *words: str, folder: Path, more: dict[str, str] | None = None) -> None:
         environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
@@ -110,7 +110,7 @@ class Process:
         self.said.extend(self._process.stdout)
 
     def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
-        """End it; returns its exit status."""
+        """Stop the process and return its exit status."""
         if self._process.poll() is None:
             self._process.send_signal(sign)
         try:
@@ -121,7 +121,7 @@ class Process:
 
 
 class Harbour:
-    """The application at work: everything that runs, and a server that can be stopped and started again."""
+    """The running application: all of its processes, and a server that can be restarted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -136,7 +136,7 @@ class Harbour:
         wait_until(self._works, lambda: f"workers have started; said: {self._heard()}")
 
     def serve(self, *options: str) -> None:
-        """Start the server; returns when it answers."""
+        """Start the server and wait until it answers."""
         words = ("server", str(APP), "--port", str(self.port), *self._place, *options)
         self._server = Process(*words, folder=self.folder, more=self._more)
         wait_until(self._answers, lambda: f"the server answers; said: {self._heard()}")
@@ -151,7 +151,7 @@ class Harbour:
                 process.stop()
 
     def run(self, *words: str) -> str:
-        """A command of ours in this application's place."""
+        """Run a `tidemill` command against this application's database."""
         return subprocess.run(
             [sys.executable, "-m", "tidemill.cli.main", *words, *self._place],
             cwd=self.folder,
@@ -163,7 +163,7 @@ class Harbour:
         ).stdout
 
     def api(self, path: str, body: Any = None) -> Any:
-        """Ask the server for something, as a program does."""
+        """Send a request to the API."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/api/v1{path}", data, {"content-type": "application/json"})
         with urllib.request.urlopen(request, timeout=20) as answer:
@@ -176,21 +176,21 @@ class Harbour:
         return self.api("/runs", {"workflow": workflow, "args": args})["id"]
 
     def write(self, name: str, **line: Any) -> None:
-        """Add a line to a file that a stream or a monitor follows."""
+        """Append a line to the file of a stream or monitor source."""
         with (self.folder / name).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
     def job_ends(self, number: int) -> dict[str, Any]:
-        """A job once it has ended."""
+        """Wait until a job has finished and return it."""
         done = ("succeeded", "failed", "cancelled")
         return wait_until(lambda: (job := self.api(f"/jobs/{number}"))["state"] in done and job, f"job {number} ends")
 
     def run_is(self, number: int, state: str) -> dict[str, Any]:
-        """A run once it is in a state."""
+        """Wait until a run is in a state and return it."""
         return wait_until(lambda: (run := self.api(f"/runs/{number}"))["state"] == state and run, f"r{number} {state}")
 
     def asks(self, number: int) -> dict[str, Any]:
-        """What a run asks people, once it does."""
+        """Wait until a run asks a question and return it."""
         return wait_until(lambda: self.api(f"/inputs?run={number}")["items"], f"r{number} asks")[0]
 
     def _works(self) -> bool:
@@ -206,7 +206,7 @@ class Harbour:
 
 
 class Site:
-    """A whole application as `tidemill up` runs it, while the block lasts."""
+    """An application started with `tidemill up`, for the duration of a `with` block."""
 
     def __init__(self, app: Path, folder: Path, *options: str) -> None:
         self._port = free_port()
@@ -227,7 +227,7 @@ class Site:
         self.status = self._process.stop()
 
     def api(self, path: str, body: Any = None) -> Any:
-        """Ask the server for something, as a program does; a path that begins with /pages is a page's own."""
+        """Send a request to the API, or to a page if the path starts with /pages."""
         data = None if body is None else json.dumps(body).encode()
         place = path if path.startswith("/pages/") else f"/api/v1{path}"
         request = urllib.request.Request(f"{self.url}{place}", data, {"content-type": "application/json"})
@@ -235,7 +235,7 @@ class Site:
             return json.load(answer)
 
     def heard(self) -> str:
-        """What was said last."""
+        """Return the last lines of the output."""
         return "".join(self._process.said[-30:])
 
     def _answers(self) -> bool:
@@ -245,9 +245,9 @@ class Site:
 
 
 class Watched:
-    """A page, and everything that it does wrong."""
+    """A browser page that collects console errors and requests to other origins."""
 
-    #: What a browser says by itself when a server is away: not the page's fault.
+    #: Errors that the browser reports while the server is down.
     AWAY = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
 
     def __init__(self, context: BrowserContext, url: str) -> None:
@@ -263,19 +263,19 @@ class Watched:
             self.wrong.append(f"asked another origin: {asked}")
 
     def open(self, path: str, heading: str | re.Pattern[str] | None = None) -> Page:
-        """Go to a screen."""
+        """Open a path and wait for its heading."""
         self.page.goto(self.url + path)
         if heading is not None:
             expect(self.page.get_by_role("heading", level=1, name=heading)).to_be_visible()
         return self.page
 
     def keep(self, name: str) -> None:
-        """Keep a picture of the page."""
+        """Save a screenshot."""
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=ARTEFACTS / f"{name}.png")
 
     def read_by_all(self, screens: dict[str, str]) -> dict[str, list[str]]:
-        """What is wrong with each of some screens, in each look."""
+        """Check screens in each look; return the problems of each screen."""
         problems: dict[str, list[str]] = {}
         for name, path in screens.items():
             self.open(path)
@@ -286,7 +286,7 @@ class Watched:
         return problems
 
     def seen_by_all(self, name: str) -> list[str]:
-        """What is wrong with the page as it is open now, in each look; a picture of each is kept."""
+        """Check the open page in each look, with a screenshot of each; return the problems."""
         found: list[str] = []
         for called, look in LOOKS.items():
             self.page.emulate_media(color_scheme=look.theme)
@@ -302,8 +302,8 @@ class Watched:
         return found
 
     def serious_problems(self, asked: dict[str, Any] | None = None) -> list[str]:
-        """What axe-core finds that would shut people out: by all of its rules, unless some are asked for."""
-        # Through the debugger, for the page's own policy lets no foreign script in.
+        """Return the serious accessibility problems that axe-core finds."""
+        # Injected with the debugger, because the content security policy refuses other scripts.
         debugger = self.page.context.new_cdp_session(self.page)
         options = json.dumps({"resultTypes": ["violations"], **(asked or {})})
         look = (
@@ -320,7 +320,7 @@ class Watched:
 
 @contextlib.contextmanager
 def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
-    """A page that must do nothing wrong."""
+    """A page that must not log errors or send requests to other origins."""
     context = browser.new_context(viewport=WIDE, reduced_motion="reduce", **options)
     context.set_default_timeout(20_000)
     watched = Watched(context, url)
@@ -333,7 +333,7 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched
 
 @contextlib.contextmanager
 def harbour() -> Iterator[Harbour]:
-    """The application at work in a folder of its own."""
+    """Run the application in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="tidemill-console-") as folder:
         made = Harbour(Path(folder))
         try:
@@ -345,7 +345,7 @@ def harbour() -> Iterator[Harbour]:
 
 
 def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], timeout: float = PATIENCE) -> Any:
-    """The first truthy value of a condition."""
+    """Wait for a condition and return its first truthy value."""
     give_up = time.monotonic() + timeout
     while not (seen := condition()):
         if time.monotonic() > give_up:

@@ -1,4 +1,4 @@
-"""The console in a real Chromium: each screen's main job done as a person would, while real work runs."""
+"""The console in a real Chromium: the main task of each screen, while real work runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real server process of `tests/support/web_app.py`, and real HTTP to it."""
+"""A real server process of `tests/support/web_app.py`, and HTTP requests to it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WebServer:
         return int(self.url.rpartition(":")[2])
 
     async def wait_ready(self) -> WebServer:
-        """Return when it answers."""
+        """Wait until the server answers."""
 
         def line() -> Any:
             assert self._process.poll() is None, f"the server ended with {self._process.returncode}:\n{self.said}"
@@ -56,7 +56,7 @@ class WebServer:
         return self
 
     async def ends(self) -> int:
-        """Its exit status, waiting for its end."""
+        """Wait until the process ends and return its exit status."""
         await eventually(lambda: self._process.poll() is not None, what="the server has ended")
         return self._process.wait()
 

@@ -88,7 +88,7 @@ const Row = memo(function Row({ row, entity, cells, stages, chosen, stop, onChoo
               tabIndex={stop === stage ? 0 : -1}
               aria-pressed={chosen === stage}
               aria-label={`${stage} of ${entity || "all"}: ${labelOf(state)}`}
-              title={`${stage}: ${labelOf(state)}, ${aboutOf(state) ?? ""}`}
+              title={[`${stage}: ${labelOf(state)}`, aboutOf(state)].filter(Boolean).join(", ")}
               onClick={() => onChoose(stage, entity)}
             >
               <span aria-hidden="true">{signOf(state)}</span>

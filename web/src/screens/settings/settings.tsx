@@ -5,7 +5,7 @@ import { get, postQuery, put, remove } from "../../api/client";
 import type { List, Token } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { useMay, useSession } from "../../app/session";
-import { chooseTheme, themeChoice, type ThemeChoice, useTheme } from "../../app/theme";
+import { chooseTheme, type ThemeChoice, themeChoice, useTheme } from "../../app/theme";
 import { Button } from "../../components/button";
 import { Dialog } from "../../components/dialog";
 import { Empty, ErrorMessage, LoadStatus } from "../../components/feedback";
