@@ -95,7 +95,7 @@ class EntityState(msgspec.Struct):
     count: int = 0
     due: float | None = None
     labels: dict[str, Any] = {}
-    turns: SettingHistory | None = None
+    label_history: SettingHistory | None = None
     """The labels at each tick, where they change; `labels` are those of the last evaluation."""
     marks: EventMarks = msgspec.field(default_factory=EventMarks)
     alerts: dict[str, AlertRecord] = {}

@@ -87,11 +87,11 @@ def advance(
     outcome = EntityOutcome()
     position, stop = bisect_right(ticks.numbers, entity_state.folded), 0
     last = ticks.numbers[-1] if len(ticks) else entity_state.folded
-    looks = {number for number in arrivals if number > entity_state.folded}
-    looks.update(switched_on(rules.off, entity_state.folded, last))
-    turns = entity_state.turns or SettingHistory(entity_state.labels)
-    looks.update(step.tick for step in turns.between(entity_state.folded, last))
-    stops = sorted({bisect_left(ticks.numbers, number) for number in looks})
+    due_ticks = {number for number in arrivals if number > entity_state.folded}
+    due_ticks.update(switched_on(rules.off, entity_state.folded, last))
+    label_history = entity_state.label_history or SettingHistory(entity_state.labels)
+    due_ticks.update(step.tick for step in label_history.between(entity_state.folded, last))
+    stops = sorted({bisect_left(ticks.numbers, number) for number in due_ticks})
     done = entity_state.folded
     while True:
         at = stops[stop] if stop < len(stops) else len(ticks)
@@ -102,8 +102,8 @@ def advance(
         tick = ticks[at]
         _switch_off(rules, entity_state, done, tick.number, outcome)
         done = tick.number
-        entity_state.labels = turns.at(tick.number)
-        look(rules, entity_state, arrivals.get(tick.number, ()), tick, outcome, past=past)
+        entity_state.labels = label_history.at(tick.number)
+        evaluate_tick(rules, entity_state, arrivals.get(tick.number, ()), tick, outcome, past=past)
         if stop < len(stops) and at == stops[stop]:
             stop += 1
         position = at + 1
@@ -114,7 +114,7 @@ def advance(
     return outcome
 
 
-def look(
+def evaluate_tick(
     rules: MonitorRules,
     entity_state: EntityState,
     came: Sequence[Event],
@@ -128,7 +128,7 @@ def look(
         problems, late = take_events(rules.fold, entity_state, came, tick, past=past)
         outcome.problems += problems
         outcome.late += late
-    settle(rules, entity_state, tick, outcome, folded=bool(came))
+    check_triggers(rules, entity_state, tick, outcome, folded=bool(came))
 
 
 def _switch_off(rules: MonitorRules, entity_state: EntityState, after: int, upto: int, outcome: EntityOutcome) -> None:
@@ -160,7 +160,7 @@ def rebuild(rules: MonitorRules, entity_state: EntityState, history: Sequence[Ev
     return problems
 
 
-def settle(
+def check_triggers(
     rules: MonitorRules, entity_state: EntityState, tick: MonitorTick, outcome: EntityOutcome, *, folded: bool
 ) -> None:
     """Call the fold's `on_tick`, check every trigger, and set the next timer."""
@@ -225,7 +225,7 @@ def _follow(
 ) -> float | None:
     """Open, keep or resolve the alert of a lasting condition; returns when to check again."""
     now = tick.at
-    verdict = judge(trigger, entity_state, now, folded=folded)
+    verdict = check_condition(trigger, entity_state, now, folded=folded)
     mark = entity_state.marks.triggers.setdefault(trigger.name, EventMark())
     alert = entity_state.alerts.get(trigger.name)
     due = verdict.due
@@ -259,10 +259,12 @@ def _follow(
     return due
 
 
-def judge(trigger: Sustained | Absent, entity_state: EntityState, now: float, *, folded: bool) -> TriggerVerdict:
+def check_condition(
+    trigger: Sustained | Absent, entity_state: EntityState, now: float, *, folded: bool
+) -> TriggerVerdict:
     """Whether a lasting condition holds now, since when, and when this may change without an event."""
     if isinstance(trigger, Absent):
-        return _judge_absence(trigger, entity_state, now)
+        return _check_absence(trigger, entity_state, now)
     due = None if trigger.recheck is None else now + trigger.recheck
     if not trigger.when(entity_state.state, now):
         return TriggerVerdict(False, due=due)
@@ -272,7 +274,7 @@ def judge(trigger: Sustained | Absent, entity_state: EntityState, now: float, *,
     return TriggerVerdict(True, since, due)
 
 
-def _judge_absence(trigger: Absent, entity_state: EntityState, now: float) -> TriggerVerdict:
+def _check_absence(trigger: Absent, entity_state: EntityState, now: float) -> TriggerVerdict:
     if entity_state.last_at is None or entity_state.labels.get("present") is False:
         return TriggerVerdict(False)
     moment = entity_state.last_at + trigger.after

@@ -35,12 +35,12 @@ class SettingHistory(msgspec.Struct, frozen=True):
         return [step for step in self.steps if after < step.tick <= upto]
 
 
-def steps_of(wishes: Iterable[Any], now: Any) -> SettingHistory:
+def history_of(changes: Iterable[Any], now: Any) -> SettingHistory:
     """The history of one setting from its stored changes, in order; without changes it has its present value."""
-    found = list(wishes)
+    found = list(changes)
     if not found:
         return SettingHistory(now)
-    made = tuple(SettingChange(wish["tick"], decode(wish["after"]), wish["at"]) for wish in found)
+    made = tuple(SettingChange(change["tick"], decode(change["after"]), change["at"]) for change in found)
     return SettingHistory(decode(found[0]["before"]), made)
 
 

@@ -23,7 +23,7 @@ from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer.entity_state import AlertRecord, Checkpoint, EntityProblem, EntityState, EventMarks
 from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY, CHECKPOINTS, base_before, describe, first_late
 from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, rebuild
-from tidemill.monitors.reducer.settings_history import steps_of, switched_on
+from tidemill.monitors.reducer.settings_history import history_of, switched_on
 from tidemill.monitors.reducer.silences import find_silence
 from tidemill.monitors.runner.notices import notify_job
 from tidemill.monitors.runner.state_cache import StateCache
@@ -44,7 +44,7 @@ from tidemill.store.monitors.monitors import (
     note_problems,
 )
 from tidemill.store.monitors.notices import SILENCED, write_notices
-from tidemill.store.monitors.settings_history import read_wishes
+from tidemill.store.monitors.settings_history import read_settings_history
 
 BATCH = 500
 BREATH = 50
@@ -106,8 +106,8 @@ class Evaluation:
     async def _advance(self, rows: Sequence[Any], off: Sequence[str], tick: MonitorTick) -> list[Moved]:
         name = self._watch.name
         entities = [row["entity"] for row in rows]
-        wishes = await read_wishes(self._database, name, min(row["folded"] for row in rows), entities)
-        switches = steps_of((wish for wish in wishes if wish["entity"] is None), list(off))
+        changes = await read_settings_history(self._database, name, min(row["folded"] for row in rows), entities)
+        switches = history_of((change for change in changes if change["entity"] is None), list(off))
         rules = MonitorRules(name, self._watch.fold, self._watch.triggers, off=switches)
         states = await self._states(rules, rows)
         async with self._database.acquire() as connection:
@@ -122,11 +122,11 @@ class Evaluation:
         alerts: dict[str, dict[str, AlertRecord]] = {}
         for row in opened:
             alerts.setdefault(row["entity"], {})[row["trigger"]] = AlertRecord(monitor=name, **dict(row))
-        theirs: dict[str, list[Any]] = {}
-        for wish in wishes:
-            theirs.setdefault(wish["entity"], []).append(wish)
+        own_changes: dict[str, list[Any]] = {}
+        for change in changes:
+            own_changes.setdefault(change["entity"], []).append(change)
         entity_states = [
-            self._entity_state(row, states, alerts.get(row["entity"], {}), theirs.get(row["entity"], ()))
+            self._entity_state(row, states, alerts.get(row["entity"], {}), own_changes.get(row["entity"], ()))
             for row in rows
         ]
         rebuilt = await self._rebuild(rules, rows, entity_states, states)
@@ -134,7 +134,7 @@ class Evaluation:
         for index, (row, entity_state) in enumerate(zip(rows, entity_states, strict=True)):
             came = arrivals.get(entity_state.entity, {})
             moved.append(await self._move(rules, row, entity_state, came, ticks))
-            if _wished_since(tick, entity_state, rules):
+            if _changed_since(tick, entity_state, rules):
                 # It counts from the next tick on, at which the entity is evaluated.
                 entity_state.due = tick.at if entity_state.due is None else min(entity_state.due, tick.at)
             moved[-1].outcome.problems += rebuilt.get(entity_state.entity, [])
@@ -200,7 +200,7 @@ class Evaluation:
         return arrivals
 
     def _entity_state(
-        self, row: Any, states: dict[str, bytes], alerts: dict[str, AlertRecord], wishes: Sequence[Any]
+        self, row: Any, states: dict[str, bytes], alerts: dict[str, AlertRecord], changes: Sequence[Any]
     ) -> EntityState:
         raw, state = states.get(row["entity"]), None
         if raw is not None:
@@ -221,7 +221,7 @@ class Evaluation:
             last_at=row["last_at"],
             count=row["count"],
             due=min((each for each in due if each is not None), default=None),
-            turns=steps_of(wishes, {} if row["labels"] is None else decode(row["labels"])),
+            label_history=history_of(changes, {} if row["labels"] is None else decode(row["labels"])),
             marks=EventMarks() if row["marks"] is None else decode(row["marks"], EventMarks),
             alerts=alerts,
         )
@@ -315,10 +315,10 @@ class Evaluation:
             await insert_jobs(self._database, connection, new, notify=True)
 
 
-def _wished_since(tick: MonitorTick, entity_state: EntityState, rules: MonitorRules) -> bool:
+def _changed_since(tick: MonitorTick, entity_state: EntityState, rules: MonitorRules) -> bool:
     """Whether a setting was changed after the tick was complete, so that the entity must be evaluated again."""
     later = 2**62
-    labelled = entity_state.turns is not None and entity_state.turns.between(tick.number, later)
+    labelled = entity_state.label_history is not None and entity_state.label_history.between(tick.number, later)
     return bool(labelled or switched_on(rules.off, tick.number, later))
 
 

@@ -20,15 +20,15 @@ from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import Trigger
 from tidemill.monitors.reducer.entity_state import AlertRecord, EntityProblem, EntityState
-from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, look
-from tidemill.monitors.reducer.settings_history import steps_of
+from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, evaluate_tick
+from tidemill.monitors.reducer.settings_history import history_of
 from tidemill.monitors.runner.evaluate import read_event
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import READ_ACKS
 from tidemill.store.monitors.events import read_span, read_ticks
 from tidemill.store.monitors.monitors import read_monitor
 from tidemill.store.monitors.roster import list_roster
-from tidemill.store.monitors.settings_history import read_wishes
+from tidemill.store.monitors.settings_history import read_settings_history
 
 STEP = 0.5
 MOST_LOOKS = 1_000_000
@@ -88,9 +88,9 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
     """Repeat the ticks of a time span as they were."""
     report = BacktestReport(watch.name, since, until)
     acks = {(r["entity"], r["trigger"], r["tick"]): r["acked_at"] for r in await database.fetch(READ_ACKS, watch.name)}
-    wishes = await read_wishes(database, watch.name, -1)
+    changes = await read_settings_history(database, watch.name, -1)
     row = await read_monitor(database, watch.name)
-    off = steps_of((wish for wish in wishes if wish["entity"] is None), list(row["off"]))
+    off = history_of((change for change in changes if change["entity"] is None), list(row["off"]))
     rules = MonitorRules(watch.name, watch.fold, watch.triggers, acks, off)
     labels = {each["entity"]: each["labels"] for each in await list_roster(database, watch.name, everybody=True)}
     ticks = Ticks(MonitorTick(*each) for each in await read_ticks(database, watch.name, since, until))
@@ -100,9 +100,9 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
         arrivals: dict[int, list[Event]] = {}
         for event in events:
             arrivals.setdefault(event.tick, []).append(event)
-        theirs = [wish for wish in wishes if wish["entity"] == entity]
+        own_changes = [change for change in changes if change["entity"] == entity]
         now = labels.get(entity)
-        entity_state = EntityState(entity, turns=steps_of(theirs, {} if now is None else decode(now)))
+        entity_state = EntityState(entity, label_history=history_of(own_changes, {} if now is None else decode(now)))
         _add(report, advance(rules, entity_state, arrivals, ticks, past=events))
     report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
     return report
@@ -119,9 +119,9 @@ def walk_through(
         for _ in range(MOST_LOOKS):
             if entity_state.due is None or entity_state.due > moment or (came and entity_state.due >= moment):
                 break
-            look(rules, entity_state, (), MonitorTick(next(numbers), entity_state.due), outcome)
+            evaluate_tick(rules, entity_state, (), MonitorTick(next(numbers), entity_state.due), outcome)
         if came:
-            look(rules, entity_state, came, MonitorTick(next(numbers), moment), outcome)
+            evaluate_tick(rules, entity_state, came, MonitorTick(next(numbers), moment), outcome)
             if len(entity_state.since) > MOST_SINCE:
                 entity_state.write()  # Limits the work when the fold fails at an event.
     return outcome

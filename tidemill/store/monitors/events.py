@@ -10,7 +10,7 @@ import asyncpg
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
-from tidemill.store.monitors.settings_history import FORGET_WISHES
+from tidemill.store.monitors.settings_history import DELETE_OLD_SETTINGS
 from tidemill.store.partitions import drop_partition, list_partitions, make_partition
 
 WEEK = 604_800
@@ -61,7 +61,7 @@ async def drop_old(database: Database, now: float) -> list[str]:
             dropped.append(name)
     await database.fetch(FORGET_STRAYS, oldest)
     await database.fetch(FORGET_TICKS, now)
-    await database.fetch(FORGET_WISHES)
+    await database.fetch(DELETE_OLD_SETTINGS)
     return dropped
 
 

@@ -13,7 +13,7 @@ from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.monitors.alerts import RESOLVE_TRIGGER
 from tidemill.store.monitors.monitors import read_monitor
-from tidemill.store.monitors.settings_history import hold_monitor, write_wish
+from tidemill.store.monitors.settings_history import hold_monitor, write_setting
 
 _NEWS = "SELECT pg_notify('tidemill_monitors', $1)"
 
@@ -184,7 +184,7 @@ async def switch_trigger(database: Database, monitor: str, trigger: str, on: boo
     async with database.transaction(patience=30.0) as connection:
         held = await hold_monitor(database, connection, monitor)
         others = [name for name in held["off"] if name != trigger]
-        await write_wish(
+        await write_setting(
             database, connection, monitor, held["tick"], None, held["off"], others if on else [*others, trigger]
         )
         await connection.execute(database.sql(SWITCH_ON if on else SWITCH_OFF), monitor, trigger)
@@ -223,7 +223,7 @@ async def label_entity(
         if expecting is not None and before.get(expecting[0]) != expecting[1]:
             return False
         after: Any = await connection.fetchval(database.sql(LABEL_ENTITY), monitor, entity, encode(labels).decode())
-        await write_wish(database, connection, monitor, held["tick"], entity, before, decode(after))
+        await write_setting(database, connection, monitor, held["tick"], entity, before, decode(after))
         held_labels = {"entity": entity, **{name: before.get(name) for name in labels}}
         wanted = {"entity": entity, **labels, **({"said": said} if said else {})}
         await _tell(database, connection, monitor, "label", by, before=held_labels, after=wanted)
