@@ -211,6 +211,7 @@ def test_an_applications_own_migrations_are_applied_with_ours(folder: Path, up: 
 
 def test_a_second_application_in_the_database_is_named_by_an_option(folder: Path, up: Process) -> None:
     (folder / "second.py").write_text('from tidemill import App\napp = App("second")\n\n@app.task\ndef broken(): ...\n')
+    before = {job["id"] for job in listing(folder, "jobs")}
     refused = run(folder, "enqueue", "second.py", "broken")
     assert refused.returncode == 1
     assert "has no application 'second', only shop: run `tidemill db migrate --application second`" in refused.stderr
@@ -218,11 +219,16 @@ def test_a_second_application_in_the_database_is_named_by_an_option(folder: Path
         assert "applied 0001_jobs" in ok(folder, "db", "migrate", "second.py")
         number = ok(folder, "enqueue", "second.py", "broken").strip()
         assert [job["id"] for job in listing(folder, "jobs", "--application", "second")] == [int(number)]
-        assert int(number) not in [job["id"] for job in listing(folder, "jobs", "--application", "shop")][:1]
+        assert {job["id"] for job in listing(folder, "jobs", "--application", "shop")} == before
         asked = run(folder, "jobs")
         assert asked.returncode == 1
         assert "several applications (shop, second): name one of them with --application" in asked.stderr
         assert run(folder, "jobs", TIDEMILL_APPLICATION="second").returncode == 0
+        assert run(folder, "token", "list").returncode == 0, "tokens belong to all of them"
+        ok(folder, "queues", "limit", "fetch", "30/m", "--application", "second")
+        ok(folder, "queues", "limit", "fetch", "none", "--application", "shop")
+        assert [row["application"] for row in listing(folder, "audit", "--limit", "2")] == ["shop", "second"]
+        assert [row["application"] for row in listing(folder, "audit", "--application", "second")] == ["second"]
         assert (
             "is the application 'second', and not 'shop'"
             in run(folder, "enqueue", "second.py", "broken", "--application", "shop").stderr

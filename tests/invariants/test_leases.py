@@ -191,7 +191,7 @@ async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() 
     """While the database was away nobody could renew: that alone must not cost anybody their jobs."""
     lease = 1.5
     with private_server() as server:
-        app = App("restart", database_url=server.dsn)
+        app = App("test", database_url=server.dsn)
         declare(app)
         database = Database(DatabaseSettings(url=server.dsn))
         async with database:
@@ -219,7 +219,7 @@ async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() 
 
 async def test_a_worker_that_lives_through_a_database_restart_keeps_its_job() -> None:
     with private_server() as server:
-        app = App("restart", database_url=server.dsn, **PATIENT)
+        app = App("test", database_url=server.dsn, **PATIENT)
         declare(app)
         async with Database(DatabaseSettings(url=server.dsn)) as database:
             await migrate(database)

@@ -1,4 +1,4 @@
-"""An application's ways to its database: one per event loop, opened when first needed, and one for plain code."""
+"""An application's connections: one per event loop, opened when first needed, and one for plain code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OpenConnection(NamedTuple):
 
 
 class Connections:
-    """Opens ways to the database and keeps them until they are closed."""
+    """Opens connections to the database and keeps them until they are closed."""
 
     def __init__(self, make_database: Callable[[], Database]) -> None:
         self._make_database = make_database
@@ -42,7 +42,7 @@ class Connections:
         return self._make_database()
 
     async def open(self) -> OpenConnection:
-        """This event loop's way, opened once however many ask at the same time."""
+        """The connection of this event loop; concurrent callers share one attempt to open it."""
         loop = asyncio.get_running_loop()
         opening = self._opening.get(loop)
         if opening is None:
@@ -67,7 +67,7 @@ class Connections:
         return bridge.call(run())
 
     async def close(self) -> None:
-        """Close this event loop's way."""
+        """Close the connection of this event loop."""
         opening = self._opening.pop(asyncio.get_running_loop(), None)
         if opening is not None:
             way = await opening
@@ -76,7 +76,7 @@ class Connections:
             await way.database.close()
 
     def close_sync(self) -> None:
-        """Close the way of plain code."""
+        """Close the connection of plain code."""
         with self._lock:
             bridge, self._bridge = self._bridge, None
         if bridge is not None:

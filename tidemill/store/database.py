@@ -1,8 +1,8 @@
-"""The way to PostgreSQL: a pool, dedicated connections, and patience when the server is away.
+"""Connections to PostgreSQL: a pool, dedicated connections, and retries while the server is away.
 
-A restart, a killed backend or a failover is a normal day: whoever asks here waits until the server
-answers again (`patience` seconds, or for ever) and gets a working connection. With no URL the embedded
-server under `directory` is started when nobody else runs it.
+Restarts, killed backends and failovers are expected: a call waits until the server answers again (`patience` seconds,
+or forever) and gets a working connection. Without a URL, the embedded server under `directory` is started unless
+another process runs it.
 
 Statements name two schemas, and `Database.sql` puts in the real ones: `tidemill` has the tables of one application,
 `installation` those that all applications of a database share. The first application has its tables in the
@@ -43,10 +43,10 @@ _AWAY = (
     asyncpg.TooManyConnectionsError,
 )
 
-# Cannot store anything now, but will once somebody has made room or the failover is over.
+# The server cannot store anything until there is room again or the failover is over.
 _FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
 
-#: Two statements met head-on: the one that was undone has to be said again.
+#: Two transactions collided: the one that was rolled back has to be retried.
 CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -87,7 +87,7 @@ class DatabaseSettings(msgspec.Struct, frozen=True):
 
 
 class PooledConnection(asyncpg.Connection):
-    """A connection through a transaction pooler: every statement in a transaction, which pins one backend to it.
+    """A connection through a transaction pooler: each statement runs in a transaction, which pins it to one backend.
 
     Without that, the pooler may prepare a statement on one backend and run it on another.
     """
@@ -114,7 +114,7 @@ class PooledConnection(asyncpg.Connection):
 
 
 class Database:
-    """One process's way to the database. Open it once; it heals itself."""
+    """The connections of one process to the database. Open it once; it reconnects by itself."""
 
     def __init__(
         self, settings: DatabaseSettings, *, label: str = "tidemill", session: Mapping[str, str] | None = None
@@ -162,6 +162,8 @@ class Database:
         """The statement with the real schemas in the place of `tidemill` and `installation`."""
         known = self._rewritten.get(statement)
         if known is None:
+            if len(self._rewritten) >= _MOST_STATEMENTS:
+                self._rewritten.clear()
             known = self._rewritten[statement] = _NAMED.sub(
                 lambda found: self.schema if found[1] == "tidemill" else self.installation, statement
             )
@@ -195,7 +197,7 @@ class Database:
             self._rewritten.clear()
 
     async def open(self, *, patience: float | None = None) -> Database:
-        """Connect; wait at most `patience` seconds for a server that is not there (None: for ever)."""
+        """Connect; wait at most `patience` seconds for a server that does not answer (None: forever)."""
         if self._pool is None:
             pool = asyncpg.create_pool(
                 connect=self._connect_once, min_size=0, max_size=self.settings.pool_size, reset=_no_reset
@@ -222,14 +224,14 @@ class Database:
         await self.close()
 
     async def connect(self, *, patience: float | None = None) -> Connection:
-        """A connection of the caller's own, outside the pool."""
+        """A connection outside the pool, which belongs to the caller."""
         return await self._patiently(self._connect_once, patience)
 
     async def connect_to_look_up(self) -> Connection:
-        """A connection of the caller's own for statements that find their rows by keys, and repeat often.
+        """A connection outside the pool for statements that find their rows by keys and are repeated often.
 
-        They are planned once, which takes longer than to run one for a few rows, and then for tables of any size: a
-        plan made for an empty table must not go on reading all of it when it is full.
+        Each statement is planned once, since planning takes longer than running it for a few rows. The plan must fit
+        tables of any size: one made for an empty table must not scan it when it is full.
         """
         connection = await self.connect()
         if not self.settings.transaction_pooler:  # There, each statement is planned anew.
@@ -237,7 +239,7 @@ class Database:
         return connection
 
     async def connect_to_listen(self) -> Connection:
-        """A connection that can LISTEN: past the pooler, where there is one."""
+        """A connection that can LISTEN; it bypasses the pooler, if there is one."""
         return await self._patiently(self._connect_ear, None)
 
     @asynccontextmanager
@@ -277,7 +279,7 @@ class Database:
             await self._give_back(pool, connection)
 
     async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
-        """Do work that may safely be done twice, again and again until the server has answered."""
+        """Do idempotent work, and retry it until the server answers."""
 
         async def once() -> T:
             pool = self._opened()
@@ -293,7 +295,7 @@ class Database:
         return await self._patiently(once, patience)
 
     async def fetch(self, statement: str, *args: Any, patience: float | None = 30.0) -> list[asyncpg.Record]:
-        """Rows of a statement that may safely run twice."""
+        """The rows of a statement that may safely run twice."""
         sql = self.sql(statement)
         return await self.run(lambda connection: connection.fetch(sql, *args), patience=patience)
 
@@ -305,7 +307,7 @@ class Database:
         return await pool.acquire()
 
     async def _give_back(self, pool: asyncpg.Pool, connection: Executor, *, as_new: bool = False) -> None:
-        """`as_new`: nothing went wrong on it, and nothing is under way."""
+        """Return a connection to the pool; `as_new` says that nothing failed on it and nothing is in progress."""
         await pool.release(connection)
 
     def _opened(self) -> asyncpg.Pool:
@@ -325,7 +327,7 @@ class Database:
             connection = await asyncpg.connect(
                 self.dsn, timeout=10, statement_cache_size=200, server_settings=self._session
             )
-        # JSON crosses as bytes, untouched: msgspec reads and writes it.
+        # JSON passes as bytes: msgspec encodes and decodes it.
         await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=_same, format="binary")
         return _watched(connection)
 
@@ -363,7 +365,7 @@ class Database:
 
     @property
     def where(self) -> str:
-        """The server's address for people: never the password."""
+        """The server's address as people see it, without the password."""
         if self.embedded is not None:
             return f"{Path(self.settings.directory).resolve()} (embedded)"
         parts = urlsplit(str(self.settings.url))
@@ -387,18 +389,18 @@ def _check_url(url: str) -> None:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the error means that the server is gone, going, or not yet there: worth waiting for."""
+    """Whether the error means that the server is stopped, stopping or starting: a retry makes sense."""
     if isinstance(error, asyncpg.InterfaceError):
-        # The driver's word for "you used a connection that has just died"; any other is our mistake.
+        # The driver says so when a connection has just been closed; other interface errors are bugs.
         return "connection is closed" in str(error) or "connection was closed" in str(error)
     if isinstance(error, asyncpg.InternalClientError):
-        # The same, when the server's last words have arrived and the end of the connection has not.
+        # The same, when the server's last message has arrived and the end of the connection has not.
         return "another operation (2) is in progress" in str(error)
     return isinstance(error, _AWAY)
 
 
 def left_nothing(error: BaseException) -> bool:
-    """Whether the connection broke in a way that proves that nothing was stored: it is safe to do it again.
+    """Whether the connection broke in a way that proves that nothing was stored: a retry is safe.
 
     Either the driver or the system refused to send the statement, or the server ended the session instead of
     answering it.
@@ -409,14 +411,14 @@ def left_nothing(error: BaseException) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the server is there but cannot store anything now."""
+    """Whether the server answers but cannot store anything now."""
     return isinstance(error, _FULL)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether this will be over by itself: whoever lives on goes on, and says it again.
+    """Whether the error passes by itself: a process that keeps running retries later.
 
-    Also for one who was patient for a while, and has been told so.
+    That includes a `StoreError` raised when such an error has lasted longer than `patience`.
     """
     if isinstance(error, StoreError) and error.__cause__ is not None:
         error = error.__cause__
@@ -432,12 +434,12 @@ async def _roll_back(transaction: Any) -> None:
         # The connection is gone, and the transaction with it.
 
 
-#: How long a server may be gone without a word: asked after 10 s of silence, 4 times; in ms for what was sent.
+#: How long a server may be silent: keepalives after 10 s, 4 times; the user timeout is in ms.
 _SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 
 
 def _watched(connection: Connection) -> Connection:
-    """A connection that the system keeps an eye on: else the answer of a host that has vanished is awaited for ever."""
+    """Enable keepalives: otherwise the answer of a host that has vanished is awaited forever."""
     sock = connection._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue]
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -451,6 +453,7 @@ _CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"
 _SHARED_CHANNELS = frozenset({"hosts"})
 _NAMED = re.compile(rf"\b(tidemill|installation)(?=\.|_(?:{_CHANNELS})')")
 NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+_MOST_STATEMENTS = 4096  # Some are built from what is asked for, and there is no end to them.
 _LONGEST_SCHEMA = 48  # A channel is the schema and one more word, and has at most 63 bytes.
 
 
@@ -473,7 +476,7 @@ def check_schema_name(name: str) -> str:
 
 
 def identifier(name: str, longest: int = 31) -> str:
-    """A name of an application as a schema may have it: equal names only for equal names, but for punctuation."""
+    """An application's name as a schema name that needs no quotes; long names are cut and get a hash."""
     made = re.sub(r"[^a-z0-9_]+", "_", name.lower())
     made = made if re.match(r"[a-z_]", made) else f"_{made}"
     return made if len(made) <= longest else f"{made[: longest - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -485,7 +488,7 @@ def schema_of(application: str, installation: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
-    """Rows turned into one list per column, as array parameters want them."""
+    """Rows as one list per column, for array parameters."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
 

@@ -212,7 +212,9 @@ async def wait_for_schema(database: Database, chain: Chain = OWN_CHAIN, *, patie
     give_up = None if patience is None else loop.time() + patience
     pause = 0.05
     while True:
-        version = await applied_version(database, chain, patience=patience)
+        # Where no application is decided on, only what all of them share can be read: the rest asks which one is meant.
+        schema = chain.schema or (database.schema if database.application else database.installation)
+        version = await applied_version(database, chain, schema=schema, patience=patience)
         check_known(database, version, chain)
         if version == chain.latest:
             return

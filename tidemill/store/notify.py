@@ -1,7 +1,7 @@
 """Wake-ups: LISTEN on one connection per process, NOTIFY coalesced per process.
 
-A wake-up is a hint, never the truth: it may be lost with a connection, so whoever waits on one also polls
-slowly. After a reconnect every listener is woken once, since news may have been missed.
+A wake-up is a hint: it may be lost with a connection, so code that waits for one also polls slowly.
+After a reconnect every listener is woken once, since notifications may have been missed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANYTHING = "*"
 
 
 class Listener:
-    """This process's ear: calls back with the payload of every notification on its channels."""
+    """Calls back with the payload of every notification on its channels."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -29,11 +29,11 @@ class Listener:
         self._ready = asyncio.Event()
 
     def on(self, channel: str, callback: Callback) -> None:
-        """Call back for news on a channel; to be said before `run`."""
+        """Call back for notifications on a channel; register before `run`."""
         self._callbacks.setdefault(channel, []).append(callback)
 
     async def wait_ready(self) -> None:
-        """Return when the listener hears: what is sent from now on is not missed."""
+        """Return when the listener is connected: no notification is missed from now on."""
         await self._ready.wait()
 
     async def run(self) -> None:

@@ -58,7 +58,7 @@ def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> 
 
 
 def _conversation(database: Database, jobs: Sequence[NewJob]) -> Conversation:
-    """The statements that store jobs; before the first of all, the one that says whose tables are where."""
+    """The statements that store jobs, after the one that looks up the application's schema if it is not known yet."""
     if not database.applications:
         database.located((yield LIST_APPLICATIONS, ()))
     return (yield from conversation(jobs))

@@ -9,9 +9,9 @@ from tidemill.store.database import Database, Executor
 LIST_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1"
 LOOK_AT_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
 READ_BLOBS = "SELECT path, content, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
-#: One who changes a content at a time: whoever comes second sees what the first has written.
+#: One writer at a time changes a content; the next one sees what the first has written.
 HOLD_BLOB = "SELECT pg_advisory_xact_lock(hashtextextended('tidemill.state_blob/' || $1 || '/' || $2, 11))"
-#: Every write has a version of its own, also where the content is the same.
+#: Every write gets a new version, even if the content is the same.
 WRITE_BLOBS = """
 INSERT INTO tidemill.state_blob (store, path, content)
 SELECT $1, * FROM unnest($2::text[], $3::bytea[])
@@ -39,7 +39,7 @@ async def read_blobs(database: Database, store: str, paths: Sequence[str]) -> li
 
 
 async def change_blob(database: Database, store: str, path: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Read a content, change it and write it, whoever else does so at the same time."""
+    """Read a content, change it and write it; concurrent changes wait for each other."""
     async with database.transaction() as connection:
         await connection.execute(database.sql(HOLD_BLOB), store, path)
         rows = await connection.fetch(database.sql(READ_BLOBS), store, [path])
