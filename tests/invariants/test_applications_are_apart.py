@@ -127,6 +127,17 @@ async def test_each_runs_its_own_jobs_and_no_others(north: Side, south: Side) ->
     assert (sorted(north.done), sorted(south.done)) == (list(range(50)), list(range(100, 130)))
 
 
+async def test_each_runs_whole_beside_the_other(north: Side, south: Side) -> None:
+    async with north.app.running(), south.app.running():
+        for side in (north, south):
+            assert (await side.app.wait(await side.app.enqueue("report", n=7))).result == f"{side.name} 7"
+            assert await (await side.app.start("Letter", topic="peace")).result() == f"{side.name} writes peace"
+    for side in (north, south):
+        partitions = "SELECT count(*) FROM pg_tables WHERE schemaname = $1 AND tablename LIKE 'job_history_2%'"
+        assert await value(side.database, partitions, side.database.schema) > 0
+        assert sorted(map(str, side.done)) == ["7", "peace"]
+
+
 async def test_jobs_on_a_callers_own_connection_go_to_the_callers_application(
     north: Side, south: Side, empty_database_url: str
 ) -> None:

@@ -29,7 +29,7 @@ class Asking(Workflow):
 
 def make_app(**settings: Any) -> App:
     """A new application; the server has one of its own."""
-    app = App("web", **settings)
+    app = App("test", **settings)
 
     @app.task(queue="mail")
     async def send(order: int, bad: bool = False) -> dict:
