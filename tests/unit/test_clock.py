@@ -21,7 +21,7 @@ def test_a_virtual_clock_stands_still_until_it_is_moved() -> None:
 @given(st.floats(max_value=-1e-9, allow_nan=False))
 def test_a_virtual_clock_does_not_go_back(seconds: float) -> None:
     clock = VirtualClock(5.0)
-    with pytest.raises(ValueError, match="does not go back"):
+    with pytest.raises(ValueError, match="cannot go back"):
         clock.advance(seconds)
     assert clock.now() == 5.0
 

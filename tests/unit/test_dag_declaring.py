@@ -96,7 +96,7 @@ A = node("a", "t")
         ),
         (
             [node("b", "t", skip_if="c.x == 1")],
-            "dag 'd': nodes[0].skip_if: node 'b': 'c.x == 1' is not a condition: at character 2: undeclared reference to 'c.x'",
+            "dag 'd': nodes[0].skip_if: node 'b': 'c.x == 1' is not a valid condition: at character 2: undeclared reference to 'c.x'",
         ),
         (
             [node("b", "t", args={"x": ref("item.x")})],

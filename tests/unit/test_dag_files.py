@@ -98,7 +98,7 @@ def test_what_a_dag_writes_as_json_is_a_file_that_can_be_read() -> None:
         ("schema: {type: object}", "schema: {type: objekt}", "n.yaml:6: nodes[1].schema: node 'approve': this is not a JSON Schema: at type: "),
         ("{$from: run.day}", "{$form: run.day}", "n.yaml:3: nodes[0].args.day: node 'extract': $form is not an operator; did you mean $from?"),
         ("$.extract.rows", "$.extrac.rows", "n.yaml:5: nodes[1].prompt: node 'approve' reads 'extrac.rows', but 'extrac' is no node here; did you mean 'extract'?"),
-        ("== 'no'", "=", "n.yaml:14: nodes[2].skip_if: node 'load': 'approve.answer =' is not a condition: at character 16: "),
+        ("== 'no'", "=", "n.yaml:14: nodes[2].skip_if: node 'load': 'approve.answer =' is not a valid condition: at character 16: "),
         ("name: load", "name: extract", "n.yaml:9: nodes[2].name: two nodes are called 'extract': this one and nodes[0]"),
         ("budget: 10m", "task: other", "n.yaml:12: nodes[2].task: the key 'task' is there twice"),
         ("nodes:", "nodes: [", "n.yaml:3: this is not YAML: while parsing a flow node expected the node content, but found '-'"),

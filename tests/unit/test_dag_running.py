@@ -206,7 +206,7 @@ def test_a_condition_in_cel_decides_about_skipping() -> None:
     assert Walk(dag).start(force=True).done("a", {"rows": 1}).statuses["b"] == "running"
     walk = Walk(dag).start(force=True).done("a", {})
     assert walk.ends[0].error.message == (
-        "node 'b' failed: bad_ref: skip_if: 'a.rows == 0 || run.force == false' cannot be decided: "
+        "node 'b' failed: bad_ref: skip_if: 'a.rows == 0 || run.force == false' cannot be evaluated: "
         'Key not found in map : "rows"'
     )
 
@@ -215,7 +215,7 @@ def test_a_condition_that_is_neither_true_nor_false_fails_the_node() -> None:
     walk = Walk(Dag("d", [node("a", "t", skip_if=ref("run.x"))])).start(x="yes")
     assert (
         walk.ends[0].error.message
-        == "node 'a' failed: bad_ref: skip_if: the condition is neither true nor false, but 'yes'"
+        == "node 'a' failed: bad_ref: skip_if: the condition must be true or false, but is 'yes'"
     )
 
 

@@ -86,6 +86,6 @@ def test_a_job_survives_being_stored_as_json() -> None:
 @pytest.mark.parametrize("key", [7, b"order 7", "a\x00b", "half \ud800", "x" * 1801])
 def test_a_key_that_could_not_be_looked_up_is_refused_at_once(what: str, key: Any) -> None:
     """A number would be stored, and then not be found when the same key comes again."""
-    with pytest.raises(ConfigError, match=f"{what}=.* will not do: write a text of at most 1800 bytes"):
+    with pytest.raises(ConfigError, match=f"{what}=.* is not a valid key: use a string of at most 1800 bytes"):
         new_job(**{what: key}).validate()
     assert new_job(**{what: "x" * 1800}).validate()

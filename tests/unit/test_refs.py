@@ -68,15 +68,18 @@ def test_a_path_leads_to_a_value(path: str, value: Any) -> None:
     ("path", "told"),
     [
         ("extract.rowz", "args.x: extract.rowz: extract has no field 'rowz'; its fields: files, odd.name, rows"),
-        ("extract.files[9]", "args.x: extract.files[9]: extract.files is a list of 2, without a place 9"),
+        (
+            "extract.files[9]",
+            "args.x: extract.files[9]: extract.files is a list of length 2, and index 9 is out of range",
+        ),
         (
             "extract.files.first",
-            "args.x: extract.files.first: extract.files is a list, and 'first' is not a place in it",
+            "args.x: extract.files.first: extract.files is a list, and 'first' is not an index",
         ),
         ("extract.rows.x", "args.x: extract.rows.x: extract.rows is a number, which has no fields"),
         ("run.day.x", "args.x: run.day.x: run.day is text, which has no fields"),
         ("nothing.x", "args.x: nothing.x: nothing is null, which has no fields"),
-        ("nobody.x", "args.x: nobody.x: there is no 'nobody' here"),
+        ("nobody.x", "args.x: nobody.x: there is no source named 'nobody'"),
     ],
 )
 def test_a_path_that_leads_nowhere_says_how_far_it_led(path: str, told: str) -> None:
@@ -127,19 +130,19 @@ def test_a_host_adds_operators_of_its_own() -> None:
     assert [source.path for source in refs.sources(expression)] == [("run", "day")]
     with pytest.raises(RefError, match=r"args: \$upper failed: TypeError"):
         refs.resolve({"$upper": 5}, CONTEXT, ("args",))
-    with pytest.raises(RefError, match=r"'\$from' cannot be the name of an operator"):
+    with pytest.raises(RefError, match=r"'\$from' is not a valid operator name"):
         Refs({"$from": str.upper})
 
 
 @pytest.mark.parametrize(
     ("expression", "told"),
     [
-        ({"$form": "a"}, 'args: $form is not an operator; did you mean $from? (to mean it literally: {"$value": ...})'),
-        ({"$from": "a", "x": 1}, "args: $from and 'x' are in one object; $from stands alone"),
-        ({"$eq": [1]}, "args.$eq: $eq compares two things: write [one, other]"),
-        ({"$ne": "x"}, "args.$ne: $ne compares two things: write [one, other]"),
+        ({"$form": "a"}, 'args: $form is not an operator; did you mean $from? (for a literal: {"$value": ...})'),
+        ({"$from": "a", "x": 1}, "args: $from and 'x' are in one object; $from must be the only key"),
+        ({"$eq": [1]}, "args.$eq: $eq compares two values: write [one, other]"),
+        ({"$ne": "x"}, "args.$ne: $ne compares two values: write [one, other]"),
         ({"$filter": []}, 'args.$filter: $filter needs a list and a condition: write {"in": ..., "where": ...}'),
-        ({"$template": 5}, "args.$template: 5 is not a text"),
+        ({"$template": 5}, "args.$template: 5 is not a string"),
         ({"$template": "{{run}}"}, "args.$template: '{{run}}' does not begin with '$.'; write {{$.node.field}}"),
         (
             {"a": [{"$from": "x..y"}]},
@@ -160,8 +163,8 @@ def test_a_ref_that_is_wrongly_written_is_told_with_its_place(expression: Any, t
 @pytest.mark.parametrize(
     ("expression", "told"),
     [
-        ({"$filter": {"in": 5, "where": True}}, "$filter.in: $filter is for lists, and this is none"),
-        ({"$filter": {"in": [1], "where": 5}}, "$filter.where: the condition is neither true nor false, but 5"),
+        ({"$filter": {"in": 5, "where": True}}, "$filter.in: $filter needs a list, and this is not one"),
+        ({"$filter": {"in": [1], "where": 5}}, "$filter.where: the condition must be true or false, but is 5"),
     ],
 )
 def test_a_filter_of_no_list_or_without_a_condition_is_refused(expression: Any, told: str) -> None:
@@ -262,10 +265,16 @@ def test_a_condition_knows_what_it_reads_and_texts_are_not_names() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("extract.rows >", r"skip_if: 'extract.rows >' is not a condition: at character 15: Syntax error: .*<EOF>'$"),
-        ("nobody > 1", r"skip_if: 'nobody > 1' is not a condition: at character 1: undeclared reference to 'nobody'$"),
-        ("  ", r"skip_if: a condition is a text of 1 to 4000 characters in CEL$"),
-        ("1 == 1 || " * 500 + "true", r"skip_if: a condition is a text of 1 to 4000 characters in CEL$"),
+        (
+            "extract.rows >",
+            r"skip_if: 'extract.rows >' is not a valid condition: at character 15: Syntax error: .*<EOF>'$",
+        ),
+        (
+            "nobody > 1",
+            r"skip_if: 'nobody > 1' is not a valid condition: at character 1: undeclared reference to 'nobody'$",
+        ),
+        ("  ", r"skip_if: a condition must be a CEL expression of 1 to 4000 characters$"),
+        ("1 == 1 || " * 500 + "true", r"skip_if: a condition must be a CEL expression of 1 to 4000 characters$"),
     ],
 )
 def test_a_condition_that_is_wrongly_written_is_refused(text: str, told: str) -> None:
@@ -276,9 +285,9 @@ def test_a_condition_that_is_wrongly_written_is_refused(text: str, told: str) ->
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("extract.rowz > 1", "'extract.rowz > 1' cannot be decided: Key not found in map : \"rowz\""),
-        ("extract.rows / 0 > 1", "'extract.rows / 0 > 1' cannot be decided: divide by zero"),
-        ("extract.rows", "'extract.rows' is neither true nor false, but 3"),
+        ("extract.rowz > 1", "'extract.rowz > 1' cannot be evaluated: Key not found in map : \"rowz\""),
+        ("extract.rows / 0 > 1", "'extract.rows / 0 > 1' cannot be evaluated: divide by zero"),
+        ("extract.rows", "'extract.rows' must be true or false, but is 3"),
     ],
 )
 def test_a_condition_that_cannot_be_decided_says_why(text: str, told: str) -> None:
@@ -292,5 +301,5 @@ def test_a_condition_cannot_go_on_for_ever() -> None:
     text = "true"
     for name in "abcdefg":
         text = f"{ten}.all({name}, {text})"
-    with pytest.raises(RefError, match="cannot be decided"):
+    with pytest.raises(RefError, match="cannot be evaluated"):
         Condition(text).holds({})

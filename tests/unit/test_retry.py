@@ -193,7 +193,7 @@ def test_a_policy_that_makes_no_sense_is_refused_by_the_name_of_its_field(wrong:
 
 def test_tasks_say_what_should_happen_with_durations_as_text() -> None:
     assert RetryAfter("30s").seconds == 30
-    assert str(RetryAfter("30s")) == "asked to be retried in 30s"
+    assert str(RetryAfter("30s")) == "the task asked for a retry in 30s"
     assert str(RetryAfter("30s", "rate limited")) == "rate limited"
     assert (Snooze("5m", "not ready").seconds, str(Snooze("5m"))) == (300, "snoozed for 5m")
     assert str(Discard("order was cancelled")) == "order was cancelled"

@@ -112,7 +112,7 @@ def test_a_schedule_is_described_in_words(schedule: Schedule, words: str) -> Non
         ({"cron": "@sometimes"}, "wrong number of fields"),
         ({"cron": "61 * * * *"}, "bad minute"),
         ({"cron": "0 0 30 2 *"}, "bad day-of-month"),
-        ({"cron": "*/5 2 * 3 0L", "timezone": "Europe/Paris"}, "never comes true"),
+        ({"cron": "*/5 2 * 3 0L", "timezone": "Europe/Paris"}, "never matches"),
         ({"cron": "@daily", "timezone": "Mars/Base"}, "not a time zone"),
         ({"cron": "@daily", "timezone": ""}, "not a time zone"),
         ({"cron": "@daily", "timezone": "../etc/passwd"}, "not a time zone"),

@@ -1,4 +1,4 @@
-"""Time is passed in, never read from the air.
+"""Clocks that are passed in as arguments, so that tests and simulations control the time.
 
 `Clock` gives the wall clock (seconds since the epoch, UTC) and a monotonic clock. Programs get
 `SYSTEM_CLOCK`; tests and the simulator pass a `VirtualClock` and move it by hand.
@@ -23,7 +23,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that changes only when `advance` is called."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
@@ -36,7 +36,7 @@ class VirtualClock:
 
     def advance(self, seconds: float) -> None:
         if seconds < 0:
-            raise ValueError("a clock does not go back")
+            raise ValueError("a clock cannot go back")
         self._now += seconds
 
 

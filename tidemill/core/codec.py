@@ -1,7 +1,7 @@
-"""Payloads: JSON on disk, typed Python at both ends.
+"""Encode payloads as JSON and decode them into typed Python values.
 
 Arguments and results may be plain JSON values, dataclasses, msgspec Structs or pydantic models.
-What cannot be encoded raises a `PayloadError` before anything is written; there is no pickle.
+A value that cannot be encoded raises a `PayloadError` before anything is written; pickle is never used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _encode_other(value: Any) -> Any:
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json")
     if isinstance(value, msgspec.Raw):
-        return ""  # JSON already, and looked through when it was made.
+        return ""  # It is JSON already, and was checked when it was made.
     raise NotImplementedError(f"a {type(value).__qualname__} has no JSON form")
 
 
@@ -48,7 +48,7 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
 
 
 def encode(value: Any) -> bytes:
-    """The JSON bytes of a payload; a `PayloadError` names what has no JSON form."""
+    """Encode a payload as JSON bytes; a `PayloadError` names the value that has no JSON form."""
     if value is None:
         return _NULL
     try:
@@ -56,7 +56,7 @@ def encode(value: Any) -> bytes:
     except Exception as error:
         raise PayloadError(f"this value cannot be stored as JSON: {error}") from error
     if _NULL in data:
-        # The encoder quietly writes null for a float that JSON does not have.
+        # The encoder silently writes null for NaN and for infinities.
         try:
             place = find_no_number(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True), "$")
         except RecursionError as error:
@@ -67,7 +67,7 @@ def encode(value: Any) -> bytes:
 
 
 def find_no_number(value: Any, place: str) -> str | None:
-    """Where in plain data there is a float that is not a number, if anywhere."""
+    """Return the path of the first NaN or infinity in plain data, or None."""
     if isinstance(value, float):
         return None if math.isfinite(value) else place
     parts: Any = ()
@@ -79,12 +79,12 @@ def find_no_number(value: Any, place: str) -> str | None:
 
 
 def storable(text: str) -> str:
-    """Text that PostgreSQL can keep: without NUL and without halves of surrogate pairs."""
+    """Escape what PostgreSQL cannot store in text: NUL and unpaired surrogates."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def decode(data: bytes | str, kind: Any = Any) -> Any:
-    """Read JSON bytes as `kind`; a `PayloadError` says where they do not fit."""
+    """Decode JSON bytes as `kind`; a `PayloadError` says where they do not fit."""
     try:
         return msgspec.json.decode(data, type=kind, dec_hook=_decode_other)
     except Exception as error:
@@ -92,7 +92,7 @@ def decode(data: bytes | str, kind: Any = Any) -> Any:
 
 
 class Signature:
-    """The typed arguments of a function: binds a call, and checks JSON against the annotations."""
+    """The typed parameters of a function: encodes the arguments of a call and checks JSON against the annotations."""
 
     def __init__(self, function: Callable[..., Any], *, where: str) -> None:
         self._where = where
@@ -120,7 +120,7 @@ class Signature:
             raise ConfigError(f"{where}: an annotation cannot be read from JSON: {error}") from error
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """Encode a call's arguments, after checking that they will be accepted when the job runs."""
+        """Encode the arguments of a call and check that the function accepts them."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -128,13 +128,13 @@ class Signature:
         return self.pack(bound.arguments)
 
     def pack(self, arguments: Mapping[str, Any]) -> bytes:
-        """Encode arguments given by name, after checking that they will be accepted: the quick way for many calls."""
+        """Encode arguments given by name and check that the function accepts them; faster than `bind`."""
         try:
             data = encode(arguments)
         except PayloadError as error:
             raise PayloadError(f"{self._where}: {error}") from error
         if _NUL in data and _ESCAPED_NUL.search(data):
-            raise PayloadError(f"{self._where}: a text among the arguments contains the character NUL")
+            raise PayloadError(f"{self._where}: a string in the arguments contains a NUL character; remove it")
         self.check(data)
         return data
 
@@ -143,12 +143,12 @@ class Signature:
         self.load(data)
 
     def load(self, data: bytes | str) -> dict[str, Any]:
-        """The keyword arguments that these JSON bytes stand for."""
+        """Decode JSON bytes into keyword arguments."""
         if not self.names and data in (b"{}", "{}"):
             return {}
         try:
             values = self._decoder.decode(data)
-        except Exception as error:  # a type's own code may fail in any way it likes
+        except Exception as error:  # the code of a user's type may raise any exception
             raise PayloadError(f"{self._where}: bad arguments: {error}") from error
         return {name: getattr(values, name) for name in self.names}
 

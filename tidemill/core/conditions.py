@@ -1,11 +1,11 @@
-"""Conditions: texts in CEL, the Common Expression Language, that are true or false.
+"""Conditions: expressions in CEL, the Common Expression Language, that are true or false.
 
     condition = Condition("extract.rows > 0 && run.day != 'sunday'")
     condition.names                                                     {"extract", "run"}
     condition.holds({"extract": {"rows": 3}, "run": {"day": "monday"}})  True
 
-CEL has no loops without end, no side effects and no way out into Python: the text may come from anybody. What a
-condition reads is a name and the fields behind it.
+CEL has no endless loops, no side effects and no access to Python, so a condition may come from an untrusted source.
+A condition reads names and their fields.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ _WORDS = frozenset({"true", "false", "null", "in"})
 
 
 class Condition:
-    """A condition that was compiled once and is asked often."""
+    """A condition that is compiled once and evaluated many times."""
 
     def __init__(self, text: str, known: Container[str] | None = None, place: Path = ()) -> None:
-        """With `known` names, one that is not among them is an error here and now."""
+        """Compile the condition. If `known` is given, any other name is an error."""
         self.text = text
         self._place = place
         if not text.strip() or len(text) > LONGEST:
-            raise RefError(place, f"a condition is a text of 1 to {LONGEST} characters in CEL")
+            raise RefError(place, f"a condition must be a CEL expression of 1 to {LONGEST} characters")
         found = set(_NAME.findall(_TEXTS.sub("''", text))) - _WORDS
         self.names = frozenset(name for name in found if known is None or name in known)
         try:
             self._program = _compiled(text, self.names)
         except Exception as error:  # the library raises plain RuntimeErrors
-            raise RefError(place, f"{text!r} is not a condition: {_told(error)}") from error
+            raise RefError(place, f"{text!r} is not a valid condition: {_clean_message(error)}") from error
 
     def value(self, context: Mapping[str, Any]) -> Any:
-        """What the expression gives, as plain data."""
+        """Evaluate the expression and return its value as plain data."""
         data = {name: _plain(context[name]) for name in self.names if name in context}
         try:
             found = self._program.eval(data=data)
             kind = found.type()
         except Exception as error:
-            raise RefError(self._place, f"{self.text!r} cannot be decided: {_told(error)}") from error
+            raise RefError(self._place, f"{self.text!r} cannot be evaluated: {_clean_message(error)}") from error
         if kind == cel.Type.ERROR or kind == cel.Type.UNKNOWN:
-            raise RefError(self._place, f"{self.text!r} cannot be decided: {_told(found.value())}")
+            raise RefError(self._place, f"{self.text!r} cannot be evaluated: {_clean_message(found.value())}")
         return found.plain_value()
 
     def holds(self, context: Mapping[str, Any]) -> bool:
-        """Whether the condition is true."""
+        """Return whether the condition is true."""
         value = self.value(context)
         if not isinstance(value, bool):
-            raise RefError(self._place, f"{self.text!r} is neither true nor false, but {value!r}")
+            raise RefError(self._place, f"{self.text!r} must be true or false, but is {value!r}")
         return value
 
 
-# Setting up an environment takes far longer than compiling in one; what comes of either depends on nothing else.
+# Creating an environment takes far longer than compiling an expression in it, and both are pure, so both are cached.
 @lru_cache(maxsize=512)
 def _environment(names: frozenset[str]) -> cel.Env:
     return cel.NewEnv(variables=dict.fromkeys(sorted(names), cel.Type.DYN))
@@ -79,8 +79,8 @@ def _plain(value: Any) -> Any:
     return None if value is ABSENT else value
 
 
-def _told(error: object) -> str:
-    """The library's words without their decoration: `Key not found in map : "rows"`."""
+def _clean_message(error: object) -> str:
+    """Return the library's message without codes and positions: `Key not found in map : "rows"`."""
     first = str(error).strip().splitlines()[0]
     first = re.sub(r"^[A-Z_]+: (ERROR: )?", "", first)
     first = re.sub(r" expecting \{.*", "", first)

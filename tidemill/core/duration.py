@@ -1,6 +1,6 @@
-"""Lengths of time and rates, as people write them.
+"""Parse and format durations and rates.
 
-Every setting that takes a length of time takes any of these:
+Every setting that takes a duration accepts any of these:
 
     90          seconds, also 0.5
     "90"        the same, as text (from an environment variable or a file)
@@ -9,8 +9,8 @@ Every setting that takes a length of time takes any of these:
     "1.5h"      fractions too
     timedelta(minutes=2)
 
-A rate is a number of things per unit of time: `"100/s"`, `"30/m"`, `"5/h"`, `"1000/d"`, or a plain
-number, which is per second.
+A rate is a number per unit of time: `"100/s"`, `"30/m"`, `"5/h"`, `"1000/d"`, or a plain number, which is
+per second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Duration = str | int | float | timedelta
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _PLAIN = re.compile(_NUMBER, re.ASCII)
-# Each unit at most once and largest first, so that "1m1m" or "30m1h" is a mistake and not a guess.
+# Each unit at most once and largest first, so that "1m1m" or "30m1h" is an error and not a guess.
 _WITH_UNITS = re.compile(r"\s*".join(rf"(?:({_NUMBER})\s*{unit})?" for unit in UNITS), re.ASCII)
 _RATE = re.compile(rf"({_NUMBER})\s*(?:/\s*([smhd]))?", re.ASCII)
 
@@ -39,7 +39,7 @@ LONGEST = 100 * 366 * 86400.0
 
 
 def parse_duration(value: Duration, *, what: str = "duration") -> float:
-    """Seconds in a duration written in any accepted form; `what` names the setting in the error."""
+    """Parse a duration in any accepted form into seconds; `what` names the setting in the error."""
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, str):
@@ -49,12 +49,12 @@ def parse_duration(value: Duration, *, what: str = "duration") -> float:
     if not math.isfinite(seconds) or seconds < 0:
         raise ConfigError(f"{what}: {value!r} is not a length of time; write {ACCEPTED_DURATIONS}")
     if seconds > LONGEST:
-        raise ConfigError(f"{what}: {value!r} is longer than a century, and so than anything here lasts")
+        raise ConfigError(f"{what}: {value!r} is longer than a century, which is the limit")
     return seconds
 
 
 def parse_rate(value: str | int | float, *, what: str = "rate") -> float:
-    """How many per second, always above zero; `what` names the setting in the error."""
+    """Parse a rate into a number per second, always above zero; `what` names the setting in the error."""
     if isinstance(value, str):
         found = _RATE.fullmatch(value.strip().lower())
         rate = float(found[1]) / UNITS[found[2] or "s"] if found else math.nan
@@ -66,7 +66,7 @@ def parse_rate(value: str | int | float, *, what: str = "rate") -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time for people, rounded to at most two units: "340ms", "4.2s", "1h 30m", "3d 4h"."""
+    """Format a duration, rounded to at most two units: "340ms", "4.2s", "1h 30m", "3d 4h"."""
     if seconds < 0:
         return "-" + format_duration(-seconds)
     if math.isinf(seconds):
@@ -86,9 +86,9 @@ def format_duration(seconds: float) -> str:
 
 
 def jitter_fraction(*seed: str | int | float) -> float:
-    """A number in [0, 1) that looks random and is always the same for the same seed.
+    """Return a pseudorandom number in [0, 1) that depends only on the seed.
 
-    Retries and schedules spread their work with it: replaying a decision gives the same decision.
+    Retries and schedules use it for jitter, so that replaying a decision gives the same decision.
     """
     digest = hashlib.blake2b(repr(seed).encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
@@ -105,7 +105,7 @@ def _seconds_in(text: str) -> float:
 
 
 def _number(value: object) -> float:
-    """The value as a float, or NaN for what is not a number (a bool is not)."""
+    """Return the value as a float, or NaN if it is not a number (a bool is not a number)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:

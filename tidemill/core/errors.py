@@ -1,14 +1,14 @@
-"""Every error that Tidemill raises on purpose, in one small tree.
+"""The errors that Tidemill raises on purpose, in one small hierarchy.
 
-Each message says what happened, to which object, and what to do next. The command line prints the
-message of a `TidemillError` and nothing else; any other exception is a defect of ours.
+Each message says what happened, to which object, and what to do next. The command line prints only the
+message of a `TidemillError`; any other exception is a bug in Tidemill.
 """
 
 from __future__ import annotations
 
 
 def words_of(error: BaseException) -> str:
-    """What an exception says; not every exception can say anything."""
+    """Return the message of an exception; the exception's own `__str__` may fail."""
     try:
         return str(error)
     except Exception as broken:  # noqa: BLE001 - the exception's own code is the user's
@@ -20,11 +20,11 @@ class TidemillError(Exception):
 
 
 class ConfigError(TidemillError):
-    """A setting, declaration or argument that cannot mean anything sensible."""
+    """A setting, declaration or argument is invalid."""
 
 
 class ArgumentError(ConfigError):
-    """An argument of an operation that does not fit its type; `field` says which."""
+    """An argument of an operation does not fit its type; `field` names the argument."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}" if field else problem)
@@ -33,23 +33,23 @@ class ArgumentError(ConfigError):
 
 
 class ForbiddenError(TidemillError):
-    """An operation that the caller's scope does not allow."""
+    """The caller's scope does not allow the operation."""
 
 
 class ConflictError(TidemillError):
-    """An operation that the present state of its object does not allow."""
+    """The current state of the object does not allow the operation."""
 
 
 class PayloadError(TidemillError):
-    """Arguments or a result that do not fit their declared types, or that cannot become JSON."""
+    """Arguments or a result do not fit their declared types, or cannot be encoded as JSON."""
 
 
 class UnknownTaskError(TidemillError):
-    """A task name that the application does not declare."""
+    """The application does not declare a task of this name."""
 
 
 class NotFoundError(TidemillError):
-    """A job, schedule, worker or queue that does not exist."""
+    """The job, schedule, worker or queue does not exist."""
 
 
 class StoreError(TidemillError):
@@ -57,8 +57,8 @@ class StoreError(TidemillError):
 
 
 class SchemaError(StoreError):
-    """The database schema is missing, too old, or newer than this code knows."""
+    """The database schema is missing, too old, or newer than this version of Tidemill supports."""
 
 
 class LeaseLostError(TidemillError):
-    """This process no longer owns what it tried to finish; another owner has taken over."""
+    """This process lost its lease; another process now owns the job or run."""

@@ -1,4 +1,4 @@
-"""What a job is, as plain data: what callers hand in, what a worker claims, what it reports back."""
+"""The data of a job: what callers enqueue, what a worker claims, and what a worker reports back."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FINAL_STATES: tuple[FinalState, ...] = ("succeeded", "failed", "cancelled", "exp
 PRIORITIES = range(10)
 DEFAULT_PRIORITY = 5
 DEFAULT_QUEUE = "default"
-MOST_OF_A_KEY = 1800
+MAX_KEY_BYTES = 1800
 
 
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is decided when a job is enqueued and obeyed when it runs, whichever code runs it then."""
+    """The options that are fixed when a job is enqueued and applied when it runs, even if the code has changed."""
 
     retry: RetryPolicy | None = None
     budget: float | None = None
@@ -35,11 +35,11 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """The W3C `traceparent` that the job continues."""
     run: int | None = None
     node: str | None = None
-    """The run that the job is a node of, and which."""
+    """The run and the node that the job belongs to."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a job exists: who asked for it, from where, and because of what."""
+    """The origin of a job: the user, host and process that enqueued it, and its schedule or parent job."""
 
     by: str
     host: str = ""
@@ -71,21 +71,21 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def keyed(self) -> bool:
-        """Whether other jobs must be looked at before this one may be stored or made ready."""
+        """Whether the job has a key, so that other jobs decide whether it may be stored or become ready."""
         return self.unique_key is not None or self.concurrency_key is not None
 
     def validate(self) -> NewJob:
-        """This job, or a `ConfigError` that says which option makes no sense."""
+        """Return this job, or raise a `ConfigError` that names the invalid option."""
         check_name("queue", self.queue)
         check_name("task", self.task)
         if self.priority not in PRIORITIES:
-            raise ConfigError(f"priority {self.priority} is outside 0 to 9 (9 goes first, {DEFAULT_PRIORITY} is usual)")
+            raise ConfigError(f"priority {self.priority} is outside 0 to 9 (9 runs first; default {DEFAULT_PRIORITY})")
         if self.options is not None and (model := self.options.required_model) is not None:
             check_name("model", model)
             if self.options.isolation == "process":
                 raise ConfigError(
-                    f"task {self.task}: a job in a process of its own cannot use model {model}, "
-                    "for models live in their worker's process"
+                    f"task {self.task}: a job in its own process cannot use model {model}, "
+                    "because models are loaded in the worker's process"
                 )
         if self.at is not None and self.delay:
             raise ConfigError("give either delay= or at=, not both")
@@ -96,19 +96,19 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.unique_for is not None and self.unique_key is None:
             raise ConfigError("unique_for= needs a unique_key=")
         if self.concurrency_max < 1:
-            raise ConfigError(f"a concurrency limit of {self.concurrency_max} would never let a job run")
+            raise ConfigError(f"a concurrency limit of {self.concurrency_max} would never let a job run; use 1 or more")
         return self
 
 
 class JobRef(msgspec.Struct, frozen=True):
-    """An enqueued job. `created` is False when its unique key was taken: `id` is then the holder's."""
+    """An enqueued job. `created` is False if another job has its unique key; `id` is then that job."""
 
     id: int
     created: bool = True
 
 
 class ClaimedJob(msgspec.Struct):
-    """A job in a worker's hands; `(worker, attempt)` is its fencing token."""
+    """A job that a worker has claimed; `(worker, attempt)` is its fencing token."""
 
     id: int
     attempt: int
@@ -125,7 +125,7 @@ class ClaimedJob(msgspec.Struct):
 
 
 class Finish(msgspec.Struct):
-    """A job's end: moves to the history, if `(worker, attempt)` still own it."""
+    """The end of a job: it moves to the history if `(worker, attempt)` still owns it."""
 
     id: int
     attempt: int
@@ -138,7 +138,7 @@ class Finish(msgspec.Struct):
 
 
 class Requeue(msgspec.Struct):
-    """A job that goes back to its queue to be claimed again after `delay`."""
+    """A job that returns to its queue and can be claimed again after `delay`."""
 
     id: int
     attempt: int
@@ -151,7 +151,7 @@ class Requeue(msgspec.Struct):
 
 
 class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one attempt went wrong; kept with the job, one entry per attempt."""
+    """The error of one failed attempt; a job keeps one entry per attempt."""
 
     attempt: int
     at: float
@@ -162,14 +162,16 @@ class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_key(what: str, key: object) -> str:
-    """A key as it may be stored and looked up: text, and no more of it than an index takes."""
-    if isinstance(key, str) and key == storable(key) and len(key.encode()) <= MOST_OF_A_KEY:
+    """Return the key if it is text and short enough for an index; else raise a `ConfigError`."""
+    if isinstance(key, str) and key == storable(key) and len(key.encode()) <= MAX_KEY_BYTES:
         return key
-    raise ConfigError(f"{what}={key!r:.100} will not do: write a text of at most {MOST_OF_A_KEY} bytes, without NUL")
+    raise ConfigError(
+        f"{what}={key!r:.100} is not a valid key: use a string of at most {MAX_KEY_BYTES} bytes, without NUL"
+    )
 
 
 def check_name(what: str, name: str) -> str:
-    """A queue or task name as it may be stored: short, printable, without spaces at the ends."""
+    """Return the name of a queue or task if it is short, printable and stripped; else raise a `ConfigError`."""
     if not name or len(name) > 200 or name != name.strip() or not name.isprintable():
         raise ConfigError(f"{name!r} is not a {what} name: use 1 to 200 printable characters, no space at the ends")
     return name

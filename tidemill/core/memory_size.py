@@ -1,4 +1,4 @@
-"""Amounts of memory, as people write them: 2_000_000_000, "2GB", "1.5 GiB", "500 MB"."""
+"""Parse and format amounts of memory: 2_000_000_000, "2GB", "1.5 GiB", "500 MB"."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 
 
 def parse_memory(value: Memory, *, what: str = "memory") -> int:
-    """Bytes in an amount of memory written in any accepted form; `what` names the setting in the error."""
+    """Parse an amount of memory in any accepted form into bytes; `what` names the setting in the error."""
     amount = math.nan
     if isinstance(value, str):
         found = _AMOUNT.fullmatch(value.strip().lower())
@@ -41,7 +41,7 @@ def parse_memory(value: Memory, *, what: str = "memory") -> int:
 
 
 def format_memory(size: int) -> str:
-    """An amount of memory for people: "90.9 MB", "2 GB"."""
+    """Format an amount of memory: "90.9 MB", "2 GB"."""
     for unit in ("TB", "GB", "MB", "kB"):
         if size >= UNITS[unit.lower()]:
             return f"{round(size / UNITS[unit.lower()], 1):g} {unit}"

@@ -1,4 +1,4 @@
-"""A page of an application's own, shown by the server beside the console."""
+"""A web page of the application, which the server shows beside the console."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Files at `/pages/NAME/`, and Litestar handlers at `/pages/NAME/api/`, behind the server's own gate."""
+    """Files at `/pages/NAME/` and Litestar handlers at `/pages/NAME/api/`, behind the server's authentication."""
 
     name: str
     title: str
@@ -23,9 +23,9 @@ class Page(msgspec.Struct, frozen=True):
     handlers: Sequence[Any] = ()
 
     def check(self) -> Page:
-        """The page, if the server can show it."""
+        """Return the page if the server can show it; else raise a `ConfigError`."""
         if not _NAME.fullmatch(self.name):
-            raise ConfigError(f"the page's name {self.name!r} must be lower-case letters, digits and dashes")
+            raise ConfigError(f"the page name {self.name!r} must be lower-case letters, digits and dashes")
         if not (self.folder / "index.html").is_file():
             raise ConfigError(f"the page {self.name} has no index.html in {self.folder}")
         return self

@@ -1,11 +1,11 @@
-"""Paths into plain data: how a ref, a template or an error says where something is.
+"""Paths into plain data, as used by refs, templates and errors.
 
     parse_path("extract.rows")            ("extract", "rows")
     parse_path("$.extract.files[0].name") ("extract", "files", 0, "name")
-    parse_path(["extract", "odd.name"])   for names that the text form cannot say
+    parse_path(["extract", "odd.name"])   for names that the text form cannot express
 
-A path begins with the name of a source in a context, and goes on with fields of objects and places in lists; a
-place may be negative, and counts from the end then.
+A path begins with the name of a source in a context and continues with fields of objects and indexes of lists. A
+negative index counts from the end.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tidemill.core.errors import ConfigError
 
 Path = tuple[str | int, ...]
 
-#: The value of a source that was left out: every path into it leads to null.
+#: The value of a skipped source: every path into it gives null.
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 
 _PART = re.compile(r"(?:^|\.)([^.\[\]{}\s](?:[^.\[\]{}]*[^.\[\]{}\s])?)|\[(-?\d+)\]")
 
 
 class RefError(ConfigError):
-    """A ref, template or condition that cannot be read, or that leads nowhere; `place` says which one."""
+    """A ref, template or condition cannot be parsed, or its path does not exist; `place` says which one."""
 
     def __init__(self, place: Path, problem: str) -> None:
         self.place = place
@@ -34,7 +34,7 @@ class RefError(ConfigError):
 
 
 def parse_path(written: object, place: Path = ()) -> Path:
-    """A path as people write it, as text or as a list of its parts."""
+    """Parse a path that is written as text or as a list of its parts."""
     if isinstance(written, str):
         return _parse_text(written, place)
     if isinstance(written, list | tuple) and written and isinstance(written[0], str) and all(map(_is_part, written)):
@@ -58,7 +58,7 @@ def _parse_text(text: str, place: Path) -> Path:
 
 
 def format_path(path: Path) -> str:
-    """A path as text, for people: `nodes[3].args.rows`."""
+    """Format a path as text: `nodes[3].args.rows`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -66,10 +66,10 @@ def format_path(path: Path) -> str:
 
 
 def look_up(path: Path, context: Mapping[str, Any], place: Path = ()) -> Any:
-    """What is at a path in a context; a `RefError` says how far it leads."""
+    """Return the value at a path in a context; a `RefError` says which part of the path does not exist."""
     name = path[0]
     if name not in context:
-        raise RefError(place, f"{format_path(path)}: there is no {name!r} here")
+        raise RefError(place, f"{format_path(path)}: there is no source named {name!r}")
     value = context[str(name)]
     if value is ABSENT:
         return None
@@ -89,15 +89,16 @@ def _step(value: Any, part: str | int, path: Path, depth: int, place: Path) -> A
     if isinstance(value, list | tuple):
         index = int(part) if is_number(part) or (isinstance(part, str) and part.isdecimal()) else None
         if index is None:
-            raise RefError(place, f"{format_path(path)}: {sofar} is a list, and {part!r} is not a place in it")
+            raise RefError(place, f"{format_path(path)}: {sofar} is a list, and {part!r} is not an index")
         if not -len(value) <= index < len(value):
-            raise RefError(place, f"{format_path(path)}: {sofar} is a list of {len(value)}, without a place {index}")
+            problem = f"{sofar} is a list of length {len(value)}, and index {index} is out of range"
+            raise RefError(place, f"{format_path(path)}: {problem}")
         return value[index]
     raise RefError(place, f"{format_path(path)}: {sofar} is {kind_of(value)}, which has no fields")
 
 
 def kind_of(value: Any) -> str:
-    """What a plain value is, in a word for people."""
+    """Describe the type of a plain value for an error message."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -114,5 +115,5 @@ def _is_part(part: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether this is a whole number (a bool is not)."""
+    """Return whether the value is an integer (a bool is not)."""
     return isinstance(value, int) and not isinstance(value, bool)

@@ -1,10 +1,11 @@
-"""A program: pure decisions about a run, from ticks to state and commands.
+"""The interface of a program: the pure reducer of a run, from ticks to state and commands.
 
     state = program.begin()
     commands = program.reduce(state, tick)        # state is the program's own and changes in place
 
-`reduce` may change the state in place, so that a tick costs what it changes and not what there is; `fold` over the
-same ticks always gives the same state. A program reads no clock, draws no random numbers and does no I/O.
+`reduce` may change the state in place, so that the cost of a tick depends on what it changes and not on the size of
+the state. `fold` over the same ticks always gives the same state. A program reads no clock, uses no randomness and
+does no I/O.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ S = TypeVar("S")
 
 
 class Program(Protocol[S]):
-    """What the control loop needs of a program."""
+    """The methods that the control loop calls."""
 
     @property
     def version(self) -> str:
-        """A hash of the declared topology: two programs of one version fold the same ticks alike."""
+        """A hash of the declared topology: programs of the same version fold the same ticks to the same state."""
         ...
 
     def begin(self) -> S:
-        """The state before the first tick."""
+        """Return the state before the first tick."""
         ...
 
     def reduce(self, state: S, tick: Tick) -> list[Command]:
-        """Change the state by one tick; what follows from it."""
+        """Apply one tick to the state and return the resulting commands."""
         ...
 
     def snapshot(self, state: S) -> bytes:
-        """The whole state as bytes, from which `restore` makes an equal one."""
+        """Encode the whole state as bytes; `restore` decodes them."""
         ...
 
     def restore(self, data: bytes) -> S: ...
 
 
 def fold(program: Program[S], ticks: Iterable[Tick], state: S | None = None) -> S:
-    """The state after these ticks, from the beginning or from a given state."""
+    """Apply ticks to the initial state or to a given state, and return the result."""
     folded: Any = program.begin() if state is None else state
     for tick in ticks:
         program.reduce(folded, tick)

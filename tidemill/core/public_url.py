@@ -1,4 +1,4 @@
-"""What may be said aloud of a web address: paths, queries and user names may be secrets."""
+"""The part of a URL that is safe to show: its path, query and user name may contain secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 def site_of(url: str) -> str:
-    """Scheme and host of an address, for messages: `https://hooks.example` of `https://hooks.example/T0/s3cret`."""
+    """Return scheme and host of a URL, for messages: `https://hooks.example` for `https://hooks.example/T0/s3cret`."""
     try:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.hostname or '?'}"

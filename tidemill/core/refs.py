@@ -1,19 +1,19 @@
-"""Refs: values in plain data that are read from elsewhere, at the time when they are needed.
+"""Refs: expressions in plain data that are replaced by values from a context when they are resolved.
 
-    {"$from": "extract.rows"}                             what is there, when it is read
-    {"$from": "extract.rows", "$default": 0}              ... or this, where nothing is
-    {"$value": {"$from": "as it stands"}}                 taken literally, whatever it looks like
-    {"$eq": [{"$from": "approve.answer"}, "no"]}          true or false; `$ne` is its opposite
+    {"$from": "extract.rows"}                             the value at this path
+    {"$from": "extract.rows", "$default": 0}              ... or this default, if the path does not exist
+    {"$value": {"$from": "not a ref"}}                    a literal, which is not resolved
+    {"$eq": [{"$from": "approve.answer"}, "no"]}          true or false; `$ne` is the opposite
     {"$filter": {"in": {"$from": "list.files"}, "where": {"$ne": [{"$from": "item.size"}, 0]}}}
-    {"$template": "for {{$.run.day}}"}                    a text with places to fill in
+    {"$template": "for {{$.run.day}}"}                    a text with placeholders
 
-Everything else in the data stays as it is. An object with a key that begins with `$` is always a ref: a misspelt one
-is an error that names its place, and no data. A host adds operators of its own, each a function of one value:
+All other data stays unchanged. An object with a key that begins with `$` is always a ref: an unknown operator is an
+error that names its place. An application can add operators, each a function of one value:
 
     refs = Refs({"$upper": str.upper})
     refs.resolve({"name": {"$upper": {"$from": "run.name"}}}, {"run": {"name": "ann"}})     {"name": "ANN"}
 
-or brings a whole language of its own with anything that is a `RefResolver`.
+or replace the whole language with its own `RefResolver`.
 """
 
 from __future__ import annotations
@@ -34,37 +34,39 @@ ITEM = "item"
 
 
 class RefSource(msgspec.Struct, frozen=True):
-    """A path that an expression reads, and the place in the expression where it does."""
+    """A path that an expression reads, and its place in the expression."""
 
     path: Path
     place: Path
 
 
 class RefResolver(Protocol):
-    """What a host may put in place of our refs."""
+    """The interface by which an application can replace the ref language."""
 
     def resolve(self, expression: Any, context: Mapping[str, Any], place: Path = ()) -> Any:
-        """The expression with all its refs read from the context; a `RefError` names the place that fails."""
+        """Return the expression with all refs replaced by values from the context; a `RefError` names the place."""
         ...
 
     def sources(self, expression: Any, place: Path = ()) -> Iterator[RefSource]:
-        """All paths that the expression reads; a `RefError` for one that is wrongly written."""
+        """Yield all paths that the expression reads; a malformed ref raises a `RefError`."""
         ...
 
 
 class Refs:
-    """The language above, with a host's own operators beside its own."""
+    """The ref language described above, with the application's additional operators."""
 
     def __init__(self, operators: Mapping[str, Operator] | None = None, *, strict: bool = True) -> None:
-        """Not `strict`, it lets operators pass that it does not know: somebody else's resolver will."""
+        """If not `strict`, unknown operators are accepted, because another resolver may know them."""
         self._operators: dict[str, Operator] = dict(operators or {})
         self._strict = strict
         for name in self._operators:
             if not name.startswith("$") or name in _FORMS:
-                raise RefError((), f"{name!r} cannot be the name of an operator: it begins with $ and is not taken yet")
+                raise RefError(
+                    (), f"{name!r} is not a valid operator name: it must begin with $ and must not be a built-in one"
+                )
 
     def resolve(self, expression: Any, context: Mapping[str, Any], place: Path = ()) -> Any:
-        """The expression with all its refs read from the context."""
+        """Return the expression with all refs replaced by values from the context."""
         if isinstance(expression, dict):
             form = self._form(expression, place)
             if form is None:
@@ -77,7 +79,7 @@ class Refs:
         return expression
 
     def sources(self, expression: Any, place: Path = ()) -> Iterator[RefSource]:
-        """All paths that the expression reads."""
+        """Yield all paths that the expression reads."""
         if isinstance(expression, dict):
             form = self._form(expression, place)
             if form is None:
@@ -92,19 +94,19 @@ class Refs:
                 yield from self.sources(part, (*place, index))
 
     def _form(self, expression: dict[Any, Any], place: Path) -> str | None:
-        """Which operator an object stands for; None if it is plain data."""
+        """Return the operator of an object; None if the object is plain data."""
         found = [key for key in expression if isinstance(key, str) and key.startswith("$")]
         if not found:
             return None
         form = "$from" if "$from" in found else found[0]
         extra = next((str(key) for key in expression if key != form and (form, key) != ("$from", "$default")), None)
         if extra is not None:
-            raise RefError(place, f"{form} and {extra!r} are in one object; {form} stands alone")
+            raise RefError(place, f"{form} and {extra!r} are in one object; {form} must be the only key")
         if form not in _FORMS and form not in self._operators and self._strict:
             known = sorted((*_FORMS, *self._operators))
             close = difflib.get_close_matches(form, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
-            raise RefError(place, f'{form} is not an operator; {hint} (to mean it literally: {{"$value": ...}})')
+            hint = f"did you mean {close[0]}?" if close else f"known operators: {', '.join(known)}"
+            raise RefError(place, f'{form} is not an operator; {hint} (for a literal: {{"$value": ...}})')
         return form
 
     def _operate(self, form: str, value: Any, place: Path) -> Any:
@@ -112,11 +114,11 @@ class Refs:
             return self._operators[form](value)
         except RefError:
             raise
-        except Exception as error:  # a host's function may fail in any way it likes
+        except Exception as error:  # the application's function may raise any exception
             raise RefError(place, f"{form} failed: {type(error).__name__}: {error}") from error
 
 
-# -- the operators that are always there: what each reads, and what it gives ----------------------
+# -- built-in operators: the sources and the value of each ----------------------------------------
 
 
 def _value_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterator[RefSource]:
@@ -151,7 +153,7 @@ def _pair_sources(refs: Refs, expression: dict[str, Any], place: Path) -> Iterat
 def _pair(expression: dict[str, Any], place: Path) -> tuple[str, list[Any]]:
     ((form, pair),) = expression.items()
     if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise RefError((*place, form), f"{form} compares two things: write [one, other]")
+        raise RefError((*place, form), f"{form} compares two values: write [one, other]")
     return form, list(pair)
 
 
@@ -181,12 +183,12 @@ def _filter(refs: Refs, expression: dict[str, Any], context: Mapping[str, Any], 
     if found is None:
         return []
     if not isinstance(found, list | tuple):
-        raise RefError((*within, "in"), "$filter is for lists, and this is none")
+        raise RefError((*within, "in"), "$filter needs a list, and this is not one")
     kept: list[Any] = []
     for item in found:
         held = refs.resolve(where, ChainMap({ITEM: item}, context), (*within, "where"))  # pyright: ignore[reportArgumentType]
         if not isinstance(held, bool):
-            raise RefError((*within, "where"), f"the condition is neither true nor false, but {held!r}")
+            raise RefError((*within, "where"), f"the condition must be true or false, but is {held!r}")
         if held:
             kept.append(item)
     return kept
@@ -195,7 +197,7 @@ def _filter(refs: Refs, expression: dict[str, Any], context: Mapping[str, Any], 
 def _template_of(expression: dict[str, Any], place: Path) -> Template:
     text = expression["$template"]
     if not isinstance(text, str):
-        raise RefError((*place, "$template"), f"{text!r} is not a text")
+        raise RefError((*place, "$template"), f"{text!r} is not a string")
     return Template(text, (*place, "$template"))
 
 
@@ -219,7 +221,7 @@ _FORMS: dict[str, tuple[Callable[..., Iterator[RefSource]], Callable[..., Any]]]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two plain values are equal as JSON: 1 and 1.0 are, 1 and true are not."""
+    """Return whether two plain values are equal as JSON: 1 and 1.0 are equal, 1 and true are not."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -230,7 +232,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def ref(path: str | list[str | int], **given: Any) -> dict[str, Any]:
-    """A ref to a path: `ref("$.run.day")`, or `ref("$.run.day", default="today")` where it may be missing."""
+    """Make a ref to a path: `ref("$.run.day")`, or `ref("$.run.day", default="today")` if it may be missing."""
     parse_path(path)
     if unknown := set(given) - {"default"}:
         raise RefError((), f"ref() takes a path and default=, not {', '.join(sorted(unknown))}")

@@ -1,26 +1,26 @@
-"""When a failed job is tried again, and when it is given up.
+"""Retry policies: when a failed job is retried, and when it fails for good.
 
-Declare a policy once, with durations as people write them; it travels with the job as JSON:
+Declare a policy once; it is stored with the job as JSON:
 
     retry(max_attempts=5)                          1s, 2s, 4s, 8s between the five attempts
     retry(8, backoff="10s", factor=3, cap="1h")    10s, 30s, 90s, ... and never more than 1h
     retry(schedule=("10s", "1m", "10m"))           four attempts, with exactly these waits
-    retry(no_retry=(ValueError, "app.NotPaid"))    some errors are not worth another attempt
-    retry(retry_on=(ConnectionError,))             only these are
+    retry(no_retry=(ValueError, "app.NotPaid"))    do not retry these errors
+    retry(retry_on=(ConnectionError,))             retry only these errors
 
-A failure of the code is an *attempt*. A worker that dies under a job (killed, out of memory, its host
-gone) is a *loss*: the environment's fault, counted apart and limited by `max_losses`, so that a bad
-deploy does not use up a job's attempts and a job that kills its workers does not go on for ever.
+An exception in the task's code uses up an *attempt*. A worker that dies while it runs the job (killed, out of
+memory, host gone) is a *loss*, which is counted separately and limited by `max_losses`. So a bad deploy does not
+use up a job's attempts, and a job that kills its workers is not retried for ever.
 
-Waits get up to `jitter` of themselves added (0.1: 10s becomes 10s to 11s), so that jobs that failed
-together do not come back together. The addition is decided by the job's seed and the attempt, not by
-chance: the same failure always gets the same decision.
+Each wait is extended by up to the fraction `jitter` (0.1: 10s becomes 10s to 11s), so that jobs that failed
+together are not retried together. The jitter depends only on the job's seed and the attempt: the same failure
+always gets the same decision.
 
-Inside a task, say what should happen by raising:
+A task controls its own retry by raising one of these:
 
-    raise RetryAfter("30s", "rate limited")        a failed attempt; waits exactly this long
-    raise Snooze("5m", "report is not ready")      not an attempt at all; asked again later
-    raise Discard("order was cancelled")           fails now, is never tried again
+    raise RetryAfter("30s", "rate limited")        the attempt failed; retry after exactly this long
+    raise Snooze("5m", "report is not ready")      run again later; does not count as an attempt
+    raise Discard("order was cancelled")           fail the job now, without a retry
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ import msgspec
 from tidemill.core.duration import Duration, format_duration, jitter_fraction, parse_duration
 from tidemill.core.errors import ConfigError
 
-#: As many as are counted with a job.
+#: The largest count that the database column can hold.
 MOST_TRIES = 32_767
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How often and when a job is tried again. Make one with `retry(...)`, which checks it.
+    """How often and when a job is retried. Create one with `retry(...)`, which validates it.
 
-    As it stands, without arguments, the job is tried once and survives four lost workers.
+    The defaults allow one attempt and four lost workers.
     """
 
     max_attempts: int = 1
-    """How often the code may fail before the job is failed; 1 means no second try."""
+    """How many times the code may fail before the job fails; 1 means no retry."""
     backoff: float = 1.0
     """Seconds to wait after the first failure."""
     factor: float = 2.0
-    """Each further wait is this many times the one before."""
+    """Each wait is this many times the previous one."""
     cap: float = 3600.0
     """The longest wait in seconds, before jitter. A `schedule` is not capped."""
     jitter: float = 0.1
-    """The part of each wait, 0 to 1, that may be added to it."""
+    """The fraction of each wait, 0 to 1, that may be added to it."""
     schedule: tuple[float, ...] = ()
-    """The waits in seconds, in place of backoff, factor and cap; the last one repeats."""
+    """The waits in seconds, instead of backoff, factor and cap; the last one repeats."""
     max_losses: int = 5
-    """The job is failed when its worker has died under it this many times."""
+    """The job fails when its worker has died this many times while running it."""
     retry_on: tuple[str, ...] = ()
-    """If not empty, only these errors are retried: class names, bare or dotted; subclasses count."""
+    """If not empty, only these errors are retried: class names, bare or dotted; subclasses are included."""
     no_retry: tuple[str, ...] = ()
     """These errors are never retried, even if `retry_on` names them too."""
 
 
 class Retry(msgspec.Struct, frozen=True, tag="retry"):
-    """Try again after `delay` seconds."""
+    """Retry the job after `delay` seconds."""
 
     delay: float
     reason: str
@@ -80,7 +80,7 @@ RetryDecision = Retry | GiveUp
 
 
 class RetryAfter(Exception):
-    """Raise in a task: this attempt failed, try again after exactly this long."""
+    """Raised by a task: this attempt failed; retry after exactly this long."""
 
     def __init__(self, seconds: Duration, reason: str = "") -> None:
         self.seconds = parse_duration(seconds, what="RetryAfter")
@@ -88,11 +88,11 @@ class RetryAfter(Exception):
         super().__init__(self.seconds, reason)
 
     def __str__(self) -> str:
-        return self.reason or f"asked to be retried in {format_duration(self.seconds)}"
+        return self.reason or f"the task asked for a retry in {format_duration(self.seconds)}"
 
 
 class Snooze(Exception):
-    """Raise in a task: nothing failed, it is only too early; ask again later. Counts no attempt."""
+    """Raised by a task: it is too early; run again later. Does not count as an attempt."""
 
     def __init__(self, seconds: Duration, reason: str = "") -> None:
         self.seconds = parse_duration(seconds, what="Snooze")
@@ -104,7 +104,7 @@ class Snooze(Exception):
 
 
 class Discard(Exception):
-    """Raise in a task: fail the job now and never retry it."""
+    """Raised by a task: fail the job now, without a retry."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -123,12 +123,12 @@ def retry(
     retry_on: Iterable[str | type[BaseException]] = (),
     no_retry: Iterable[str | type[BaseException]] = (),
 ) -> RetryPolicy:
-    """A checked policy; durations may be text, errors may be classes or their names.
+    """Create a validated policy; durations may be text, errors may be classes or their names.
 
-    `max_attempts` is 5 if not given, or one more than the waits in `schedule`.
+    `max_attempts` defaults to 5, or to one more than the number of waits in `schedule`.
     """
     if isinstance(schedule, str):
-        raise ConfigError(f"retry schedule: {schedule!r} is one text; write a tuple, such as ('10s', '1m')")
+        raise ConfigError(f"retry schedule: {schedule!r} is a single string; write a tuple, such as ('10s', '1m')")
     waits = tuple(parse_duration(wait, what="retry schedule") for wait in schedule)
     policy = RetryPolicy(
         max_attempts=max_attempts if max_attempts is not None else len(waits) + 1 if waits else 5,
@@ -146,7 +146,7 @@ def retry(
 
 
 def validate(policy: RetryPolicy) -> None:
-    """Raise a ConfigError that names the first field which makes no sense."""
+    """Raise a `ConfigError` that names the first invalid field."""
     checks = (
         ("max_attempts", _is_count(policy.max_attempts), f"a whole number from 1 to {MOST_TRIES}"),
         ("max_losses", _is_count(policy.max_losses), f"a whole number from 1 to {MOST_TRIES}"),
@@ -168,12 +168,12 @@ def decide(
     retry_after: float | None = None,
     seed: int,
 ) -> RetryDecision:
-    """What follows a failure of the job's code.
+    """Decide what happens after the code of a job has failed.
 
-    `failures` counts the failures of the code, this one included; `losses` is only told in the reason.
-    `error` is the class path of the exception, or its `error_lineage`, with which a policy that names a
-    base class covers its subclasses. `retry_after` is what a `RetryAfter` asked for: it replaces the wait
-    and the question which errors are retried, but not the limit on attempts.
+    `failures` counts the failures of the code, including this one; `losses` is only mentioned in the reason.
+    `error` is the class path of the exception, or its `error_lineage`, so that a policy that names a base
+    class covers its subclasses. `retry_after` is the wait of a `RetryAfter`: it overrides the policy's wait
+    and its choice of errors, but not the limit on attempts.
     """
     lineage = (error,) if isinstance(error, str) else tuple(error)
     if retry_after is None and (refusal := _refusal(policy, lineage)):
@@ -188,10 +188,10 @@ def decide(
 
 
 def decide_lost(policy: RetryPolicy, *, losses: int) -> RetryDecision:
-    """What follows the death of the worker that ran the job; `losses` includes this one.
+    """Decide what happens after the worker that ran the job has died; `losses` includes this one.
 
-    The first loss is retried at once, as it is most often a deploy or a host that went away. Later ones
-    wait as failures do: the job itself may be what kills its workers.
+    The first loss is retried at once, because its cause is usually a deploy or a lost host. Later losses
+    back off as failures do, because the job itself may kill its workers.
     """
     if losses >= policy.max_losses:
         return GiveUp(f"its worker died {_times(losses)} while running it")
@@ -200,12 +200,12 @@ def decide_lost(policy: RetryPolicy, *, losses: int) -> RetryDecision:
 
 
 def error_lineage(error: type[BaseException]) -> tuple[str, ...]:
-    """The class paths of an exception class and its bases, nearest first: what `decide` matches."""
+    """Return the class paths of an exception class and its bases, nearest first; `decide` matches them."""
     return tuple(_class_path(cls) for cls in error.__mro__ if issubclass(cls, BaseException))
 
 
 def _refusal(policy: RetryPolicy, lineage: tuple[str, ...]) -> str | None:
-    """Why the policy does not retry this error at all, if it does not."""
+    """Return why the policy never retries this error, or None if it does."""
     name = lineage[0].rpartition(".")[2]
     if any(_is_named(path, policy.no_retry) for path in lineage):
         return f"{name} is declared as not worth retrying"
@@ -215,9 +215,9 @@ def _refusal(policy: RetryPolicy, lineage: tuple[str, ...]) -> str | None:
 
 
 def _is_named(path: str, names: tuple[str, ...]) -> bool:
-    """Whether a dotted class path is meant by one of the names: equal, or one the other's tail after a dot.
+    """Return whether one of the names matches a dotted class path: equal, or one is a dotted suffix of the other.
 
-    A module goes by a longer name where it is imported from its package than where its file is run.
+    A module has a longer name when it is imported from its package than when its file is run.
     """
     return any(
         path == name or path.endswith("." + name) or ("." in path and name.endswith("." + path))
@@ -226,7 +226,7 @@ def _is_named(path: str, names: tuple[str, ...]) -> bool:
 
 
 def _wait(policy: RetryPolicy, failures: int) -> float:
-    """Seconds to wait after the n-th failure, before jitter."""
+    """Return the seconds to wait after the n-th failure, before jitter."""
     if policy.schedule:
         return policy.schedule[min(failures, len(policy.schedule)) - 1]
     try:
@@ -241,7 +241,7 @@ def _jittered_wait(policy: RetryPolicy, failures: int, seed: int) -> float:
 
 def _error_names(errors: Iterable[str | type[BaseException]], *, what: str) -> tuple[str, ...]:
     if isinstance(errors, str | type):
-        raise ConfigError(f"retry {what}: {errors!r} is one error; write a tuple, such as (ValueError,)")
+        raise ConfigError(f"retry {what}: {errors!r} is a single error; write a tuple, such as (ValueError,)")
     return tuple(_error_name(error, what=what) for error in errors)
 
 
@@ -266,7 +266,7 @@ def _is_count(value: object) -> bool:
 
 
 def _is_within(value: object, low: float, high: float) -> bool:
-    """Whether the value is a finite number from low to high."""
+    """Return whether the value is a finite number from low to high."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and low <= value <= high

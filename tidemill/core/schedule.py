@@ -1,26 +1,25 @@
-"""When a periodic job is due: cron expressions in a time zone, and intervals.
+"""Schedules of periodic jobs: cron expressions in a time zone, and intervals.
 
     parse_schedule(cron="0 9 * * 1-5", timezone="Europe/Paris")    nine o'clock on working days, in Paris
     parse_schedule(cron="*/10 * * * * *")                          six fields: the first is seconds
     parse_schedule(cron="@daily")                                  also @hourly, @weekly, @monthly, @yearly
     parse_schedule(every="15m")                                    on the clock: :00, :15, :30, :45 UTC
 
-All times here are seconds since 1970, UTC; a schedule is plain data and these functions never look at
-the clock. A cron field takes `*`, numbers, names (`MON`, `JAN`), ranges, lists and steps; the day of month
+All times here are seconds since 1970, UTC; a schedule is plain data and these functions never read the
+clock. A cron field takes `*`, numbers, names (`MON`, `JAN`), ranges, lists and steps; the day of month
 also `L` (last) and `LW` (last weekday), the day of week `5L` (last Friday) and `1#2` (second Monday). If
 neither day field starts with `*`, a day that matches either is a match.
 
 **On the days when clocks change**, cron does what Debian's cron does:
 
-- A job at fixed times (neither its minute nor its hour starts with `*`) runs on every day it is meant to
-  run, and each of its times counts once. Times that fall into the skipped hour become one run right after
-  it: `30 2 * * *` runs at 03:00 when 02:00 to 03:00 is skipped. Times in the repeated hour run in the first
-  pass only.
-- A job with a wildcard (`*/5 * * * *`, `0 * * * *`) runs by real time: whenever the clock on the wall
-  matches, which goes on evenly through both changes. `*/5 2 * * *` is one of these: it does not run on the
-  day without an hour 2, and runs through both on the day with two.
+- A job at fixed times (neither its minute nor its hour starts with `*`) runs on every scheduled day, and
+  each of its times once. Times in the skipped hour become one run right after it: `30 2 * * *` runs at 03:00
+  when 02:00 to 03:00 is skipped. Times in the repeated hour run in its first pass only.
+- A job with a wildcard (`*/5 * * * *`, `0 * * * *`) runs whenever the local time matches, at even intervals
+  of real time through both changes. `*/5 2 * * *` is one of these: it does not run on the day without an
+  hour 2, and runs in both passes on the day with two.
 
-Six-field expressions follow the same rules. Intervals do not know about clock changes at all.
+Six-field expressions follow the same rules. Clock changes do not affect intervals.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from tidemill.core.errors import ConfigError
 SHORTEST_INTERVAL = 0.01
 YEAR_2000 = datetime(2000, 1, 1)
 MOST_CHANGES = 200
-"""How many skipped hours a search passes over before it concludes that nothing is between them."""
+"""How many skipped hours a search passes before it concludes that the expression never matches."""
 GRACE = 60.0
-"""A fire this many seconds late is still on time: the scheduler was busy, not down."""
+"""A fire that is at most this many seconds late counts as on time: the scheduler was busy, not down."""
 
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -57,14 +56,14 @@ Catchup = Literal["skip", "one", "all"]
 
 
 class Cron(msgspec.Struct, frozen=True, tag="cron", omit_defaults=True, forbid_unknown_fields=True):
-    """Due whenever the clock on the wall in `timezone` matches the expression."""
+    """Due whenever the local time in `timezone` matches the expression."""
 
     expr: str
     timezone: str = "UTC"
 
 
 class Every(msgspec.Struct, frozen=True, tag="every", omit_defaults=True, forbid_unknown_fields=True):
-    """Due every so many seconds, counted from `anchor` both ways; the anchor only sets the phase."""
+    """Due every `seconds` seconds; `anchor` sets the phase."""
 
     seconds: float
     anchor: float = 0.0
@@ -74,10 +73,10 @@ Schedule = Cron | Every
 
 
 class FirePlan(msgspec.Struct, frozen=True):
-    """What to do about a schedule now.
+    """Which fires of a schedule to enqueue now, and which were missed.
 
-    Store `through` with the jobs of `fire`, in one transaction, and give it as `last_fire` next time: then
-    every fire is decided exactly once, whenever the calls come.
+    Store `through` in one transaction with the jobs of `fire`, and pass it as `last_fire` next time: then
+    every fire is decided exactly once.
     """
 
     fire: tuple[float, ...]
@@ -87,17 +86,17 @@ class FirePlan(msgspec.Struct, frozen=True):
     next: float
     """The first fire after `through`. If it is due already, `limit` was reached: plan again."""
     missed: int = 0
-    """How many fires were passed over."""
+    """How many fires were missed."""
     missed_is_exact: bool = True
-    """False if there were too many to count: then `missed` is "at least"."""
+    """False if there were too many to count: then `missed` is a lower bound."""
     missed_first: float | None = None
     missed_last: float | None = None
 
 
 def parse_schedule(cron: str | None = None, every: Duration | None = None, timezone: str = "UTC") -> Schedule:
-    """A checked schedule from exactly one of a cron expression and an interval.
+    """Create a validated schedule from either a cron expression or an interval.
 
-    The time zone is an IANA name and matters to cron only: an interval is equally long everywhere.
+    The time zone is an IANA name and applies to cron only.
     """
     if cron is not None and every is not None:
         raise ConfigError(f"a schedule has either cron or every, not both: cron={cron!r}, every={every!r}")
@@ -109,7 +108,7 @@ def parse_schedule(cron: str | None = None, every: Duration | None = None, timez
 
 
 def next_fire(schedule: Schedule, after: float) -> float:
-    """The first fire strictly after a moment."""
+    """Return the first fire strictly after a time."""
     if isinstance(schedule, Every):
         return _moment(schedule, _index_after(schedule, after))
     zone = _zone(schedule.timezone)
@@ -121,7 +120,7 @@ def next_fire(schedule: Schedule, after: float) -> float:
 
 
 def fires_between(schedule: Schedule, after: float, until: float, limit: int = 1000) -> list[float]:
-    """The fires after `after` and up to and including `until`, the first `limit` of them."""
+    """Return the fires after `after` and up to and including `until`, at most `limit` of them."""
     fires: list[float] = []
     while len(fires) < limit and (after := next_fire(schedule, after)) <= until:
         fires.append(after)
@@ -129,18 +128,18 @@ def fires_between(schedule: Schedule, after: float, until: float, limit: int = 1
 
 
 def preview(schedule: Schedule, after: float, n: int) -> list[float]:
-    """The next `n` fires after a moment, to show to people."""
+    """Return the next `n` fires after a time, for display."""
     return fires_between(schedule, after, math.inf, n)
 
 
 def latest_fire(schedule: Schedule, after: float, until: float) -> float | None:
-    """The last fire after `after` and up to and including `until`, without visiting those between."""
+    """Return the last fire after `after` and up to and including `until`, by bisection."""
     latest, high = next_fire(schedule, after), until
     if latest > until:
         return None
     if isinstance(schedule, Every):
         return _moment(schedule, _index_after(schedule, until) - 1)
-    # No fire is in (high, until]; each round halves what is left between latest and high.
+    # There is no fire in (high, until]; each round halves the range between latest and high.
     while (following := next_fire(schedule, latest)) <= high:
         latest = following
         middle = latest + (high - latest) / 2
@@ -160,22 +159,22 @@ def plan_fires(
     limit: int = 1000,
     grace: float = GRACE,
 ) -> FirePlan:
-    """Which of the fires after `last_fire` and up to `now` to enqueue.
+    """Decide which of the fires after `last_fire` and up to `now` to enqueue.
 
-    For a new schedule `last_fire` is the moment it was made; later it is `through` of the plan before.
+    For a new schedule `last_fire` is its creation time; later it is `through` of the previous plan.
 
-    - `skip`: what is late by more than `grace` seconds is missed, the rest is fired.
-    - `one`: the latest is fired, however late; those before it are missed.
-    - `all`: every one is fired.
+    - `skip`: fires that are late by more than `grace` seconds are missed, the others are enqueued.
+    - `one`: the latest fire is enqueued, however late it is; those before it are missed.
+    - `all`: every fire is enqueued.
 
-    At most `limit` fires come back at a time; the others stay due for the next call. Missed fires of
-    a cron schedule are counted up to `limit` too: months of them cost no more than a day of them.
+    At most `limit` fires are returned; the others stay due for the next call. Missed fires of a cron
+    schedule are counted up to `limit` too, so that months of them cost no more than a day of them.
     """
     if limit < 1:
         raise ConfigError(f"limit: {limit!r} is not a number of fires of 1 or more")
     match catchup:
         case "skip":
-            # Late by exactly the grace is still on time.
+            # A fire that is late by exactly the grace is still on time.
             missed_until = math.nextafter(now - grace, -math.inf)
             fire = fires_between(schedule, max(last_fire, missed_until), now, limit)
         case "one":
@@ -205,10 +204,10 @@ def plan_fires(
 
 
 def jittered(fire: float, jitter: float, seed: str) -> float:
-    """The moment at which a fire is really due: up to `jitter` seconds later, the same for everyone.
+    """Return the time at which a fire is due with jitter: up to `jitter` seconds later, the same in every process.
 
-    The seed is what tells schedules apart, such as their name, so that all those at midnight do not
-    start in the same second.
+    The seed differs per schedule (its name, for example), so that all schedules at midnight do not fire
+    in the same second.
     """
     if jitter <= 0:
         return fire
@@ -217,7 +216,7 @@ def jittered(fire: float, jitter: float, seed: str) -> float:
 
 
 def describe(schedule: Schedule) -> str:
-    """The schedule in words: "every 5 minutes", "at 09:00 on Monday through Friday (Europe/Paris)"."""
+    """Describe the schedule in words: "every 5 minutes", "at 09:00 on Monday through Friday (Europe/Paris)"."""
     if isinstance(schedule, Cron):
         words = CronSim(_fields(schedule.expr), YEAR_2000).explain()
         return f"{words[:1].lower()}{words[1:]} ({schedule.timezone})"
@@ -229,7 +228,7 @@ def describe(schedule: Schedule) -> str:
 
 
 class _Count(msgspec.Struct, frozen=True):
-    """How many fires are in a stretch of time, and its first and last one."""
+    """The number of fires in a time range, with the first and the last one."""
 
     count: int = 0
     is_exact: bool = True
@@ -238,7 +237,7 @@ class _Count(msgspec.Struct, frozen=True):
 
 
 def _count_fires(schedule: Schedule, after: float, until: float, limit: int) -> _Count:
-    """Count the fires after `after` and up to and including `until`: intervals all, cron up to `limit`."""
+    """Count the fires after `after` and up to and including `until`; for cron at most `limit`."""
     if until <= after:
         return _Count()
     if isinstance(schedule, Every):
@@ -262,7 +261,7 @@ def _checked_cron(expr: str, timezone: str) -> Cron:
             f"cron: {expr!r} is not a cron expression ({str(error).lower()}); write five fields, minute hour "
             f"day month weekday, such as '0 9 * * 1-5', or six, the first for seconds"
         ) from error
-    next_fire(cron, YEAR_2000.replace(tzinfo=UTC).timestamp())  # refuses what never comes true
+    next_fire(cron, YEAR_2000.replace(tzinfo=UTC).timestamp())  # rejects an expression that never matches
     return cron
 
 
@@ -287,9 +286,9 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _index_after(every: Every, moment: float) -> int:
-    """The number, counted from the anchor, of the first fire after a moment."""
+    """Return the index, counted from the anchor, of the first fire after a time."""
     index = math.floor((moment - every.anchor) / every.seconds) + 1
-    # The division rounds; these put right what it may have rounded to the wrong side.
+    # The division may round to the wrong side; these loops correct it.
     while _moment(every, index - 1) > moment:
         index -= 1
     while _moment(every, index) <= moment:
@@ -306,27 +305,27 @@ def _is_at_fixed_times(expr: str) -> bool:
     return not minute.startswith("*") and not hour.startswith("*")
 
 
-# The two searches below run cronsim on the bare clock on the wall, without a time zone, and translate its
-# answers themselves. Its own handling of zones treats six fields differently from five and passes over
-# fires where clocks change by half an hour (Lord Howe).
+# The two searches below run cronsim on naive local times and convert the results themselves, because cronsim
+# treats six fields differently from five in a time zone and misses fires where clocks change by half an hour
+# (Lord Howe).
 
 
 def _next_fixed(expr: str, zone: ZoneInfo, second: int) -> int:
-    """The first second after this one that a fixed wall time stands for."""
+    """Return the first matching second after this one, for an expression with fixed times."""
     now = datetime.fromtimestamp(second, zone)
     wall = now.replace(tzinfo=None)
     if now.fold:
-        # The second pass of a repeated hour: all its times have had their turn, go on at its end.
+        # In the second pass of a repeated hour all its times have fired already: continue at its end.
         change = _change(zone, int(now.replace(fold=0).timestamp()), second)
         wall = datetime.fromtimestamp(change - 1, zone).replace(tzinfo=None)
     match = _next_match(expr, wall)
     first, last = _seconds_of(match, zone)
-    # In a skipped hour, reading the wall with the offset after the change gives the earlier second.
+    # In a skipped hour, the local time read with the offset after the change gives the earlier second.
     return first if first <= last else _change(zone, last, first)
 
 
 def _next_by_real_time(expr: str, zone: ZoneInfo, second: int) -> int:
-    """The first second after this one at which the wall in the zone matches."""
+    """Return the first second after this one at which the local time in the zone matches."""
     wall = datetime.fromtimestamp(second, zone).replace(tzinfo=None)
     passes = _seconds_of(wall, zone)
     # In the first pass of a repeated hour, its second pass comes before anything later.
@@ -335,7 +334,7 @@ def _next_by_real_time(expr: str, zone: ZoneInfo, second: int) -> int:
         first, last = _seconds_of(_next_match(expr, wall), zone)
         found = first if first > second else last
         if first > last:
-            # The match falls into a skipped hour and never shows on the wall.
+            # The match is in a skipped hour, which does not exist in local time.
             wall = _wall_before(_change(zone, last, first), zone)
         elif second_pass is not None and found >= second_pass:
             wall, second_pass = _wall_before(second_pass, zone), None
@@ -352,26 +351,26 @@ def _next_match(expr: str, wall: datetime) -> datetime:
 
 
 def _never(expr: str) -> ConfigError:
-    return ConfigError(f"cron: {expr!r} never comes true: no moment matches all its fields")
+    return ConfigError(f"cron: {expr!r} never matches: no time matches all its fields")
 
 
 def _seconds_of(wall: datetime, zone: ZoneInfo) -> tuple[int, int]:
-    """A wall time read with the offset before and the one after a nearby change of clocks.
+    """Convert a local time with the offset before and with the offset after a nearby clock change.
 
-    Both are the same on ordinary days. The first is the earlier in a repeated hour, and the later in
-    a skipped one, where neither is on the wall.
+    Both are equal on ordinary days. The first is the earlier one in a repeated hour, and the later one in
+    a skipped hour, where the local time does not exist.
     """
     local = wall.replace(tzinfo=zone)
     return int(local.timestamp()), int(local.replace(fold=1).timestamp())
 
 
 def _wall_before(change: int, zone: ZoneInfo) -> datetime:
-    """The wall one second before a change of clocks, had the new offset been in force already."""
+    """Return the local time one second before a clock change, read with the new offset."""
     return datetime.fromtimestamp(change, zone).replace(tzinfo=None) - timedelta(seconds=1)
 
 
 def _change(zone: ZoneInfo, low: int, high: int) -> int:
-    """The first second after `low`, and not after `high`, whose offset is no longer that of `low`."""
+    """Return the first second after `low`, up to `high`, whose offset differs from that of `low`."""
     before = datetime.fromtimestamp(low, zone).utcoffset()
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,10 +1,10 @@
-"""Texts with places to fill in: `Load {{$.extract.rows}} rows for {{$.run.day}}?`
+"""Templates: texts with placeholders, such as `Load {{$.extract.rows}} rows for {{$.run.day}}?`
 
     template = Template("Load {{$.extract.rows}} rows?")
     template.sources                                    (("extract", "rows"),)
     template.render({"extract": {"rows": 3}})           "Load 3 rows?"
 
-Text is put in as it is, null as nothing, and everything else as JSON. `{{{{` stands for two braces.
+Strings are inserted unchanged, null as an empty string, and other values as JSON. `{{{{` is an escaped `{{`.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from typing import Any
 from tidemill.core.codec import encode
 from tidemill.core.paths import Path, RefError, look_up, parse_path
 
-_HOLE = re.compile(r"\{\{\{\{|\{\{(.*?)(\}\}|$)", re.DOTALL)
+_PLACEHOLDER = re.compile(r"\{\{\{\{|\{\{(.*?)(\}\}|$)", re.DOTALL)
 
 
 class Template:
-    """A text that was read once and is filled in often."""
+    """A template that is parsed once and rendered many times."""
 
     def __init__(self, text: str, place: Path = ()) -> None:
         self.text = text
         self._place = place
         self._parts: list[str | Path] = []
         at = 0
-        for hole in _HOLE.finditer(text):
-            self._parts.append(text[at : hole.start()])
-            self._parts.append("{{" if hole[1] is None else self._path(hole))
-            at = hole.end()
+        for placeholder in _PLACEHOLDER.finditer(text):
+            self._parts.append(text[at : placeholder.start()])
+            self._parts.append("{{" if placeholder[1] is None else self._path(placeholder))
+            at = placeholder.end()
         self._parts.append(text[at:])
         self.sources: tuple[Path, ...] = tuple(part for part in self._parts if isinstance(part, tuple))
 
     def render(self, context: Mapping[str, Any]) -> str:
-        """The text with everything filled in from a context."""
+        """Return the text with all placeholders replaced by values from the context."""
         return "".join(
             part if isinstance(part, str) else _shown(look_up(part, context, self._place)) for part in self._parts
         )
 
-    def _path(self, hole: re.Match[str]) -> Path:
-        inside = hole[1].strip()
-        if not hole[2]:
+    def _path(self, placeholder: re.Match[str]) -> Path:
+        inside = placeholder[1].strip()
+        if not placeholder[2]:
             raise RefError(
-                self._place, f"{hole[0]!r} is not closed; write {{{{$.node.field}}}}, or {{{{{{{{ for two braces"
+                self._place, f"{placeholder[0]!r} is not closed; write {{{{$.node.field}}}}, or {{{{{{{{ for two braces"
             )
         if not inside.startswith("$."):
-            raise RefError(self._place, f"{hole[0]!r} does not begin with '$.'; write {{{{$.node.field}}}}")
+            raise RefError(self._place, f"{placeholder[0]!r} does not begin with '$.'; write {{{{$.node.field}}}}")
         return parse_path(inside, self._place)
 
 

@@ -1,9 +1,8 @@
-"""Ticks and commands: what happens to a run, and what follows from it.
+"""Ticks and commands: the inputs and outputs of a program that drives a run.
 
-Everything that happens to a run is a tick, and a tick carries its own time. A program reduces its state by a tick
-to a new state and the commands that follow; a shell executes the commands, and their outcomes come back as ticks.
-The loop that drives runs knows these types and nothing of what a program does with them: the payloads (`input`,
-`event`, `outcome`, `note`) belong to the program.
+Everything that happens to a run is a tick, and a tick carries its own time. A program applies a tick to its state and
+returns commands; a runner executes the commands, and their outcomes come back as ticks. The control loop knows only
+these types: the payloads (`input`, `event`, `outcome`, `note`) belong to the program.
 """
 
 from __future__ import annotations
@@ -14,24 +13,24 @@ import msgspec
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The run begins, with its input."""
+    """The run has started, with its input."""
 
     at: float
     input: Any
 
 
 class Received(msgspec.Struct, frozen=True, tag="received"):
-    """Something came from outside: an event for the run, or for one part of it."""
+    """An event from outside arrived, for the run or for one part of it."""
 
     at: float
     event: Any
     target: str | None = None
     token: str = ""
-    """By which its sender can tell whether it has arrived."""
+    """The sender uses it to check whether the event has arrived."""
 
 
 class Noted(msgspec.Struct, frozen=True, tag="noted"):
-    """Work that is under way has done something that the run must know of."""
+    """Work in progress reported something that the run must record."""
 
     at: float
     work: int
@@ -39,7 +38,7 @@ class Noted(msgspec.Struct, frozen=True, tag="noted"):
 
 
 class Completed(msgspec.Struct, frozen=True, tag="completed"):
-    """Work has ended, well or badly."""
+    """Work has ended, with success or failure."""
 
     at: float
     work: int
@@ -47,23 +46,23 @@ class Completed(msgspec.Struct, frozen=True, tag="completed"):
 
 
 class Elapsed(msgspec.Struct, frozen=True, tag="elapsed"):
-    """The time that was set for a timer has come."""
+    """A timer is due."""
 
     at: float
     timer: str
 
 
 class CancelAsked(msgspec.Struct, frozen=True, tag="cancel_asked"):
-    """Somebody wants the run to end."""
+    """Cancellation of the run was requested."""
 
     at: float
     reason: str
 
 
 class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
-    """A new owner has taken the run up: work that was under way begins again.
+    """A new owner has taken over the run: work that was in progress starts again.
 
-    With `queued`, work that was put on a queue is still there, and does not begin again.
+    With `queued`, work that was put on a queue is still there and does not start again.
     """
 
     at: float
@@ -74,7 +73,7 @@ Tick = Started | Received | Noted | Completed | Elapsed | CancelAsked | Resumed
 
 
 class RunWork(msgspec.Struct, frozen=True, tag="run_work"):
-    """Begin a piece of work; its outcome comes back as `Completed`. With a queue it runs wherever a worker is."""
+    """Start a piece of work; its outcome comes back as `Completed`. With a queue, it runs as a job on any worker."""
 
     work: int
     name: str
@@ -82,22 +81,22 @@ class RunWork(msgspec.Struct, frozen=True, tag="run_work"):
     attempt: int = 1
     queue: str | None = None
     known: Any = None
-    """What it was told before, if it had begun before: as the program has it."""
+    """The answers that the work received before, if it is started again; in the program's own form."""
 
     @property
     def placed(self) -> tuple[int, str]:
-        """Which work it is, and where it goes: `review`, or `review@gpu` on a queue."""
+        """The id of the work, and its name with the queue: `review`, or `review@gpu` on a queue."""
         return self.work, self.name if self.queue is None else f"{self.name}@{self.queue}"
 
 
 class StopWork(msgspec.Struct, frozen=True, tag="stop_work"):
-    """Work that is under way is wanted no longer."""
+    """Stop work that is in progress."""
 
     work: int
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """What a piece of work has been waiting for."""
+    """Deliver the event that a piece of work waits for."""
 
     work: int
     question: str
@@ -112,25 +111,25 @@ class SetTimer(msgspec.Struct, frozen=True, tag="set_timer"):
 
 
 class DropTimer(msgspec.Struct, frozen=True, tag="drop_timer"):
-    """A timer is needed no longer."""
+    """Delete a timer."""
 
     timer: str
 
 
 class Publish(msgspec.Struct, frozen=True, tag="publish"):
-    """Show an event to whoever follows the run."""
+    """Publish an event on the stream of the run."""
 
     event: Any
 
 
 class EndRun(msgspec.Struct, frozen=True, tag="end_run"):
-    """The run is over: `succeeded`, `failed`, `cancelled` or `timed_out`."""
+    """End the run: `succeeded`, `failed`, `cancelled` or `timed_out`."""
 
     state: str
     result: Any = None
     error: Any = None
     why: str = ""
-    """For whoever looks at it later, where neither result nor error tells."""
+    """An explanation for display, if neither result nor error contains one."""
 
 
 Command = RunWork | StopWork | Answer | SetTimer | DropTimer | Publish | EndRun

@@ -1,7 +1,7 @@
-"""Where the boxes and the arrows of a picture go: layers from top to bottom, few crossings, nothing on top of another.
+"""Layered layout of a graph: boxes from top to bottom, few crossing arrows, no overlaps. Pure.
 
-Arrows that go back to an earlier layer are laid like the others, in reverse. An arrow over several layers has a place
-of its own in each layer between, so that it passes between the boxes and not through them. Pure.
+An arrow back to an earlier layer is reversed for the layout. An arrow across several layers gets a lane in each layer
+between, so that it runs between the boxes and not through them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Point = tuple[float, float]
 
 
 class NodePosition(msgspec.Struct, frozen=True):
-    """A box's middle and size."""
+    """The centre and the size of a box."""
 
     x: float
     y: float
@@ -27,7 +27,7 @@ class NodePosition(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A picture's size, its boxes by id, and the points that each arrow goes through, in the order of the arrows."""
+    """The size of the drawing, the position of each box by id, and the points of each arrow in the order given."""
 
     width: float
     height: float
@@ -36,7 +36,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class _Spot:
-    """A box, or an arrow on its way through a layer."""
+    """A box, or the lane of an arrow through a layer."""
 
     def __init__(self, layer: int, width: float) -> None:
         self.layer, self.width = layer, width
@@ -46,7 +46,7 @@ class _Spot:
 
 
 def lay_out(widths: dict[str, float], arrows: Iterable[tuple[str, str]]) -> Layout:
-    """Places for boxes of these widths, given in the order in which they are to be read."""
+    """Compute positions for boxes of these widths; their order is the reading order."""
     edges = list(arrows)
     backward = _backward(list(widths), edges)
     layers = _layers(list(widths), [(b, a) if i in backward else (a, b) for i, (a, b) in enumerate(edges)])
@@ -72,7 +72,7 @@ def lay_out(widths: dict[str, float], arrows: Iterable[tuple[str, str]]) -> Layo
 
 
 def _backward(names: list[str], edges: list[tuple[str, str]]) -> set[int]:
-    """The arrows that close a circle, met in the order of reading."""
+    """Find the arrows that close a cycle, by a depth-first search in reading order."""
     ahead: dict[str, list[tuple[int, str]]] = {}
     for index, (source, target) in enumerate(edges):
         ahead.setdefault(source, []).append((index, target))
@@ -97,7 +97,7 @@ def _backward(names: list[str], edges: list[tuple[str, str]]) -> set[int]:
 
 
 def _layers(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
-    """The length of the longest way to each box, over arrows without circles."""
+    """Compute the length of the longest path to each box; the arrows must have no cycle."""
     ahead: dict[str, list[str]] = {}
     waiting = dict.fromkeys(names, 0)
     for source, target in edges:
@@ -116,7 +116,7 @@ def _layers(names: list[str], edges: list[tuple[str, str]]) -> dict[str, int]:
 
 
 def _order(rows: list[list[_Spot]]) -> None:
-    """Put each row into the order of what its spots are joined to, a few times down and up."""
+    """Sort each row by the mean position of its neighbours above or below, in alternating passes."""
     for turn in range(8):
         for row in rows if turn % 2 == 0 else rows[::-1]:
             middle: dict[_Spot, float] = {}
@@ -129,7 +129,7 @@ def _order(rows: list[list[_Spot]]) -> None:
 
 
 def _spread(rows: list[list[_Spot]]) -> None:
-    """Move spots towards the middle of what they are joined to, as far as their neighbours allow."""
+    """Move each spot towards the mean position of the spots it is connected to, without overlaps."""
     for row in rows:
         _pack(row, [0.0] * len(row))
     for turn in range(80):
@@ -140,17 +140,17 @@ def _spread(rows: list[list[_Spot]]) -> None:
                 force = sum(weight for _, weight in pulls)
                 wanted.append(sum(x * weight for x, weight in pulls) / force if pulls else spot.x)
             _pack(row, wanted)
-    for row in rows[::-1]:  # What leads somewhere stands right above it.
+    for row in rows[::-1]:  # The last pass puts each box directly above its successors.
         _pack(row, [sum(other.x for other in spot.below) / len(spot.below) if spot.below else spot.x for spot in row])
 
 
 def _pull(spot: _Spot, other: _Spot) -> float:
-    """How much two spots are drawn to each other: the lane of an arrow is to be straight above all."""
+    """Return the weight of the connection between two spots; lanes weigh more, so that long arrows are straight."""
     return 8.0 if spot.width == _LANE == other.width else 1.0
 
 
 def _pack(row: list[_Spot], wanted: Sequence[float]) -> None:
-    """Places near the wanted ones, in order and without overlaps: the mean of packing from the left and the right."""
+    """Place a row near the wanted positions without overlaps: the mean of packing from the left and from the right."""
     left: list[float] = []
     right: list[float] = []
     for index, spot in enumerate(row):
@@ -200,7 +200,7 @@ def _drawn(
 
 
 def _ends(chains: list[list[_Spot]]) -> dict[tuple[int, int], float]:
-    """Where along the edge of its box each arrow begins (0) and ends (-1), so that no two share a point."""
+    """Compute where each arrow starts (0) and ends (-1) along the edge of its box, so that no two share a point."""
     groups: dict[tuple[_Spot, bool], list[tuple[float, int, int]]] = {}
     for index, chain in enumerate(chains):
         for end, other in ((0, chain[1]), (-1, chain[-2])):
@@ -214,7 +214,7 @@ def _ends(chains: list[list[_Spot]]) -> dict[tuple[int, int], float]:
 
 
 def _straight(points: list[Point]) -> list[Point]:
-    """The same without bends that are too small to mean anything."""
+    """Replace an almost vertical arrow by a vertical one."""
     if len(points) == 2 and abs(points[0][0] - points[1][0]) < 10:
         x = (points[0][0] + points[1][0]) / 2
         return [(x, points[0][1]), (x, points[1][1])]

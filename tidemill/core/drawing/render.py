@@ -1,4 +1,4 @@
-"""Boxes and arrows, as Mermaid text, as SVG and as PNG: what all drawings of graphs are made of."""
+"""Render boxes and arrows as SVG and PNG, and quote labels for Mermaid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIP = 8.0
 
 
 class Box(msgspec.Struct, frozen=True):
-    """Something in a picture; arrows find it by its `id`."""
+    """A labelled box of a drawing; arrows refer to it by its `id`."""
 
     id: str
     label: str
@@ -29,12 +29,12 @@ class Box(msgspec.Struct, frozen=True):
 
 
 def quoted(text: str) -> str:
-    """A label as Mermaid takes it."""
+    """Quote a label for Mermaid."""
     return '"' + text.replace('"', "#quot;").replace("\n", " ") + '"'
 
 
 def svg(rows: Sequence[Sequence[Box]], arrows: Iterable[tuple[str, str]]) -> str:
-    """An SVG picture of boxes, given in the order of reading, and of the arrows between them."""
+    """Draw boxes, given in reading order, and the arrows between them as SVG."""
     boxes = [box for row in rows for box in row]
     layout = _layout(boxes, arrows)
     drawn = [
@@ -56,16 +56,16 @@ def svg(rows: Sequence[Sequence[Box]], arrows: Iterable[tuple[str, str]]) -> str
 
 
 def png(rows: Sequence[Sequence[Box]], arrows: Iterable[tuple[str, str]], *, scale: float = 2.0) -> bytes:
-    """The same as a PNG picture; needs `pip install tidemill[png]`."""
+    """Draw boxes and arrows as PNG; needs `pip install tidemill[png]`."""
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
         raise ConfigError(
-            "PNG pictures need Pillow: pip install 'tidemill[png]', or draw as SVG, which needs nothing"
+            "PNG pictures need Pillow: pip install 'tidemill[png]', or draw as SVG, which needs no extra package"
         ) from error
     boxes = [box for row in rows for box in row]
     layout = _layout(boxes, arrows)
-    fine = scale * 2  # Drawn larger and made smaller, which makes lines smooth.
+    fine = scale * 2  # Draw at twice the size and scale down: this smooths the lines.
     image = Image.new("RGB", (_pixels(layout.width, fine), _pixels(layout.height, fine)), "white")
     pen = ImageDraw.Draw(image)
     font = ImageFont.load_default(size=_FONT * fine)
@@ -102,7 +102,7 @@ def _pixels(length: float, scale: float) -> int:
 
 
 def _bent(way: list[Point]) -> str:
-    """An arrow's points as an SVG path with soft bends."""
+    """Return the points of an arrow as an SVG path with rounded bends."""
     x, y = way[0]
     drawn = [f"M{x:.1f} {y:.1f}"]
     for (x1, y1), (x2, y2) in pairwise(way):
@@ -115,7 +115,7 @@ def _bent(way: list[Point]) -> str:
 
 
 def _smooth(way: list[Point]) -> list[Point]:
-    """The same as many short lines."""
+    """Return the points of an arrow with rounded bends as many short line segments."""
     points = [way[0]]
     for (x1, y1), (x2, y2) in pairwise(way):
         if x1 == x2 or y1 == y2:
@@ -130,7 +130,7 @@ def _smooth(way: list[Point]) -> list[Point]:
 
 
 def _tip(points: list[Point]) -> list[Point]:
-    """The three corners of an arrow's tip."""
+    """Return the three corners of an arrowhead."""
     (x1, y1), (x2, y2) = points[-2], points[-1]
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     dx, dy = (x2 - x1) / length, (y2 - y1) / length

@@ -48,7 +48,7 @@ def read_skip(step: PlannedNode, ref_scope: RefScope, refs: RefResolver) -> bool
         return False
     held = refs.resolve(step.spec.skip_if, ref_scope, ("skip_if",))
     if not isinstance(held, bool):
-        raise RefError(("skip_if",), f"the condition is neither true nor false, but {held!r}")
+        raise RefError(("skip_if",), f"the condition must be true or false, but is {held!r}")
     return held
 
 
