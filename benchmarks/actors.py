@@ -18,6 +18,7 @@ from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.maintenance import maintenance_role
+from tidemill.roles import jobs_role
 
 QUEUE = "bench"
 TASK_S = 0.02
@@ -53,7 +54,7 @@ async def orchestrate(options: argparse.Namespace) -> None:
 
 async def work(options: argparse.Namespace) -> None:
     """Work on jobs that take a while, so that the concurrency is the limit and not the processor."""
-    worker = _app(options.dsn, _log(options.log)).worker([QUEUE], concurrency=options.concurrency)
+    worker = jobs_role(_app(options.dsn, _log(options.log)).declarations, [QUEUE], concurrency=options.concurrency)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.run())
         await worker.wait_ready()

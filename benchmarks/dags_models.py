@@ -17,6 +17,7 @@ from benchmarks.ours import install_schema
 from benchmarks.server import Server
 from tidemill import App, ModelSpec, current_job
 from tidemill.engine.logs import configure_logs
+from tidemill.roles import jobs_role
 
 MODELS = ("small", "medium", "large")
 
@@ -109,7 +110,7 @@ async def _drain(dsn: str, plan: Plan, *, patience: float) -> Seen:
         for number in range(plan.jobs):
             name = MODELS[number % len(MODELS)]
             await app.enqueue("use", name=name, required_model=name)
-        worker = app.worker(["default"], concurrency=1)
+        worker = jobs_role(app.declarations, ["default"], concurrency=1)
         began = time.monotonic()
         working = asyncio.create_task(worker.run())
         try:

@@ -22,6 +22,7 @@ from typing import Any
 
 from tidemill import App, ModelSpec, current_job
 from tidemill.engine.logs import configure_logs
+from tidemill.roles import jobs_role
 from tidemill.store.migrate import migrate
 from tidemill.version import VERSION
 
@@ -119,7 +120,7 @@ async def drain(device: Device, arguments: argparse.Namespace, *, patience: floa
                 for number in range(arguments.jobs):
                     name = MODELS[number % len(MODELS)]
                     await app.enqueue(use, name, required_model=name)
-            worker = app.worker(["gpu"])
+            worker = jobs_role(app.declarations, ["gpu"])
             began = time.monotonic()
             working = asyncio.create_task(worker.run())
             try:

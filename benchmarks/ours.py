@@ -15,6 +15,7 @@ import asyncpg
 from benchmarks.peers import contest
 from tidemill import App
 from tidemill.engine.logs import configure_logs
+from tidemill.roles import jobs_role
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.jobs import history_partitions
 from tidemill.store.migrate import migrate
@@ -57,7 +58,7 @@ class Tidemill:
             yield TidemillProducer(app)
 
     async def work(self, dsn: str, on_start: Callable[[], None]) -> None:
-        await bench_app(dsn, on_start).worker([QUEUE], concurrency=CONCURRENCY).run()
+        await jobs_role(bench_app(dsn, on_start).declarations, [QUEUE], concurrency=CONCURRENCY).run()
 
 
 def bench_app(dsn: str, on_start: Callable[[], None], *, pool_size: int | None = None) -> App:

@@ -56,7 +56,7 @@ def read(*values: tuple[str, float]) -> None:
 
 async def until(count: int, *triggers: str) -> list[Any]:
     """The alerts of some triggers, once there are so many."""
-    database = await app._reach()
+    database = await app.declarations.reach()
     while True:
         rows = [row for row in await list_alerts(database, "machines") if row["trigger"] in triggers]
         if len(rows) >= count:
@@ -70,7 +70,7 @@ async def main() -> None:
         for alert in await until(2, "hot", "peak"):
             print(f"{alert['entity']}: {alert['trigger']}")
         (hot,) = await until(1, "hot")
-        await ack_alerts(await app._reach(), [hot["id"]], by="ann", at=time.time())
+        await ack_alerts(await app.declarations.reach(), [hot["id"]], by="ann", at=time.time())
         read(("oven", 60))
         while any(row["resolved_at"] is None for row in await until(1, "hot")):
             await asyncio.sleep(0.02)

@@ -30,7 +30,7 @@ def export_in_process() -> None:
 
 
 async def until_running(jobs: list[JobRef]) -> None:
-    while {(await app.job(job)).state for job in jobs} != {"running"}:
+    while {(await app.jobs.get(job)).state for job in jobs} != {"running"}:
         await asyncio.sleep(0.02)
 
 
@@ -38,7 +38,7 @@ async def main() -> None:
     async with app.running():
         job = await app.enqueue(export, rows=20)
         seen: set[str | None] = set()
-        while not (view := await app.job(job)).ended:
+        while not (view := await app.jobs.get(job)).ended:
             seen.add(view.note)
             await asyncio.sleep(0.05)
         print(f"progress was seen: {len(seen) > 1}; {view.result}")
@@ -46,7 +46,7 @@ async def main() -> None:
         jobs = [await app.enqueue(task) for task in (export_in_thread, export_in_process)]
         jobs.append(await app.enqueue(export, rows=100_000))
         await until_running(jobs)
-        await app.cancel(*jobs, by="the example")
+        await app.jobs.cancel(*jobs, by="the example")
         for job in jobs:
             print((await app.wait(job, timeout="20s")).state)
 

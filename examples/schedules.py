@@ -24,7 +24,7 @@ app.schedule("night-report", report, cron="0 2 * * *", timezone="America/New_Yor
 
 
 async def main() -> None:
-    for periodic in app.periodics.values():
+    for periodic in app.declarations.schedules.values():
         print(f"{periodic.name}: {describe(periodic.spec)}")
     async with app.running():
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""The application: what a program declares, and how it hands out work.
+"""The application: what a program declares, and how it starts work.
 
 from tidemill import App
 
@@ -9,60 +9,60 @@ async def send_receipt(order_id: int) -> dict: ...
 
 await app.enqueue(send_receipt, order_id=7)          # in async code
 app.enqueue_sync(send_receipt, order_id=7)           # in plain code
+
+Each shape has a part of its own with everything that can be done: `app.jobs`, `app.runs`, `app.streams`,
+`app.pipelines`, `app.monitors`. The methods here are the common calls.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, Origin, check_name
+from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, check_name
 from tidemill.core.page import Page
 from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
-from tidemill.engine.connections import Connections
-from tidemill.engine.hooks import (
-    Hooks,
-    InvokeContext,
-    ModelRegistrar,
-    NodeResolver,
-    ResolvingTasks,
-    WorkflowProvider,
-)
+from tidemill.declarations import Declarations
+from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
 from tidemill.engine.jobs.task import Periodic, Task, TaskOptions
-from tidemill.engine.maintenance import maintenance_role
-from tidemill.engine.models.spec import ModelSpec, gpu_concurrency, read_specs, require_model
-from tidemill.engine.role import Role, Runnable, run_roles
-from tidemill.engine.scheduler import Scheduler
-from tidemill.engine.settings import Settings, load_settings
-from tidemill.engine.worker.context import find_current_job
-from tidemill.engine.worker.worker import Worker, worker_role
-from tidemill.shapes import Shapes
+from tidemill.engine.jobs.view import JobView
+from tidemill.engine.models.spec import ModelSpec
+from tidemill.engine.settings import Settings
+from tidemill.jobs import Jobs
 from tidemill.store.database import Database, identifier
-from tidemill.store.jobs.schedules import DeclaredSchedule
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
 
 if TYPE_CHECKING:
-    from tidemill.engine.runs.run_worker import RunWorker
-    from tidemill.monitors.runner.runner import MonitorRunner
+    from tidemill.dags.definition.model import Dag
+    from tidemill.dags.runner.dag_handle import DagHandle
+    from tidemill.flows.definition.events import StartEvent
+    from tidemill.flows.definition.workflow import Workflow
+    from tidemill.flows.runner.run_handle import RunHandle
+    from tidemill.monitors.definition.declared import Monitors
+    from tidemill.monitors.definition.monitor import Monitor
+    from tidemill.pipelines.definition.declared import Pipelines
+    from tidemill.pipelines.definition.pipeline import Pipeline
+    from tidemill.pipelines.workflows import TriggerWorkflow
+    from tidemill.runs import Runs
+    from tidemill.streaming import Streams
+    from tidemill.streams.definition.stream import Stream
 
 P = ParamSpec("P")
 R = TypeVar("R")
+W = TypeVar("W", bound="Workflow")
 
 
-class App(Shapes):
-    """One application: its tasks, schedules and queues, and its way to the database."""
+class App:
+    """One application: its declarations, and how it starts and follows work."""
 
     retry = staticmethod(retry)
 
@@ -78,40 +78,47 @@ class App(Shapes):
         ref_resolver: RefResolver | None = None,
         **settings: Any,
     ) -> None:
-        self.name = check_name("application", name)
-        self.hooks = Hooks(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
-        self.tasks = ResolvingTasks(node_resolver, self._filed_task)
-        self._models = tuple(models)
-        self.periodics: dict[str, Periodic] = {}
-        self.limits: dict[str, QueueLimit] = {}
-        self.source = sys._getframe(1).f_globals.get("__file__")
-        self.acting_as: str | None = None  # whom to name as the origin of jobs, where it is not the application itself
-        self._arguments = settings
-        self._settings: Settings | None = None
-        self._connections = Connections(self.database)
-        self.pages: dict[str, Page] = {}
-        self.chains: list[Chain] = []
+        hooks = Hooks(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
+        source = sys._getframe(1).f_globals.get("__file__")
+        self.declarations = Declarations(name, hooks=hooks, models=models, settings=settings, source=source)
+        self.jobs = Jobs(self.declarations)
 
     def __repr__(self) -> str:
-        return f"<App {self.name}: {len(self.tasks)} tasks, {len(self.periodics)} schedules>"
+        tasks, schedules = len(self.declarations.tasks), len(self.declarations.schedules)
+        return f"<App {self.name}: {tasks} tasks, {schedules} schedules>"
+
+    @property
+    def name(self) -> str:
+        return self.declarations.name
 
     @property
     def settings(self) -> Settings:
         """The settings in force: arguments of App(...), environment, pyproject.toml, defaults."""
-        if self._settings is None:
-            self._settings = load_settings(**{**self._arguments, "application": self.name})
-        return self._settings
+        return self.declarations.settings
 
-    @cached_property
-    def models(self) -> dict[str, ModelSpec]:
-        """The models that workers may load, with those of the host."""
-        register = self.hooks.model_registrar
-        return read_specs([*self._models, *(register() if register is not None else ())])
+    @property
+    def runs(self) -> Runs:
+        """The workflows and dags of this application, and their runs."""
+        return self.declarations.runs
 
-    def configure(self, **settings: Any) -> None:
-        """Override settings, before the application is first used."""
-        self._arguments = {**self._arguments, **{name: value for name, value in settings.items() if value is not None}}
-        self._settings = None
+    @property
+    def streams(self) -> Streams:
+        """The streams of this application."""
+        return self.declarations.streams
+
+    @property
+    def pipelines(self) -> Pipelines:
+        """The pipelines of this application."""
+        return self.declarations.pipelines
+
+    @property
+    def monitors(self) -> Monitors:
+        """The monitors of this application, by name."""
+        return self.declarations.monitors
+
+    def database(self, *, label: str | None = None) -> Database:
+        """A new, unopened connection to this application's database."""
+        return self.declarations.database(label=label)
 
     # -- declaring --------------------------------------------------------------------------------
 
@@ -194,7 +201,7 @@ class App(Shapes):
 
         def declare(body: Callable[..., Any]) -> Task[Any, Any]:
             task = Task(body, name or getattr(body, "__name__", ""), options)
-            self.tasks.add(task)
+            self.declarations.tasks.add(task)
             if cron is not None or every is not None:
                 self.schedule(
                     task.name, task, cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter
@@ -216,18 +223,18 @@ class App(Shapes):
         jitter: Duration = 0,
     ) -> None:
         """Enqueue a task again and again: a second schedule for a task, or one with arguments."""
-        known = self._task(task)
-        if name in self.periodics:
-            raise ConfigError(f"two schedules are called {name!r}")
+        known = self.declarations.task(task)
         if catchup not in ("skip", "one", "all"):
             raise ConfigError(f"catchup {catchup!r} is not one of skip, one, all")
-        self.periodics[check_name("schedule", name)] = Periodic(
-            name=name,
-            task=known.name,
-            spec=parse_schedule(cron=cron, every=every, timezone=timezone),
-            args=known.signature.bind((), dict(args or {})),
-            catchup=catchup,
-            jitter=parse_duration(jitter, what="jitter"),
+        self.declarations.add_schedule(
+            Periodic(
+                name=name,
+                task=known.name,
+                spec=parse_schedule(cron=cron, every=every, timezone=timezone),
+                args=known.signature.bind((), dict(args or {})),
+                catchup=catchup,
+                jitter=parse_duration(jitter, what="jitter"),
+            )
         )
 
     def queue(self, name: str, *, rate: str | float | None = None, burst: float | None = None) -> None:
@@ -235,13 +242,11 @@ class App(Shapes):
 
         `burst` is how many may start at once after a quiet time; a tenth of a second's worth if not given.
         """
-        self.limits[name] = QueueLimit.of(name, rate, burst)
+        self.declarations.limits[name] = QueueLimit.of(name, rate, burst)
 
     def add_page(self, page: Page, /) -> Page:
         """Declare a page of the application's own, which the server shows at `/pages/NAME/`."""
-        if page.name in self.pages:
-            raise ConfigError(f"the page {page.name} is declared twice")
-        self.pages[page.name] = page.check()
+        self.declarations.add_page(page)
         return page
 
     def migrations(self, folder: Path, /, *, schema: str | None = None) -> None:
@@ -249,26 +254,149 @@ class App(Shapes):
 
         Their tables and their ledger are in `schema`; the application's name made an identifier, if it is not given.
         """
-        chain = Chain(folder, identifier(self.name) if schema is None else schema)
-        if any(other.schema == chain.schema for other in self.chains):
-            raise ConfigError(f"the schema {chain.schema} has migrations already: name another one with schema=")
-        chain.migrations()
-        self.chains.append(chain)
+        self.declarations.add_migrations(Chain(folder, identifier(self.name) if schema is None else schema))
 
-    def declared_schedules(self) -> list[DeclaredSchedule]:
-        """The schedules as the database stores them."""
-        return [
-            DeclaredSchedule(
-                name=periodic.name,
-                spec=periodic.spec,
-                job=self.tasks[periodic.task].new_job(periodic.args),
-                catchup=periodic.catchup,
-                jitter=periodic.jitter,
-            )
-            for periodic in self.periodics.values()
-        ]
+    @overload
+    def workflow(self, cls: type[W], /, *, name: str | None = None, **options: Any) -> type[W]: ...
 
-    # -- living -----------------------------------------------------------------------------------
+    @overload
+    def workflow(self, /, *, name: str | None = None, **options: Any) -> Callable[[type[W]], type[W]]: ...
+
+    def workflow(self, cls: type[W] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
+        """Declare a workflow whose runs may be durable: `@app.workflow`, or with options `@app.workflow(timeout=None)`.
+
+        `options` are those of the workflow's constructor. Its name, by which runs remember it, is that of its class.
+        """
+        if cls is None:
+            return partial(self.workflow, name=name, **options)
+        self.runs.declare(cls(**options), name or cls.__name__)
+        return cls
+
+    def stream(self, stream: Stream) -> Stream:
+        """Declare a stream: messages of many topics through plans."""
+        return self.streams.declare(stream)
+
+    def monitor(self, watch: Monitor, /) -> Monitor:
+        """Declare a monitor, which `tidemill monitor run` and `tidemill up` follow."""
+        return self.monitors.declare(watch)
+
+    def dag(self, dag: Dag, /) -> Dag:
+        """Declare a dag, so that its runs can be started by its name."""
+        return self.runs.declare_dag(dag)
+
+    def pipeline(self, pipeline: Pipeline, /) -> Pipeline:
+        """Declare a pipeline, with all its stages: `tidemill up` and `app.running()` keep it up to date."""
+        return self.pipelines.declare(pipeline)
+
+    def trigger(self, workflow: TriggerWorkflow, /) -> Task[Any, Any]:
+        """Declare a workflow file that runs once for each event: of `POST /api/v1/triggers/NAME`, and its schedules."""
+        task = self.pipelines.declare_trigger(workflow)
+        for at, spec in enumerate(workflow.schedules):
+            name = task.name if at == 0 else f"{task.name}#{at + 1}"
+            args = task.signature.bind((), {"payload": {"schedule": name}})
+            self.declarations.add_schedule(Periodic(name, task.name, spec, args, catchup="one", jitter=0.0))
+        return task
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        task: Task[Any, Any] | str,
+        /,
+        *positional: Any,
+        args: Mapping[str, Any] | None = None,
+        conn: Any = None,
+        **more: Any,
+    ) -> JobRef:
+        """Store a job; when this returns, it is committed.
+
+        The task's arguments come as they would in a call. Beside them, all optional:
+
+        delay, at        not before: from now on ("10s"), or at a moment (a datetime with its time zone)
+        priority         0 to 9; 9 goes first
+        queue            another queue than the task's own
+        unique_key       no second unfinished job of this task with this key; `unique_for` holds it for a time
+        concurrency_key  at most `concurrency` jobs with this key run at once
+        required_model   another model than the task's own
+        deadline         dropped unrun after this long, or at this moment
+        tags             words to find it by
+        conn             your own open connection: the job then exists if and only if your transaction commits
+        args             the task's arguments as a dict: for those that are named like one of the words above
+        """
+        return await self.jobs.enqueue(task, *positional, args=args, conn=conn, **more)
+
+    def enqueue_sync(
+        self,
+        task: Task[Any, Any] | str,
+        /,
+        *positional: Any,
+        args: Mapping[str, Any] | None = None,
+        conn: Any = None,
+        **more: Any,
+    ) -> JobRef:
+        """`enqueue` for plain code; `conn` is then a plain connection."""
+        return self.jobs.enqueue_sync(task, *positional, args=args, conn=conn, **more)
+
+    async def enqueue_many(
+        self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **options: Any
+    ) -> list[JobRef]:
+        """Store one job per set of arguments: all of them, or none if any is wrong.
+
+        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline` and `tags`, for all of them alike.
+        """
+        return await self.jobs.enqueue_many(task, calls, conn=conn, **options)
+
+    async def wait(self, job: JobRef | int, *, timeout: Duration | None = None) -> JobView:
+        """Return when a job has ended, however it ended. Raises TimeoutError if that takes too long."""
+        return await self.jobs.wait(job, timeout=timeout)
+
+    # -- runs -------------------------------------------------------------------------------------
+
+    @overload
+    async def start(self, what: Dag, /, *, unique_key: str | None = None, **fields: Any) -> DagHandle: ...
+
+    @overload
+    async def start(
+        self,
+        what: type[Workflow],
+        /,
+        *,
+        start_event: StartEvent | None = None,
+        unique_key: str | None = None,
+        **fields: Any,
+    ) -> RunHandle: ...
+
+    @overload
+    async def start(
+        self,
+        what: str,
+        /,
+        *,
+        start_event: StartEvent | None = None,
+        unique_key: str | None = None,
+        **fields: Any,
+    ) -> Any: ...
+
+    async def start(
+        self,
+        what: type[Workflow] | Dag | str,
+        /,
+        *,
+        start_event: StartEvent | None = None,
+        unique_key: str | None = None,
+        **fields: Any,
+    ) -> RunHandle | DagHandle:
+        """Start a durable run of a workflow or a dag: once this returns, it survives any crash.
+
+        The fields of the start event, or the arguments of the dag's run, are given by name. With a `unique_key`, a
+        second start of the same workflow or dag gives the run that has the key: `handle.created` is False.
+        """
+        dag = await self.runs.find_dag(what)
+        if dag is not None:
+            return await self.runs.start_dag(dag, fields, unique_key)
+        return await self.runs.start(what, start_event, unique_key, fields)  # pyright: ignore[reportArgumentType]
+
+    # -- life -------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def running(
@@ -280,114 +408,22 @@ class App(Shapes):
             job = await app.enqueue(send_receipt, order_id=7)
             print(await app.wait(job))
         """
-        async with self.database() as database:
-            roles: list[Runnable] = [maintenance_role(database, self.settings.maintenance(), chains=self.chains)]
-            if self.tasks or queues is not None or self.hooks.node_resolver is not None or self._workflow_folder():
-                roles.append(self.worker(queues, concurrency=concurrency, database=database))
-            roles.append(Role(Scheduler(database, self.name, self.declared_schedules()), database))
-            if self._workflow_folder() or (self.uses("pipelines") and self.pipelines.declared):
-                roles.append(self.pipelines.runner(database, keep_days=self.settings.keep_days))
-            if self.uses("streams"):
-                roles += self.streams.dispatchers(database, self.source)
-            loop, run_worker = asyncio.get_running_loop(), self.run_worker(database=database)
-            if self.runs.kinds:
-                roles.append(run_worker)
-                self.runs.run_workers[loop] = run_worker.work
-            if self.uses("monitors") and self.monitors:
-                roles.append(self.monitor_runner(database=database))
-            try:
-                async with run_roles(*roles):
-                    try:
-                        yield self
-                    finally:
-                        await self.close()
-            finally:
-                self.runs.run_workers.pop(loop, None)
+        from tidemill.roles import running_here
 
-    def database(self, *, label: str | None = None) -> Database:
-        """A new, unopened way to this application's database."""
-        return Database(self.settings.database(), label=label or f"tidemill {self.name}")
-
-    def served_queues(self) -> Iterable[str]:
-        """The queues that this application's tasks, dags and workflow files name."""
-        found = () if self.hooks.node_resolver is None else (DEFAULT_QUEUE,)
-        nodes = self.runs.queues() if self.uses("runs") else ()
-        filed = self.pipelines.filed_queues() if self._workflow_folder() else ()
-        return dict.fromkeys([*self.tasks.queues(), *nodes, *filed, *found])
-
-    def worker(
-        self, queues: Iterable[str] | None = None, *, concurrency: int | None = None, database: Database | None = None
-    ) -> Role[Worker]:
-        """A worker for these queues, or for all that the tasks name; `await worker.run()` works until stopped."""
-        wanted = tuple(dict.fromkeys(queues if queues is not None else self.served_queues()))
-        for task in self.tasks.values():
-            require_model(task.options.required_model, self.models, where=f"task {task.name}: ")
-        if concurrency is None:
-            served = [task.options for task in self.tasks.values() if task.options.queue in wanted]
-            concurrency = gpu_concurrency(self.models, [options.required_model for options in served])
-        reached = database or self.database(label=f"tidemill worker {self.name}")
-        worker = Worker(
-            reached,
-            self.tasks,
-            self.settings.worker(wanted, concurrency),
-            limits=self.limits.values(),
-            models=self.models.values(),
-            invoke_context=self.hooks.invoke_context,
-            app_path=self.source,
-        )
-        return worker_role(worker, reached)
-
-    def run_worker(self, *, database: Database | None = None) -> Role[RunWorker]:
-        """A run worker for the durable runs of this application's workflows."""
-        from tidemill.engine.runs.run_store import PostgresRunStore
-        from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
-
-        settings = self.settings
-        reached = database or self.database(label=f"tidemill run worker {self.name}")
-        store = PostgresRunStore(reached)
-        return run_worker_role(
-            RunWorker(store, self.runs.kinds),
-            store,
-            reached,
-            lease_seconds=settings.lease_seconds,
-            heartbeat_seconds=settings.heartbeat_seconds,
-        )
-
-    def monitor_runner(self, *, database: Database | None = None, **options: Any) -> Role[MonitorRunner]:
-        """The role that follows this application's monitors."""
-        reached = database or self.database(label=f"tidemill monitor {self.name}")
-        return self.monitors.runner(reached, self.settings, **options)
+        async with running_here(self.declarations, queues, concurrency):
+            yield self
 
     async def close(self) -> None:
         """Close this event loop's connections; the embedded server stops if this process runs it."""
-        await self._connections.close()
+        await self.declarations.connections.close()
 
     def close_sync(self) -> None:
         """Close what the plain functions have opened."""
-        self._connections.close_sync()
+        self.declarations.connections.close_sync()
 
     async def __aenter__(self) -> App:
-        await self._connections.open()
+        await self.declarations.connections.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    # -- inner parts ------------------------------------------------------------------------------
-
-    def _workflow_folder(self) -> str | None:
-        return self.settings.workflow_folder
-
-    def _filed_task(self, name: str) -> Task[Any, Any] | None:
-        return self.pipelines.filed_task(name) if self._workflow_folder() else None
-
-    async def _reach(self) -> Database:
-        return (await self._connections.open()).database
-
-    def _origin(self) -> Origin:
-        job = find_current_job()
-        by = self.acting_as or f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
-        return Origin(by=by, host=_HOST, pid=os.getpid(), parent=None if job is None else job.id)
-
-
-_HOST = socket.gethostname()

@@ -212,7 +212,7 @@ class Runs:
         row = await show_run(await self._reach(), handle.id)
         return child_end(handle.id, row) if row["state"] not in ("running", "needs_attention") else None
 
-    async def find(self, number: int) -> RunHandle | DagHandle:
+    async def get(self, number: int) -> Any:
         """A handle on a run that was started before, by any process."""
         database = await self._reach()
         row = await show_run(database, number)

@@ -107,7 +107,7 @@ async def main() -> None:
         left = await asyncio.to_thread(flush)
         print(f"{sent - left} posts sent to Kafka" + (f", {left} did not arrive" if left else ""))
         return
-    app.configure(directory=arguments.directory)
+    app.declarations.configure(directory=arguments.directory)
     async with app:
         print(f"{await feed(app.streams.publish_many, arguments.rate, arguments.seconds, seed)} posts sent")
 

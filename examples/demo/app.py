@@ -169,7 +169,7 @@ async def ask_for_refund() -> dict:
 @app.task
 async def answer_refund(run: int) -> dict:
     """The owner, from her phone."""
-    handle = await app.run(run)
+    handle = await app.runs.get(run)
     if await handle.state() not in ("running", "needs_attention"):
         return {"already": "settled"}
     said = OwnerSaid(response="yes" if random.random() < 0.7 else "no")

@@ -265,7 +265,7 @@ def test_a_killed_worker_is_started_again_and_its_job_finishes(folder: Path, up:
     number = ok(folder, "enqueue", "app.py", "only_the_second_time").strip()
     wait_for(folder, number, lambda job: job["state"] == "running")
     seen = len(up.lines)
-    up.child("worker").kill()
+    up.child("jobs").kill()
     assert "it was killed by SIGKILL" in up.line("starting again", after=seen)
     up.line("worker started", after=seen)
     job = wait_for(folder, number, lambda job: job["state"] == "succeeded")
@@ -319,7 +319,7 @@ def test_when_up_is_killed_nothing_of_its_tree_remains(other_up: Process) -> Non
 
 
 def test_a_worker_that_cannot_start_ends_the_tree_with_one_message(other_folder: Path) -> None:
-    (other_folder / "shy.py").write_text(f'import sys\nassert "--no-supervise" not in sys.argv, "not here"\n{APP}')
+    (other_folder / "shy.py").write_text(f'import sys\nassert "jobs" not in sys.argv, "not here"\n{APP}')
     up = Process(other_folder, "up", "shy.py")
     assert up.wait() == 1
     assert up.output.count("error: shy.py cannot be imported: AssertionError: not here") == 1
@@ -329,21 +329,19 @@ def test_a_worker_that_cannot_start_ends_the_tree_with_one_message(other_folder:
 
 def test_the_roles_run_as_processes_of_their_own(other_folder: Path) -> None:
     with contextlib.ExitStack() as stack:
-        maintenance = Process(other_folder, "maintenance")
+        maintenance = Process(other_folder, "maintenance", "app.py")
         stack.callback(maintenance.close)
         worker = Process(
             other_folder, "worker", "app.py", "--queue", "mail", "--queue", "default", "--concurrency", "3"
         )
         stack.callback(worker.close)
-        scheduler = Process(other_folder, "scheduler", "app.py")
-        stack.callback(scheduler.close)
         worker.line("worker started")
-        scheduler.line("scheduler started")
+        maintenance.line("scheduler started")
         served = {row["pid"]: (row["queues"], row["concurrency"]) for row in listing(other_folder, "workers")}
-        assert served[worker.child("worker").pid] == (["mail", "default"], 3)
+        assert served[worker.child("jobs").pid] == (["mail", "default"], 3)
         run(other_folder, "enqueue", "app.py", "stuck", "--wait")
         assert "exit 75" in worker.line("starting again")
-        for process in (worker, scheduler, maintenance):
+        for process in (worker, maintenance):
             process.signal(signal.SIGTERM)
             assert process.wait() == 0, process.output
 

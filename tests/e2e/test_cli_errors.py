@@ -33,7 +33,7 @@ SENTENCES: list[tuple[str, list[str], str]] = [
     ("missing file", ["up", "nothing.py"], "there is no file nothing.py"),
     ("missing module", ["worker", "no.such.module"], "cannot be imported"),
     ("file without App", ["up", "empty.py"], "declares no App"),
-    ("file with two Apps", ["scheduler", "two.py"], "declares several Apps (one, two)"),
+    ("file with two Apps", ["maintenance", "two.py"], "declares several Apps (one, two)"),
     ("App without tasks", ["up", "idle.py"], "declares no task"),
     ("file with an error", ["up", "typo.py"], "typo.py cannot be imported: SyntaxError"),
     ("file that fails", ["worker", "fails.py"], "cannot be imported: ZeroDivisionError: division by zero"),
@@ -129,7 +129,7 @@ def test_what_is_not_understood_exits_with_2_and_names_the_help(folder: Path, co
 
 
 def test_commands_that_would_run_for_long_do_not_wait_for_ever_for_a_server(folder: Path, nowhere: str) -> None:
-    commands = (["up", "app.py"], ["worker", "app.py"], ["scheduler"], ["maintenance"], ["db", "migrate"])
+    commands = (["up", "app.py"], ["worker", "app.py"], ["maintenance"], ["db", "migrate"])
     started = [Process(folder, *command, "--database-url", nowhere) for command in commands]
     for process in started:
         assert process.wait() == 1

@@ -329,15 +329,15 @@ def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -
         assert "Nobody drives it: no run worker is alive. Start one with `tidemill up app.py`" in " ".join(
             ok(folder, "run", id).split()
         )
-        processes.append(Process(folder, "worker", "app.py", "--no-supervise"))
-        run_worker = Process(folder, "run-worker", "app.py")
+        processes.append(Process(folder, "worker", "app.py", "--only=jobs"))
+        run_worker = Process(folder, "worker", "app.py", "--only=runs")
         processes.append(run_worker)
         until(folder, id, waits)
         run_worker.close()
         stored = run(folder, "dag", "submit", id, "approve", '{"rows": 1}')
         assert (stored.returncode, stored.stdout) == (0, f"the answer to approve of run {id} is stored\n")
         assert "nobody drives the run now" in stored.stderr
-        processes.append(Process(folder, "run-worker", "app.py"))
+        processes.append(Process(folder, "worker", "app.py", "--only=runs"))
         assert until(folder, id, ended)["state"] == "succeeded"
     finally:
         for each in reversed(processes):

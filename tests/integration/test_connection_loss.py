@@ -307,7 +307,7 @@ async def test_a_claim_that_succeeds_after_its_connection_was_lost_is_given_back
         return "done"
 
     async with Wire(database_url).open() as wire:
-        app.configure(database_url=wire.url)
+        app.declarations.configure(database_url=wire.url)
         async with running_maintenance(app), running_worker(app) as worker:
             for _ in range(3):  # A claim that the server knows by heart, and has only to carry out.
                 await finished(database, (await app.enqueue(work)).id)

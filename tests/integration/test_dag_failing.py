@@ -328,5 +328,5 @@ async def test_a_node_whose_job_an_operator_cancels_fails_the_run_and_says_so(ap
     async with running_dags(app):
         run = await app.start(Dag("d", [node("a", "give", queue="nobodys")]))
         job = await eventually(lambda: value(database, "SELECT id FROM tidemill.job WHERE run_id = $1", run.id))
-        await app.cancel(job, by="ann")
+        await app.jobs.cancel(job, by="ann")
         await fails(run, "node 'a' was cancelled", "cancelled by ann")

@@ -38,7 +38,7 @@ async def results(database: Database) -> list[bytes]:
 
 
 async def test_arguments_may_be_given_as_in_a_call_by_position_by_name_or_in_a_mapping(app: App, database) -> None:
-    add = app.tasks["add"]
+    add = app.declarations.tasks["add"]
     async with running_worker(app):
         refs = [
             await app.enqueue(add, 1, 2),
@@ -182,7 +182,7 @@ async def test_text_that_postgresql_cannot_store_is_refused_with_its_task(app: A
 async def test_plain_code_enqueues_without_an_event_loop(app: App, database: Database) -> None:
     def plain() -> list[int]:
         one = app.enqueue_sync("add", 1, b=2, priority=8)
-        many = app.enqueue_many_sync("add", [{"a": 2}, {"a": 3}])
+        many = app.jobs.enqueue_many_sync("add", [{"a": 2}, {"a": 3}])
         return [one.id, *(ref.id for ref in many)]
 
     ids = await asyncio.to_thread(plain)

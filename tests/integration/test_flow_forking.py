@@ -66,7 +66,7 @@ async def test_a_fork_goes_on_from_a_tick_and_leaves_the_other_run_alone(asking:
     async with asking.running():
         run = await answered(asking, database, "yes")
         before = dict(await show_run(database, run.id))
-        fork = await asking.fork(run, at=4)
+        fork = await asking.runs.fork(run, at=4)
         await fork.send_event(HumanResponseEvent(word="no"))
         assert await fork.result(timeout=60) == [1, 2, "no"]
         assert dict(await show_run(database, run.id)) == before
@@ -76,7 +76,7 @@ async def test_a_fork_goes_on_from_a_tick_and_leaves_the_other_run_alone(asking:
 async def test_a_fork_may_begin_with_another_event(asking: App, database: Database) -> None:
     async with asking.running():
         run = await answered(asking, database, "yes")
-        fork = await asking.fork(run, at=1, event=StartEvent(n=10))
+        fork = await asking.runs.fork(run, at=1, event=StartEvent(n=10))
         await asks(database, fork)
         await fork.send_event(HumanResponseEvent(word="so"))
         assert await fork.result(timeout=60) == [10, 20, "so"]
@@ -85,7 +85,7 @@ async def test_a_fork_may_begin_with_another_event(asking: App, database: Databa
 async def test_the_timers_of_a_run_are_the_timers_of_its_fork(asking: App, database: Database) -> None:
     async with asking.running():
         run = await answered(asking, database, "yes")
-        fork = await asking.fork(run, at=4)
+        fork = await asking.runs.fork(run, at=4)
         timers = await database.fetch("SELECT timer FROM tidemill.inbox WHERE run_id = $1", fork.id)
         assert {row["timer"].partition(":")[0] for row in timers} == {"run", "wait"}
         await fork.cancel()
@@ -97,11 +97,11 @@ async def test_a_fork_that_makes_no_sense_is_refused(asking: App, database: Data
         last = len(await read_ticks(database, run.id))
         for at, message in ((0, "no tick 0"), (last + 1, f"no tick {last + 1}"), (last, "had ended by tick")):
             with pytest.raises(ConfigError, match=message):
-                await asking.fork(run, at=at)
+                await asking.runs.fork(run, at=at)
         with pytest.raises(ConfigError, match="brought no event from outside"):
-            await asking.fork(run, at=2, event=StartEvent(n=3))
+            await asking.runs.fork(run, at=2, event=StartEvent(n=3))
         with pytest.raises(NotFoundError, match="there is no run 999"):
-            await asking.fork(999, at=1)
+            await asking.runs.fork(999, at=1)
 
 
 async def test_runs_that_ended_long_ago_are_forgotten_and_no_others(asking: App, database: Database) -> None:

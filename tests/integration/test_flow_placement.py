@@ -235,7 +235,7 @@ async def test_a_job_that_an_operator_cancels_fails_its_step(app: App, database:
     async with app.running(queues=["other"]):
         handle = await app.start(Stuck)
         (row,) = await database.fetch("SELECT id FROM tidemill.job")
-        await app.cancel(row["id"], by="an operator")
+        await app.jobs.cancel(row["id"], by="an operator")
         with pytest.raises(WorkflowRuntimeError, match="was cancelled: cancelled by an operator"):
             await handle.result(timeout=60)
 
@@ -305,12 +305,12 @@ async def test_children_end_with_their_parent(app: App) -> None:
         parent = await app.start(Parent)
 
         async def child_is_there() -> Any:
-            database = await app._reach()
+            database = await app.declarations.reach()
             return await database.fetch("SELECT id FROM tidemill.run WHERE parent = $1", parent.id)
 
         ((number,),) = await eventually(child_is_there)
         await parent.cancel()
-        child = await app.run(number)
+        child = await app.runs.get(number)
 
         async def child_is_over() -> bool:
             return await child.state() == "cancelled"

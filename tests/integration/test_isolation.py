@@ -19,7 +19,7 @@ from tidemill.store.database import Database
 
 @pytest.fixture
 async def app(database_url: str) -> AsyncIterator[App]:
-    rough_app.app.configure(database_url=database_url)
+    rough_app.app.declarations.configure(database_url=database_url)
     yield rough_app.app
     await rough_app.app.close()
 

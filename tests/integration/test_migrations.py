@@ -12,6 +12,7 @@ from tests.support import eventually, finished, running_maintenance, value
 from tidemill import App
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
 from tidemill.engine.maintenance import maintenance_role
+from tidemill.roles import jobs_role
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import (
     OWN_CHAIN,
@@ -198,7 +199,9 @@ async def test_a_worker_waits_for_the_schema_and_never_makes_it(empty_database_u
     async def greet() -> str:
         return "hello"
 
-    worker = app.worker()
+    worker = jobs_role(
+        app.declarations,
+    )
     life = asyncio.create_task(worker.run())
     try:
         connected = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tidemill worker early'"
@@ -229,7 +232,9 @@ async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(
     message = rf"is at schema version 99, but this code knows only {OWN_CHAIN.latest}: install a newer tidemill"
     for attempt in (
         app.enqueue(greet),
-        app.worker().run(),
+        jobs_role(
+            app.declarations,
+        ).run(),
         maintenance_role(app.database()).run(),
         wait_for_schema(database),
         migrate(database),
@@ -247,7 +252,7 @@ async def test_the_maintenance_applies_the_applications_own_migrations_after_our
     shop.migrations(tmp_path)
     async with shop.running():
         assert await value(empty, "SELECT count(*) FROM shop.sale") == 0
-        assert await applied_version(empty, shop.chains[0]) == 1
+        assert await applied_version(empty, shop.declarations.chains[0]) == 1
 
 
 def test_two_chains_cannot_share_a_schema(tmp_path: Path) -> None:
@@ -256,11 +261,11 @@ def test_two_chains_cannot_share_a_schema(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no migrations folder"):
         shop.migrations(tmp_path / "nowhere")
     shop.migrations(tmp_path)
-    assert [chain.schema for chain in shop.chains] == ["shop_no_7"]
+    assert [chain.schema for chain in shop.declarations.chains] == ["shop_no_7"]
     with pytest.raises(ConfigError, match="the schema shop_no_7 has migrations already"):
         shop.migrations(tmp_path, schema="shop_no_7")
     shop.migrations(tmp_path, schema="stock")
-    assert [chain.schema for chain in shop.chains] == ["shop_no_7", "stock"]
+    assert [chain.schema for chain in shop.declarations.chains] == ["shop_no_7", "stock"]
 
 
 # Several applications

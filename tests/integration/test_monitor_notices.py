@@ -33,7 +33,7 @@ UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
 async def told(app: App, database: Database, source: Pages, *channels: Channel, ticks: int = 1) -> None:
     """Tick, with the application's task for notices at hand."""
     watch = app.monitor(heat_monitor(source, notify=channels))
-    async with watching(database, watch, VirtualClock(1000.0), task=app.tasks[TASK]) as watcher:
+    async with watching(database, watch, VirtualClock(1000.0), task=app.declarations.tasks[TASK]) as watcher:
         for _ in range(ticks):
             await watcher.one_tick()
 
@@ -115,7 +115,7 @@ async def test_of_a_silenced_alert_nobody_is_told_before_the_silence_ends_and_th
     source.add(event(1, 999.0, "a", heat=60), event(2, 999.0, "b", heat=60))
     with receiver() as server:
         watch = app.monitor(heat_monitor(source, notify=[Webhook(url=server.url)]))
-        async with watching(database, watch, VirtualClock(1000.0), task=app.tasks[TASK]) as watcher:
+        async with watching(database, watch, VirtualClock(1000.0), task=app.declarations.tasks[TASK]) as watcher:
             await add_silence(database, "heat", {"trigger": "*"}, starts_at=0.0, ends_at=2000.0, by="me")
             await watcher.one_tick()
             alerts = {row["entity"]: row["id"] for row in await list_alerts(database)}
@@ -133,7 +133,7 @@ async def test_when_a_silence_is_ended_early_people_are_told_at_once(app: App, d
         watch = app.monitor(heat_monitor(source, notify=[Webhook(url=server.url)]))
         until = time.time() + 3600
         silence = await add_silence(database, "heat", {"trigger": "*"}, starts_at=0.0, ends_at=until, by="me")
-        async with watching(database, watch, VirtualClock(1000.0), task=app.tasks[TASK]) as watcher:
+        async with watching(database, watch, VirtualClock(1000.0), task=app.declarations.tasks[TASK]) as watcher:
             await watcher.one_tick()
         async with running_worker(app):
             assert await value(database, "SELECT due_at > now() FROM tidemill.job")
@@ -159,7 +159,7 @@ async def test_when_one_of_two_silences_ends_nobody_is_told_before_the_other_has
             await add_silence(database, "heat", {"entity": who}, starts_at=0.0, ends_at=now + 3600 - n, by="me")
             for n, who in enumerate(["*", "a"])
         ]
-        async with watching(database, watch, VirtualClock(now), task=app.tasks[TASK]) as watcher:
+        async with watching(database, watch, VirtualClock(now), task=app.declarations.tasks[TASK]) as watcher:
             await watcher.one_tick()
         batches = "SELECT array_agg(DISTINCT batch) FROM tidemill.alert_notice WHERE sent_at IS NULL"
         assert await value(database, batches) == [f"s{first}"]
@@ -194,7 +194,7 @@ async def test_a_silence_that_ends_while_a_tick_opens_an_alert_neither_keeps_nor
         silence = await add_silence(
             database, "heat", {"trigger": "*"}, starts_at=0.0, ends_at=time.time() + 3600, by="me"
         )
-        async with watching(database, watch, VirtualClock(1000.0), task=app.tasks[TASK]) as watcher:
+        async with watching(database, watch, VirtualClock(1000.0), task=app.declarations.tasks[TASK]) as watcher:
             acts = {"tick": watcher.one_tick, "end": lambda: end_silence(database, silence, by="me")}
             table = {"tick": "alert_notice", "end": "audit"}[first]
             async with database.transaction() as holding:
@@ -248,7 +248,7 @@ async def test_the_end_of_an_alert_is_told_where_that_is_wanted(app: App, databa
     source.add(event(1, 999.0, heat=60))
     with receiver() as server:
         watch = app.monitor(heat_monitor(source, notify=[Webhook(url=server.url, resolved=True)]))
-        async with watching(database, watch, clock, task=app.tasks[TASK]) as watcher:
+        async with watching(database, watch, clock, task=app.declarations.tasks[TASK]) as watcher:
             await watcher.one_tick()
             source.add(event(2, 1000.0, heat=0))
             clock.advance(1.0)

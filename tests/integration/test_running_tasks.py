@@ -164,7 +164,7 @@ STATE = "SELECT state FROM tidemill.job WHERE id = $1 UNION ALL SELECT state FRO
 @pytest.mark.parametrize("task", ["exit_async", "exit_plain", "interrupt"])
 async def test_a_task_that_wants_to_end_the_program_only_ends_its_job(database_url, database, task: str) -> None:
     app = rough_app.app
-    app.configure(database_url=database_url)
+    app.declarations.configure(database_url=database_url)
     try:
         async with worker_process(database_url, ["exits"], concurrency=1, app=Path(rough_app.__file__)) as process:
             ref = await app.enqueue(task)

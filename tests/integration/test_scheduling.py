@@ -38,7 +38,9 @@ def app(app: App) -> App:
 def declared(
     app: App, spec: Schedule, *, name: str = "beat", catchup: Catchup = "one", jitter: float = 0
 ) -> DeclaredSchedule:
-    return DeclaredSchedule(name=name, spec=spec, job=app.tasks["tick"].new_job(b"{}"), catchup=catchup, jitter=jitter)
+    return DeclaredSchedule(
+        name=name, spec=spec, job=app.declarations.tasks["tick"].new_job(b"{}"), catchup=catchup, jitter=jitter
+    )
 
 
 @asynccontextmanager
@@ -299,7 +301,7 @@ async def test_a_host_whose_clock_is_wrong_declares_by_the_clock_of_the_database
     app.schedule("beat", "tick", every=0.1)
     async with app.database() as own:
         clock = VirtualClock(time.time() + 3600)
-        scheduler = Role(Scheduler(own, "test", app.declared_schedules(), clock=clock), own)
+        scheduler = Role(Scheduler(own, "test", app.declarations.stored_schedules(), clock=clock), own)
         life = asyncio.create_task(scheduler.run())
         await eventually(lambda: value(database, "SELECT fired > 1 FROM tidemill.schedule"))
         scheduler.stop()

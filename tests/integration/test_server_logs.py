@@ -27,7 +27,7 @@ async def logs_of(database: Database, job: int) -> dict[int, Any]:
 
 async def test_each_attempt_keeps_what_it_logged(database_url: str, database: Database, tmp_path: Path) -> None:
     app = load_app(f"{TALKATIVE}:app")
-    app.configure(database_url=database_url)
+    app.declarations.configure(database_url=database_url)
     async with worker_process(database_url, app=TALKATIVE) as worker, web_server(database_url) as web:
         failing = await app.enqueue("stumble", name="a.txt")
         many = await app.enqueue("plain", count=MOST_LINES + 5)
@@ -66,7 +66,7 @@ async def test_each_attempt_at_a_step_keeps_what_it_logged_where_its_run_is(
     database_url: str, database: Database, tmp_path: Path
 ) -> None:
     app = load_app(f"{TALKATIVE}:app")
-    app.configure(database_url=database_url)
+    app.declarations.configure(database_url=database_url)
     async with run_worker_process(database_url, app=TALKATIVE) as run_worker, web_server(database_url) as web:
         run = await app.start("Chatter", name=str(tmp_path / "hush"))
 

@@ -371,7 +371,7 @@ app.pipeline(kiln)
 async def test_a_build_in_process_is_shown_while_it_runs(database_url: str, tmp_path: Path) -> None:
     put(tmp_path, {"kiln.py": KILN, "pots/raw/jug.txt": "thick", "pots/raw/cup.txt": "thin"})
     app: App = load_module(str(tmp_path / "kiln.py")).app
-    app.configure(database_url=database_url, **PATIENT)
+    app.declarations.configure(database_url=database_url, **PATIENT)
 
     async def status() -> Any:
         command = ["pipeline", "status", str(tmp_path / "kiln.py"), "--json", f"--database-url={database_url}"]

@@ -89,7 +89,7 @@ async def test_enqueue_claim_run_and_follow_ups_are_one_trace(app: App, database
 
     @app.task(queue="mail")
     def second(number: int) -> None:
-        app.enqueue_many_sync(third, [{}, {}])
+        app.jobs.enqueue_many_sync(third, [{}, {}])
 
     @app.task(queue="mail")
     async def third() -> None: ...
@@ -154,7 +154,7 @@ async def test_a_cancelled_job_ends_its_span(app: App, database: Database, spans
     async with running_worker(app):
         job = await app.enqueue(endless)
         await asyncio.wait_for(started.wait(), 60)
-        await app.cancel(job)
+        await app.jobs.cancel(job)
         run = await spans.one("run endless")
     assert run.attributes is not None
     assert run.attributes["tidemill.outcome"] == "cancelled"
@@ -230,7 +230,7 @@ async def test_a_trace_that_cannot_be_read_harms_nobody(app: App, database: Data
 
 
 async def test_an_isolated_task_continues_the_trace_in_its_own_process(database: Database, database_url: str) -> None:
-    traced.configure(database_url=database_url, **PATIENT)
+    traced.declarations.configure(database_url=database_url, **PATIENT)
     job = await traced.enqueue("alone")
     await database.fetch("UPDATE tidemill.job SET options = $2 WHERE id = $1", job.id, _options(TRACEPARENT, "process"))
     async with running_worker(traced, ["mail"]):

@@ -26,7 +26,7 @@ def app(app: App) -> App:
 async def newer(app: App) -> AsyncIterator[App]:
     """The next release of the application, with one more task."""
     newer = App(app.name, database_url=app.settings.database_url, **PATIENT)
-    newer.task(name="known", queue="shared")(app.tasks["known"].function)
+    newer.task(name="known", queue="shared")(app.declarations.tasks["known"].function)
 
     @newer.task(queue="shared")
     async def added(n: int = 0) -> int:

@@ -48,13 +48,13 @@ async def test_many_waits_of_an_application_are_woken(
     waiting = [asyncio.create_task(shop.wait(ref)) for ref in refs]
     with pytest.raises(TimeoutError):
         await shop.wait(refs[0], timeout="200ms")
-    await shop.cancel(*refs[:10])
+    await shop.jobs.cancel(*refs[:10])
     assert [(await each).state for each in waiting[:10]] == ["cancelled"] * 10
-    await shop.cancel(*refs[10:])
+    await shop.jobs.cancel(*refs[10:])
     assert [(await each).state for each in waiting[10:]] == ["cancelled"] * 10
     late = await shop.enqueue("count", delay="1h")
     last = asyncio.create_task(shop.wait(late))
-    await shop.cancel(late)
+    await shop.jobs.cancel(late)
     assert (await last).state == "cancelled"
 
 

@@ -22,6 +22,7 @@ from tidemill.cli.jobs.workers import workers_table
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.ops.local import Caller, Local
 from tidemill.ops.workers import ListWorkers, list_workers
+from tidemill.roles import jobs_role
 from tidemill.store.database import Database
 from tidemill.store.jobs.model_claims import (
     CLAIM_OF_MODEL,
@@ -276,7 +277,7 @@ async def test_loading_takes_nothing_from_the_jobs_budget_and_can_be_cancelled(
     async with app, running_worker(app, concurrency=2):
         job, unwanted = await app.enqueue("quick"), await app.enqueue("quick")
         await eventually(lambda: value(database, "SELECT count(*) = 2 FROM tidemill.job WHERE state = 'running'"))
-        await app.cancel(unwanted)
+        await app.jobs.cancel(unwanted)
         assert (await finished(database, unwanted.id))["state"] == "cancelled"
         watch.by = 3600.0
         for _ in range(2):
@@ -339,7 +340,9 @@ def test_a_task_whose_model_nobody_declared_is_told_when_a_worker_is_made(make_a
     def lost() -> None: ...
 
     with pytest.raises(ConfigError, match=r"task lost: there is no model 'd'; this application declares: a, b, c"):
-        app.worker()
+        jobs_role(
+            app.declarations,
+        )
 
 
 async def test_a_worker_for_a_model_on_a_gpu_runs_one_job_at_a_time_unless_told_otherwise(database_url: str) -> None:
@@ -351,14 +354,16 @@ async def test_a_worker_for_a_model_on_a_gpu_runs_one_job_at_a_time_unless_told_
     @app.task(queue="mail")
     def send() -> None: ...
 
-    assert app.worker(["gpu"]).work.settings.concurrency == 1
-    assert app.worker(["gpu"], concurrency=3).work.settings.concurrency == 3
-    assert app.worker(["mail"]).work.settings.concurrency == 10
+    assert jobs_role(app.declarations, ["gpu"]).work.settings.concurrency == 1
+    assert jobs_role(app.declarations, ["gpu"], concurrency=3).work.settings.concurrency == 3
+    assert jobs_role(app.declarations, ["mail"]).work.settings.concurrency == 10
 
 
 def test_models_that_do_not_fit_into_the_budget_are_told_when_the_worker_is_made(make_app: Callable[..., App]) -> None:
     with pytest.raises(ConfigError, match=r"model a needs 1 B, which the models' budget of 0 B does not hold"):
-        make_app(model_memory=0).worker()
+        jobs_role(
+            make_app(model_memory=0).declarations,
+        )
 
 
 # Which job goes first

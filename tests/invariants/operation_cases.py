@@ -64,7 +64,7 @@ async def a_worker(world: World) -> None:
 
 async def the_schedules(world: World) -> None:
     """The application's schedule is stored."""
-    await declare_schedules(world.database, world.app.name, world.app.declared_schedules())
+    await declare_schedules(world.database, world.app.name, world.app.declarations.stored_schedules())
 
 
 async def a_paused_schedule(world: World) -> None:

@@ -198,9 +198,9 @@ async def test_what_matches_a_filter_is_cancelled_in_one_application(north: Side
     assert (len(await matching(north)), len(await matching(south))) == (0, 4)
     only_south = (await south.app.enqueue("report")).id
     with pytest.raises(NotFoundError):
-        await north.app.cancel(only_south)
+        await north.app.jobs.cancel(only_south)
     with pytest.raises(NotFoundError):
-        await north.app.job(only_south)
+        await north.app.jobs.get(only_south)
 
 
 async def test_schedules_of_one_name_are_two_schedules(north: Side, south: Side) -> None:

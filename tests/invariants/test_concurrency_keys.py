@@ -193,7 +193,7 @@ async def test_finishing_and_enqueueing_at_once_never_let_too_many_in(app: App, 
     done = 0
 
     async def ask(each: App) -> None:
-        each.tasks.add(visit)
+        each.declarations.tasks.add(visit)
         for n in range(15):
             await each.enqueue(visit, n=n)
         await each.close()

@@ -284,7 +284,7 @@ async def test_an_event_for_a_run_that_is_over_or_never_was_is_a_clear_error(app
         with pytest.raises(NotFoundError, match="there is no run 404"):
             await RunHandle(database, 404).send_event(Go(word="?"))
         with pytest.raises(NotFoundError, match="there is no run 404"):
-            await app.run(404)
+            await app.runs.get(404)
         with pytest.raises(PayloadError, match="cannot be stored"):
             await run.send_event(HumanResponseEvent(what=object()))
     assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0

@@ -95,7 +95,7 @@ def remote(site: Site) -> Iterator[Remote]:
 
 
 def local(world: World, caller: Caller = CALLER) -> Local:
-    return Local(world.database, caller, world.app)
+    return Local(world.database, caller, world.app.declarations)
 
 
 async def prepared(world: World, case: Case) -> int:

@@ -25,6 +25,7 @@ from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.engine.role import Role
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.worker.worker import Worker
+from tidemill.roles import jobs_role
 from tidemill.store.database import Database
 
 DAG_RUNS = Path(__file__)
@@ -138,7 +139,7 @@ class Running:
 async def running_worker_of(app: App, *queues: str, concurrency: int | None = None) -> AsyncIterator[Role[Worker]]:
     """A worker as the application makes it, with the parts of its host."""
     database = app.database(label="test worker")
-    worker = app.worker(queues or None, concurrency=concurrency, database=database)
+    worker = jobs_role(app.declarations, queues or None, concurrency=concurrency, database=database)
     try:
         async with _living(worker):
             yield worker

@@ -45,7 +45,7 @@ IMPORTED = (
     ),
     *(
         "tidemill.app",
-        "tidemill.shapes",
+        "tidemill.declarations",
         "tidemill.engine.worker.worker",
         "tidemill.engine.runs.run_worker",
         "tidemill.server.app",

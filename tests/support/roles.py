@@ -24,15 +24,15 @@ async def running_worker(
     app: App, queues: Iterable[str] | None = None, concurrency: int | None = None, **settings: Any
 ) -> AsyncIterator[Role[Worker]]:
     """A worker that is ready, and is stopped as SIGTERM would stop it; `settings` are `WorkerSettings`."""
-    wanted = tuple(queues if queues is not None else app.tasks.queues())
+    wanted = tuple(queues if queues is not None else app.declarations.tasks.queues())
     database = app.database(label="test worker")
     work = Worker(
         database,
-        app.tasks,
+        app.declarations.tasks,
         msgspec.structs.replace(app.settings.worker(wanted, concurrency), **settings),
-        limits=app.limits.values(),
-        models=app.models.values(),
-        app_path=app.source,
+        limits=app.declarations.limits.values(),
+        models=app.declarations.models.values(),
+        app_path=app.declarations.source,
     )
     worker = worker_role(work, database)
     try:
@@ -64,7 +64,7 @@ async def running_maintenance(app: App, **settings: Any) -> AsyncIterator[Role[M
 async def running_scheduler(app: App) -> AsyncIterator[Role[Scheduler]]:
     """A scheduler of the application's schedules."""
     database = app.database(label="test scheduler")
-    scheduler = Role(Scheduler(database, app.name, app.declared_schedules()), database)
+    scheduler = Role(Scheduler(database, app.name, app.declarations.stored_schedules()), database)
     try:
         async with _living(scheduler):
             yield scheduler

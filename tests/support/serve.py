@@ -19,6 +19,7 @@ from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
+from tidemill.roles import jobs_role, monitors_role, runs_role
 
 PR_SET_PDEATHSIG = 1
 
@@ -27,14 +28,14 @@ async def serve(role: str, path: str) -> NoReturn:
     app = load_app(path)
     kind, _, queues = role.partition(":")
     if kind == "worker":
-        living = app.worker(queues.split(",") if queues else None)
+        living = jobs_role(app.declarations, queues.split(",") if queues else None)
     elif kind == "runs":
-        living = app.run_worker()
+        living = runs_role(app.declarations)
     elif kind == "monitor":
-        living = app.monitor_runner()
+        living = monitors_role(app.declarations)
     else:
         database = app.database()
-        living = Role(Scheduler(database, app.name, app.declared_schedules()), database)
+        living = Role(Scheduler(database, app.name, app.declarations.stored_schedules()), database)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, living.stop)
     life = asyncio.create_task(living.run())
     ready = asyncio.create_task(living.wait_ready())

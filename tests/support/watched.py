@@ -263,5 +263,5 @@ if FOLDER in os.environ:
     else:
         app.monitor(heat_monitor(Rounds(folder)))
         options["clock"] = FileClock(folder / "clock")
-    make_runner = app.monitor_runner
-    app.monitor_runner = lambda **more: make_runner(**{**options, **more})  # type: ignore[method-assign]
+    make_runner = app.monitors.runner
+    app.monitors.runner = lambda *given: make_runner(*given, **options)  # type: ignore[method-assign]

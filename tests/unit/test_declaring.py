@@ -35,7 +35,7 @@ def test_a_task_carries_what_was_declared_for_its_jobs(app: App) -> None:
     async def send(to: str) -> None: ...
 
     assert send.is_async
-    assert list(app.tasks) == ["mail.send"]
+    assert list(app.declarations.tasks) == ["mail.send"]
     job = send.new_job(b'{"to":"x"}')
     assert (job.queue, job.task, job.priority, job.tags) == ("mail", "mail.send", 7, ("a",))
     assert job.options is not None
@@ -112,7 +112,7 @@ def test_a_periodic_task_declares_a_schedule_of_its_name(app: App) -> None:
     @app.task(queue="fetch", cron="*/5 * * * *", timezone="Europe/Paris", catchup="skip", jitter="10s")
     def refresh() -> None: ...
 
-    (declared,) = app.declared_schedules()
+    (declared,) = app.declarations.stored_schedules()
     assert (declared.name, declared.catchup, declared.jitter) == ("refresh", "skip", 10.0)
     assert declared.spec == Cron("*/5 * * * *", "Europe/Paris")
     assert (declared.job.task, declared.job.queue) == ("refresh", "fetch")
@@ -124,11 +124,11 @@ def test_a_task_may_have_further_schedules_with_arguments(app: App) -> None:
 
     app.schedule("daily", report, every="1d", args={"kind": "short"})
     app.schedule("weekly", "report", cron="@weekly", args={"kind": "long"})
-    assert [(d.name, bytes(d.job.args)) for d in app.declared_schedules()] == [
+    assert [(d.name, bytes(d.job.args)) for d in app.declarations.stored_schedules()] == [
         ("daily", b'{"kind":"short"}'),
         ("weekly", b'{"kind":"long"}'),
     ]
-    assert app.periodics["daily"].spec == Every(86400.0)
+    assert app.declarations.schedules["daily"].spec == Every(86400.0)
     with pytest.raises(ConfigError, match="two schedules are called 'daily'"):
         app.schedule("daily", report, every="1h", args={"kind": "x"})
 
@@ -147,9 +147,9 @@ def test_a_rate_may_be_written_as_people_write_it(app: App) -> None:
     app.queue("mail", rate="100/s")
     app.queue("slow", rate="30/m", burst=5)
     app.queue("open")
-    assert (app.limits["mail"].rate, app.limits["mail"].burst) == (100.0, 10.0)
-    assert (app.limits["slow"].rate, app.limits["slow"].burst) == (0.5, 5)
-    assert app.limits["open"].rate is None
+    assert (app.declarations.limits["mail"].rate, app.declarations.limits["mail"].burst) == (100.0, 10.0)
+    assert (app.declarations.limits["slow"].rate, app.declarations.limits["slow"].burst) == (0.5, 5)
+    assert app.declarations.limits["open"].rate is None
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def test_the_pieces_of_the_readme_are_one_application() -> None:
     exec(compile("\n".join(lines), "README.md", "exec"), names)
     app = names["app"]
     assert isinstance(app, App)
-    assert {"send_receipt", "refresh_prices"} <= {*app.tasks}
+    assert {"send_receipt", "refresh_prices"} <= {*app.declarations.tasks}
     assert [*app.runs.flows] == ["Article"]
     assert [*app.streams.declared] == ["comments"]
     assert [*app.pipelines.declared] == ["blog"]

@@ -131,7 +131,7 @@ class ServerOptions(ConnectionOptions):
         if app is not None:
             from tidemill.cli.run.roles import application
 
-            declared = application(app, self)
+            declared = application(app, self).declarations
         async with opened(self.settings() if declared is None else declared.settings) as database:
             yield Local(database, Caller(operator(), "admin"), declared)
 

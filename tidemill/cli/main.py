@@ -29,8 +29,6 @@ COMMANDS = {
         "run.up:up",
         "run.roles:worker",
         "run.roles:maintenance",
-        "run.roles:scheduler",
-        "run.roles:run_worker run-worker",
         "run.server:server",
     ),
     "Jobs": (

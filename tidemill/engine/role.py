@@ -226,6 +226,8 @@ class Role(Generic[W]):
 class Runnable(Protocol):
     """Anything with the life of a role."""
 
+    name: str
+
     async def run(self) -> None: ...
     async def wait_ready(self) -> None: ...
     def stop(self) -> None: ...
@@ -234,7 +236,8 @@ class Runnable(Protocol):
 class RoleGroup:
     """Several roles in one process with one life: when one of them ends, all end."""
 
-    def __init__(self, *roles: Runnable) -> None:
+    def __init__(self, name: str, *roles: Runnable) -> None:
+        self.name = name
         self._roles = roles
         self._life = Life()
 

@@ -12,12 +12,12 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import JobRef, Origin
+from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_job
 from tidemill.engine.jobs.calls import job_of_call
 from tidemill.engine.models.spec import require_model
 from tidemill.ops.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.cursor import page_json, read_cursor
-from tidemill.ops.declarations import Declarations
 from tidemill.ops.json_rows import readable
 from tidemill.ops.local import encoded
 from tidemill.ops.logs import LogLine, read_lines

@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, ForbiddenError
-from tidemill.ops.declarations import Declarations
+from tidemill.declarations import Declarations
 from tidemill.ops.operation import A, Operation, R
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from tidemill.ops.declarations import Declarations
+from tidemill.declarations import Declarations
 from tidemill.ops.jobs import JobLine
 from tidemill.ops.operation import Arguments, Nothing, doc, operation
 from tidemill.ops.runs import RunLine

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tidemill.ops.declarations import Declarations
+from tidemill.declarations import Declarations
 from tidemill.ops.operation import Nothing, operation
 from tidemill.store import retention_settings as store
 from tidemill.store.retention_settings import Retention

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidemill.ops.declarations import Declarations
+from tidemill.declarations import Declarations
 from tidemill.ops.operation import Arguments, doc, operation
 from tidemill.store import search as store
 from tidemill.store.search import Hit

@@ -33,7 +33,7 @@ def build(server_state: ServerState) -> Middleware:
     inner = Litestar(
         route_handlers=[
             Router(path=API, route_handlers=[*ALL, *operation_routes(server_state), get_document]),
-            *pages.routers(server_state.app.pages.values()),
+            *pages.routers(server_state.app.declarations.pages.values()),
             get_console,
         ],
         openapi_config=None,

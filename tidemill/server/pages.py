@@ -33,7 +33,9 @@ class PageLine(msgspec.Struct, frozen=True):
 @get("/pages", opt={"scope": "read"}, summary="The application's own pages")
 async def list_pages(server_state: TheServerState) -> list[PageLine]:
     """Where the application's own pages are."""
-    return [PageLine(page.name, page.title, f"/pages/{page.name}/") for page in server_state.app.pages.values()]
+    return [
+        PageLine(page.name, page.title, f"/pages/{page.name}/") for page in server_state.app.declarations.pages.values()
+    ]
 
 
 routes = [list_pages]

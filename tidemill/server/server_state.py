@@ -43,7 +43,7 @@ class ServerState:
 
     def local(self, caller: Caller, *, idempotency_key: str | None = None) -> Local:
         """Does operations in the name of a caller."""
-        return Local(self.database, caller, self.app, idempotency_key=idempotency_key)
+        return Local(self.database, caller, self.app.declarations, idempotency_key=idempotency_key)
 
     def origin(self, caller: Caller) -> Origin:
         """Why something that a caller starts exists."""

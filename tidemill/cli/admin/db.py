@@ -39,7 +39,9 @@ def status(app: str | None = None, /, *, json: bool = False, place: ConnectionOp
         Print one JSON document.
     """
     known = application(app, place) if app else None
-    where, chains = asyncio.run(_status(known.settings if known else place.settings(), known.chains if known else ()))
+    where, chains = asyncio.run(
+        _status(known.settings if known else place.settings(), known.declarations.chains if known else ())
+    )
     if json:
         return print_json({"where": where, "chains": chains})
     out().print(where)
@@ -62,7 +64,7 @@ def migrate(app: str | None = None, /, *, place: ConnectionOptions = HERE) -> No
         The application to add if it is new, and whose own migrations to apply: app.py, app.py:name or package.module.
     """
     known = application(app, place) if app else None
-    chains = (OWN_CHAIN, *(known.chains if known else ()))
+    chains = (OWN_CHAIN, *(known.declarations.chains if known else ()))
     applied = asyncio.run(_migrate(known.settings if known else place.settings(), chains))
     for name in applied:
         out().print(f"applied {name}")
@@ -88,7 +90,7 @@ def downgrade(
         Do not ask.
     """
     known = application(app, place) if app else None
-    undoing = _own_chain(known.chains, chain) if known else OWN_CHAIN
+    undoing = _own_chain(known.declarations.chains, chain) if known else OWN_CHAIN
     if not 0 <= to <= undoing.latest:
         raise ConfigError(f"there is no schema version {to}; this code knows 0 to {undoing.latest}")
     if not yes and not agreed(f"undo everything above version {to}, and lose what is in it"):

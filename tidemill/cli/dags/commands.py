@@ -76,7 +76,7 @@ def start(
     if app is None:
         raise ConfigError("say which application has the tasks: --app app.py")
     known = application(app, place)
-    known.acting_as = operator()
+    known.declarations.acting_as = operator()
 
     async def begin() -> int:
         dag = await find_dag(what, known)

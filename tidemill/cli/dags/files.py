@@ -44,7 +44,7 @@ def check(file: str, /, *, app: str | None = None, json: bool = False) -> int:
         Print one JSON document.
     """
     known = application(app, HERE) if app else None
-    refs = known.hooks.ref_resolver if known else None
+    refs = known.declarations.hooks.ref_resolver if known else None
     problems = problems_in(file, refs=refs)
     dag = None if problems else load_dag(file, refs=refs)
     if dag is not None and known is not None:
@@ -87,7 +87,7 @@ def draw(
     if out != "-" and Path(out).suffix not in (".svg", ".mmd", ".md"):
         raise ConfigError(f"--out {out}: the name of a picture ends in .svg or .mmd")
     known = application(app, place) if app else None
-    refs = known.hooks.ref_resolver if known else None
+    refs = known.declarations.hooks.ref_resolver if known else None
     if run is None:
         if what is None:
             raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
@@ -114,8 +114,8 @@ def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
         if isinstance(node, SubDag):
             for place, told in unknown_tasks(node.dag, known):
                 yield ("nodes", index, "dag", *place), told
-        elif isinstance(node, TaskNode) and known.tasks.get(node.task) is None:
-            close = difflib.get_close_matches(node.task, list(known.tasks), 1)
+        elif isinstance(node, TaskNode) and known.declarations.tasks.get(node.task) is None:
+            close = difflib.get_close_matches(node.task, list(known.declarations.tasks), 1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             yield ("nodes", index, "task"), f"node {node.name!r}: app {known.name} knows no task {node.task!r}{hint}"
 
@@ -123,7 +123,7 @@ def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
 async def find_dag(what: str, known: App | None) -> Dag:
     """The dag that is meant: in a file, or by its name in an application."""
     if is_file(what):
-        return load_dag(what, refs=None if known is None else known.hooks.ref_resolver)
+        return load_dag(what, refs=None if known is None else known.declarations.hooks.ref_resolver)
     if known is None:
         raise ConfigError(f"{what!r} is no file; to mean a dag of an application by its name, say --app app.py")
     found = await known.runs.find_dag(what)

@@ -30,6 +30,7 @@ from tidemill.cli.run.roles import Part, application, play
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.runner.ingest import EntityBackfill
+from tidemill.roles import monitors_role
 from tidemill.store.database import Database
 from tidemill.store.monitors import roster as roster_store
 from tidemill.store.monitors.events import read_tail
@@ -57,15 +58,17 @@ def run(app: str, /, *, metrics: str | None = None, place: ConnectionOptions = H
         Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
 
-    def cast() -> Part:
+    def make() -> Part:
         known = application(app, place, metrics=metrics)
         require_database(known.settings)
         if not known.monitors:
-            raise ConfigError(f"{known.source} declares no monitor: declare one with app.monitor(Monitor(...))")
+            raise ConfigError(
+                f"{known.declarations.source} declares no monitor: declare one with app.monitor(Monitor(...))"
+            )
         database = known.database(label=f"tidemill monitor {known.name}")
-        return Part(known.monitor_runner(database=database), database, known.settings)
+        return Part(monitors_role(known.declarations, database=database), database, known.settings)
 
-    return play(cast)
+    return play(make)
 
 
 @commands.command

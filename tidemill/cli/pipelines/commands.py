@@ -70,7 +70,7 @@ def run(
     if once:
         return asyncio.run(_run_once(local_target(app, place), pipeline, approve, place))
 
-    def cast() -> Part:
+    def make() -> Part:
         if is_workflow(app):
             settings = place.settings(metrics=metrics)
             database = Database(settings.database(), label="tidemill pipeline")
@@ -91,7 +91,7 @@ def run(
         migrations = (OWN_CHAIN,) if target.app is None else ()
         return Part(Role(runner, database, migrations=migrations), database, settings)
 
-    return play(cast)
+    return play(make)
 
 
 @commands.command

@@ -24,7 +24,7 @@ APPROVAL_LASTS = 86400.0
 def settings_of(target: PipelineTarget, place: ConnectionOptions, **more: Any) -> Settings:
     if target.app is None:
         return place.settings(**more)
-    target.app.configure(**place.arguments(), **more)
+    target.app.declarations.configure(**place.arguments(), **more)
     return target.app.settings
 
 

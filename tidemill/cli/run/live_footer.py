@@ -165,11 +165,11 @@ def empty_queue(name: str) -> Row:
 
 def hint(app: App) -> str:
     """What to try first: how to enqueue the first task."""
-    name = next(iter(app.tasks), None)
+    name = next(iter(app.declarations.tasks), None)
     if name is None:
         return ""
-    arguments = ", ".join(f'"{each}": ...' for each in app.tasks[name].signature.names)
-    place = os.path.relpath(app.source) if app.source else "app.py"
+    arguments = ", ".join(f'"{each}": ...' for each in app.declarations.tasks[name].signature.names)
+    place = os.path.relpath(app.declarations.source) if app.declarations.source else "app.py"
     return f"nothing to do yet: tidemill enqueue {place} {name} '{{{arguments}}}'"
 
 

@@ -1,7 +1,7 @@
-"""One role in one process: `tidemill maintenance`, `tidemill scheduler`, `tidemill worker`.
+"""The roles of a deployment, each in a process of its own: `tidemill worker`, `tidemill maintenance`.
 
 SIGTERM or Ctrl-C lets the role end in its own time, a second one makes it end at once. Exit status: 0 when it
-was stopped, 70 when a worker was fenced off, 75 and 76 when a watchdog ended it.
+was stopped, 70 when its lease was lost, 75 and 76 when a watchdog ended it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import structlog
-from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon, require_database
@@ -24,14 +23,13 @@ from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.engine.lease import EXIT_FENCED, exit_now
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.maintenance import maintenance_role
-from tidemill.engine.role import Role, Runnable
-from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.role import Runnable
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, obey_supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.engine.telemetry.sampler import sampling
 from tidemill.engine.telemetry.tracing import configure_tracing
+from tidemill.roles import jobs_role, maintenance_roles, runs_role
 from tidemill.store.database import Database
 from tidemill.store.jobs.workers import expire_lease
 
@@ -57,107 +55,99 @@ class Part(NamedTuple):
 
 
 def maintenance(app: str | None = None, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
-    """Migrate the schema, then keep the tables in order: lapsed leases, dead workers, retention.
+    """Migrate the schema, keep the tables in order (leases, dead workers, retention), and fire schedules.
 
     Parameters
     ----------
     app
-        The application whose settings to use: app.py, app.py:name or package.module.
+        The application whose settings, migrations and schedules to use: app.py, app.py:name or package.module.
     metrics
         Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
 
-    def cast() -> Part:
+    def make() -> Part:
         known = application(app, place, metrics=metrics) if app else None
         settings = known.settings if known else place.settings(metrics=metrics)
         database = Database(settings.database(), label="tidemill maintenance")
-        chains = known.chains if known else ()
-        return Part(maintenance_role(database, settings.maintenance(), chains=chains), database, settings)
+        declared = known.declarations if known else None
+        return Part(maintenance_roles(database, settings, declared), database, settings)
 
-    return play(cast)
-
-
-def scheduler(app: str | None = None, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
-    """Enqueue the jobs of schedules when they are due.
-
-    Parameters
-    ----------
-    app
-        The application whose schedules to declare first: app.py, app.py:name or package.module.
-    metrics
-        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
-    """
-
-    def cast() -> Part:
-        known = application(app, place, metrics=metrics) if app else None
-        settings = known.settings if known else place.settings(metrics=metrics)
-        require_database(settings)
-        database = Database(settings.database(), label="tidemill scheduler")
-        declared = known.declared_schedules() if known else []
-        return Part(Role(Scheduler(database, known.name if known else None, declared), database), database, settings)
-
-    return play(cast)
+    return play(make)
 
 
 def worker(
     app: str,
     /,
     *,
+    only: Literal["jobs", "runs"] | None = None,
     queue: list[str] | None = None,
     concurrency: int | None = None,
-    supervise: Annotated[bool, Parameter(negative="--no-supervise")] = True,
     metrics: str | None = None,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Run the jobs of an application.
+    """Run the jobs and the durable runs of an application, each in a process that is started again when it dies.
 
     Parameters
     ----------
     app
         The application: app.py, app.py:name or package.module.
+    only
+        Run only jobs, or only runs of workflows and dags, in this very process.
     queue
         A queue to serve; say it again for more. All that the tasks name, if not given.
     concurrency
         How many jobs to run at once.
-    supervise
-        Start the worker again when a watchdog has ended it.
     metrics
         Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
+    if only == "runs" and (queue or concurrency is not None):
+        raise ConfigError("--queue and --concurrency are about jobs: leave out --only runs")
 
-    def cast() -> Part:
+    def make() -> Part:
         known = application(app, place, metrics=metrics)
         require_database(known.settings)
+        declared = known.declarations
+        if only == "runs":
+            database = known.database(label=f"tidemill run worker {known.name}")
+            return Part(runs_role(declared, database=database), database, known.settings)
         database = known.database(label=f"tidemill worker {known.name}")
-        made = known.worker(served_queues(known, queue, concurrency), concurrency=concurrency, database=database)
-        return Part(made, database, known.settings, patience=None)
+        queues = served_queues(known, queue, concurrency)
+        role = jobs_role(declared, queues, concurrency=concurrency, database=database)
+        return Part(role, database, known.settings, patience=None)
 
-    if not supervise:
-        return play(cast)
-    part = cast()
-    configure_logs(part.settings.log_level, part.settings.log_format)
-    spec = ChildSpec("worker", worker_command(app, queue, concurrency, place))
-    return asyncio.run(_supervise(part, spec))
+    if only is not None:
+        return play(make)
+    known = application(app, place, metrics=metrics)
+    require_database(known.settings)
+    configure_logs(known.settings.log_level, known.settings.log_format)
+    return asyncio.run(_supervise(known, worker_processes(known, app, queue, concurrency, place)))
 
 
-def run_worker(app: str, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
-    """Own and drive the durable runs of an application's workflows, and runs of dags.
+def worker_processes(
+    known: App,
+    app: str,
+    queues: list[str] | None,
+    concurrency: int | None,
+    place: ConnectionOptions,
+    *,
+    workers: int = 1,
+) -> list[ChildSpec]:
+    """The processes of a worker: some for jobs, unless there can be none, and one for runs."""
+    command = ("worker", app, "--only")
+    found: list[ChildSpec] = []
+    if known.declarations.has_work or queues or not declares_shapes(known):
+        served_queues(known, queues, concurrency)
+        options = [f"--queue={queue}" for queue in queues or ()]
+        if concurrency is not None:
+            options.append(f"--concurrency={concurrency}")
+        names = ["jobs"] if workers == 1 else [f"jobs-{number}" for number in range(1, workers + 1)]
+        found += [ChildSpec(name, role_command(*command, "jobs", *options, *place.options())) for name in names]
+    return [*found, ChildSpec("runs", role_command(*command, "runs", *place.options()))]
 
-    Parameters
-    ----------
-    app
-        The application: app.py, app.py:name or package.module.
-    metrics
-        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
-    """
 
-    def cast() -> Part:
-        known = application(app, place, metrics=metrics)
-        require_database(known.settings)
-        database = known.database(label=f"tidemill run worker {known.name}")
-        return Part(known.run_worker(database=database), database, known.settings)
-
-    return play(cast)
+def declares_shapes(known: App) -> bool:
+    """Whether an application declares anything but tasks."""
+    return bool(known.runs.declares_any or known.pipelines.declared or known.streams.declared or known.monitors)
 
 
 def application(target: str, place: ConnectionOptions, **settings: Any) -> App:
@@ -165,26 +155,16 @@ def application(target: str, place: ConnectionOptions, **settings: Any) -> App:
     known: App = load_app(target)
     if place.application not in (None, known.name):
         raise ConfigError(f"{target} is the application {known.name!r}, and not {place.application!r}")
-    known.configure(**place.arguments(), **settings)
+    known.declarations.configure(**place.arguments(), **settings)
     return known
 
 
 def served_queues(known: App, queues: list[str] | None, concurrency: int | None) -> tuple[str, ...]:
     """The queues that a worker would serve, after checking that it could be made."""
-    wanted = tuple(queues or known.served_queues())
+    wanted = tuple(queues or known.declarations.served_queues())
     if not wanted:
-        raise ConfigError(f"{known.source} declares no task: put @app.task above a function")
+        raise ConfigError(f"{known.declarations.source} declares no task: put @app.task above a function")
     return known.settings.worker(wanted, concurrency).validate().queues
-
-
-def worker_command(
-    app: str, queues: list[str] | None, concurrency: int | None, place: ConnectionOptions
-) -> tuple[str, ...]:
-    """How to start a bare worker."""
-    options = [f"--queue={queue}" for queue in queues or ()]
-    if concurrency is not None:
-        options.append(f"--concurrency={concurrency}")
-    return role_command("worker", app, "--no-supervise", *options, *place.options())
 
 
 def role_command(*arguments: str) -> tuple[str, ...]:
@@ -192,20 +172,20 @@ def role_command(*arguments: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tidemill.cli.main", *arguments)
 
 
-def play(cast: Callable[[], Part]) -> int:
+def play(make: Callable[[], Part]) -> int:
     """A role's whole life, alone or as a supervisor's child; returns the exit status."""
     supervised = obey_supervisor()
     status = 0
     end_tracing: Callable[[], None] | None = None
     try:
-        part = cast()
+        part = make()
         if supervised is not None and supervised.piped:
             sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]
             form = "human" if part.settings.log_format == "auto" else part.settings.log_format
             configure_logs(part.settings.log_level, form, colours=True)
         else:
             configure_logs(part.settings.log_level, part.settings.log_format)
-        end_tracing = configure_tracing(type(part.role).__name__.lower())
+        end_tracing = configure_tracing(part.role.name)
         run_loop(_play(part, patient=supervised is not None))
     except LeaseLostError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -293,13 +273,14 @@ def announcer(database: Database) -> Callable[[int], Awaitable[None]]:
     return announce
 
 
-async def _supervise(part: Part, spec: ChildSpec) -> int:
-    """A worker's parent: holds the embedded server, so that the worker's end is not the database's."""
+async def _supervise(known: App, specs: list[ChildSpec]) -> int:
+    """The parent of a worker's processes: holds the embedded server, so that their end is not the database's."""
+    database = known.database(label=f"tidemill worker {known.name}")
     try:
-        await open_soon(part.database)
-        supervisor = Supervisor([spec], grace=part.settings.grace_seconds, on_death=announcer(part.database))
+        await open_soon(database)
+        supervisor = Supervisor(specs, grace=known.settings.grace_seconds, on_death=announcer(database))
         hear_signals(supervisor.stop)
-        async with serving_metrics(part.database, part.settings.metrics):
+        async with serving_metrics(database, known.settings.metrics):
             return await supervisor.run()
     finally:
-        await part.database.close()
+        await database.close()

@@ -72,7 +72,7 @@ def server(
         grpc=grpc,
     ).validate()
 
-    def cast() -> Part:
+    def make() -> Part:
         from tidemill.server.fair_pool import FairDatabase
         from tidemill.server.role import Server  # Here, for it takes a while, and no other command needs it.
 
@@ -81,7 +81,7 @@ def server(
         database = FairDatabase(known.settings.database(), label=f"tidemill server {known.name}")
         return Part(Role(Server(known, database, wanted, on_url=_say), database), database, known.settings)
 
-    return play(cast)
+    return play(make)
 
 
 def _say(url: str) -> None:

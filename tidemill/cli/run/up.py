@@ -1,4 +1,4 @@
-"""`tidemill up`: database, maintenance, workers, scheduler and server as one process tree, with live output."""
+"""`tidemill up`: database, maintenance, workers and server as one process tree, with live output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from tidemill.app import App
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon
 from tidemill.cli.run.live_footer import Footer, OwnLines
-from tidemill.cli.run.roles import announcer, application, hear_signals, role_command, served_queues, worker_command
+from tidemill.cli.run.roles import announcer, application, hear_signals, role_command, worker_processes
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.supervisor import ChildSpec, Supervisor
@@ -35,7 +35,7 @@ def up(
     metrics: str | None = None,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Start everything: database, maintenance, workers, scheduler, server. Ctrl-C ends it.
+    """Start everything: database, maintenance, workers, server. Ctrl-C ends it.
 
     Parameters
     ----------
@@ -65,28 +65,20 @@ def up(
     if not ServerSettings(grpc=grpc).is_local:
         raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
     known = application(app, place, metrics=metrics)
-    shapes = (known.runs.declares_any, known.pipelines.declared, known.streams.declared, known.monitors)
-    idle = not known.tasks and any(shapes) and known.settings.workflow_folder is None
-    queues = () if idle else served_queues(known, queue, concurrency)
-    children = tree(known, app, queue, concurrency, workers if queues else 0, place)
+    children = tree(known, app, worker_processes(known, app, queue, concurrency, place, workers=workers), place)
+    queues = tuple(queue or known.declarations.served_queues())
     if server:
         options = _served(port, read_only, grpc)
         children.append(ChildSpec("server", role_command("server", app, *options, *place.options())))
     return asyncio.run(_run(known, children, queues))
 
 
-def tree(
-    known: App, app: str, queue: list[str] | None, concurrency: int | None, workers: int, place: ConnectionOptions
-) -> list[ChildSpec]:
-    """The children to keep running."""
-    names = ["worker"] if workers == 1 else [f"worker-{number}" for number in range(1, workers + 1)]
-    command = worker_command(app, queue, concurrency, place)
+def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOptions) -> list[ChildSpec]:
+    """The processes to keep running."""
     alone = [name for name, some in (("pipeline", known.pipelines.are_kept), ("monitor", known.monitors)) if some]
     return [
         ChildSpec("maintenance", role_command("maintenance", app, *place.options())),
-        *(ChildSpec(name, command) for name in names),
-        ChildSpec("runs", role_command("run-worker", app, *place.options())),
-        ChildSpec("scheduler", role_command("scheduler", app, *place.options())),
+        *workers,
         *(ChildSpec(name, role_command(name, "run", app, *place.options())) for name in alone),
         *(
             ChildSpec(

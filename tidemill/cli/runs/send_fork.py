@@ -124,9 +124,9 @@ async def _fork(number: int, at: int, app: str | None, place: ServerOptions) -> 
     from tidemill.cli.run.roles import application
 
     known = application(app, place)
-    known.acting_as = operator()
+    known.declarations.acting_as = operator()
     try:
-        return (await known.fork(number, at=at)).id
+        return (await known.runs.fork(number, at=at)).id
     finally:
         await known.close()
 

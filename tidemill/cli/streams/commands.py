@@ -95,13 +95,13 @@ def run(
     """
     if not supervise:
 
-        def cast() -> Part:
+        def make() -> Part:
             known = _load(target, place, metrics)
             wanted = known.one(stream)
             database = Database(known.settings.database(), label=f"tidemill stream {wanted.name}")
             return Part(dispatcher_role(wanted, database, target=target), database, known.settings, patience=None)
 
-        return play(cast)
+        return play(make)
     known = _load(target, place, metrics)
     wanted = known.only(stream)
     if not known.is_config:

@@ -66,7 +66,7 @@ def serve(app_path: str) -> None:
 
     app = load_app(app_path)
     configure_logs(app.settings.log_level, app.settings.log_format)
-    tasks = app.tasks
+    tasks = app.declarations.tasks
     for line in sys.stdin.buffer:
         order: ChildOrder = decode(line, ChildOrder)
         try:

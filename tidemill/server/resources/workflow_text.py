@@ -110,7 +110,7 @@ def _dag_problems(
 ) -> Iterator[TextProblem]:
     place = root / file
     try:
-        found = problems_in_text(text, place, inside=root, refs=app.hooks.ref_resolver)
+        found = problems_in_text(text, place, inside=root, refs=app.declarations.hooks.ref_resolver)
     except TidemillError as error:
         yield _told(str(error), (), None, is_error=True)
         return
@@ -125,8 +125,8 @@ def _dag_problems(
     nodes = data.get("nodes")
     for at, node in enumerate(nodes if isinstance(nodes, list) else []):
         task = node.get("task") if isinstance(node, Mapping) else None
-        if isinstance(task, str) and task and app.tasks.get(task) is None:
-            close = difflib.get_close_matches(task, list(app.tasks), 1)
+        if isinstance(task, str) and task and app.declarations.tasks.get(task) is None:
+            close = difflib.get_close_matches(task, list(app.declarations.tasks), 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             spot: Path = ("nodes", at, "task")
             told = f"application {app.name} knows no task {task!r}{hint}"

@@ -182,7 +182,9 @@ async def get_kinds(server_state: TheServerState) -> Kinds:
         "stages": {"type": "object", "properties": kinds.STAGED},
         "dag": dagkinds.dag_schema(),
     }
-    return Kinds(found, files, kinds.transforms(), sorted(app.tasks), sorted(app.served_queues()))
+    return Kinds(
+        found, files, kinds.transforms(), sorted(app.declarations.tasks), sorted(app.declarations.served_queues())
+    )
 
 
 @get("/workflow-files", opt={"scope": "read"}, summary="List workflow files")
@@ -387,9 +389,11 @@ def _may_look(server_state: ServerState, caller: Caller, folder: WorkflowFiles, 
 
 
 def _try_dag(server_state: ServerState, root: Path, data: Trial) -> Tried:
-    dag = parse_dag(data.text, file=str(root / data.path), refs=server_state.app.hooks.ref_resolver, inside=root)
+    dag = parse_dag(
+        data.text, file=str(root / data.path), refs=server_state.app.declarations.hooks.ref_resolver, inside=root
+    )
     args = data.payload if isinstance(data.payload, Mapping) else {}
-    return Tried("dag", None, plan=dagrun.dry_run(dag, args, server_state.app.hooks.ref_resolver))
+    return Tried("dag", None, plan=dagrun.dry_run(dag, args, server_state.app.declarations.hooks.ref_resolver))
 
 
 def _try_trigger(workflow: TriggerWorkflow, payload: Any) -> Tried:

@@ -1,0 +1,183 @@
+"""What one application declares, and how it reaches its database. Commands, servers and operations read it here.
+
+The flows, dags, pipelines, streams and monitors are loaded when they are first used: a process that has only jobs to do
+starts at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import DEFAULT_QUEUE, Origin, check_name
+from tidemill.core.page import Page
+from tidemill.engine.connections import Connections
+from tidemill.engine.hooks import Hooks, ResolvingTasks
+from tidemill.engine.jobs.task import Periodic, Task
+from tidemill.engine.models.spec import ModelSpec, read_specs
+from tidemill.engine.settings import Settings, load_settings
+from tidemill.engine.worker.context import find_current_job
+from tidemill.store.database import Database
+from tidemill.store.jobs.schedules import DeclaredSchedule
+from tidemill.store.jobs.workers import QueueLimit
+from tidemill.store.migrate import Chain
+
+if TYPE_CHECKING:
+    from tidemill.monitors.definition.declared import Monitors
+    from tidemill.pipelines.definition.declared import Pipelines
+    from tidemill.runs import Runs
+    from tidemill.streaming import Streams
+
+_HOST = socket.gethostname()
+
+
+class Declarations:
+    """The tasks, schedules, queues and shapes of one application."""
+
+    def __init__(
+        self, name: str, *, hooks: Hooks, models: Iterable[ModelSpec], settings: dict[str, Any], source: str | None
+    ) -> None:
+        self.name = check_name("application", name)
+        self.hooks = hooks
+        self.source = source
+        """The file that declares the application."""
+        self.tasks = ResolvingTasks(hooks.node_resolver, self._filed_task)
+        self.schedules: dict[str, Periodic] = {}
+        self.limits: dict[str, QueueLimit] = {}
+        self.pages: dict[str, Page] = {}
+        self.chains: list[Chain] = []
+        self.acting_as: str | None = None
+        """Who is named as the origin of jobs and runs, where it is not the application itself."""
+        self.connections = Connections(self.database)
+        self._models = tuple(models)
+        self._arguments = settings
+        self._settings: Settings | None = None
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force: arguments of App(...), environment, pyproject.toml, defaults."""
+        if self._settings is None:
+            self._settings = load_settings(**{**self._arguments, "application": self.name})
+        return self._settings
+
+    def configure(self, **settings: Any) -> None:
+        """Override settings, before the application is first used."""
+        self._arguments = {**self._arguments, **{name: value for name, value in settings.items() if value is not None}}
+        self._settings = None
+
+    @cached_property
+    def models(self) -> dict[str, ModelSpec]:
+        """The models that workers may load, with those of the host."""
+        register = self.hooks.model_registrar
+        return read_specs([*self._models, *(register() if register is not None else ())])
+
+    # -- shapes -----------------------------------------------------------------------------------
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The workflows and dags, and their runs."""
+        from tidemill.runs import Runs
+
+        return Runs(self.reach, self.origin, self.tasks, self.hooks)
+
+    @cached_property
+    def monitors(self) -> Monitors:
+        """The monitors, by name."""
+        from tidemill.monitors.definition.declared import Monitors
+
+        return Monitors(self.tasks, self.reach)
+
+    @cached_property
+    def pipelines(self) -> Pipelines:
+        """The pipelines."""
+        from tidemill.pipelines.definition.declared import Pipelines
+
+        return Pipelines(self.tasks, self.reach, self._workflow_folder)
+
+    @cached_property
+    def streams(self) -> Streams:
+        """The streams."""
+        from tidemill.streaming import Streams
+
+        return Streams(self.reach, self.pipelines)
+
+    def uses(self, shape: Literal["runs", "monitors", "pipelines", "streams"]) -> bool:
+        """Whether anything of a shape was declared or asked for, which is when it is loaded."""
+        return shape in vars(self)
+
+    # -- what follows from it ---------------------------------------------------------------------
+
+    def task(self, task: Task[Any, Any] | str) -> Task[Any, Any]:
+        """The declared task that is meant."""
+        if isinstance(task, str):
+            return self.tasks.require(task)
+        if isinstance(task, Task):
+            return self.tasks.require(task.name)
+        raise ConfigError(f"{task!r} is not a task: decorate the function with @app.task")
+
+    def add_schedule(self, schedule: Periodic) -> None:
+        if schedule.name in self.schedules:
+            raise ConfigError(f"two schedules are called {schedule.name!r}")
+        self.schedules[check_name("schedule", schedule.name)] = schedule
+
+    def add_page(self, page: Page) -> None:
+        if page.name in self.pages:
+            raise ConfigError(f"the page {page.name} is declared twice")
+        self.pages[page.name] = page.check()
+
+    def add_migrations(self, chain: Chain) -> None:
+        if any(known.schema == chain.schema for known in self.chains):
+            raise ConfigError(f"the schema {chain.schema} has migrations already: name another one with schema=")
+        chain.migrations()
+        self.chains.append(chain)
+
+    def stored_schedules(self) -> list[DeclaredSchedule]:
+        """The schedules as the database stores them."""
+        return [
+            DeclaredSchedule(
+                name=periodic.name,
+                spec=periodic.spec,
+                job=self.tasks[periodic.task].new_job(periodic.args),
+                catchup=periodic.catchup,
+                jitter=periodic.jitter,
+            )
+            for periodic in self.schedules.values()
+        ]
+
+    def served_queues(self) -> Iterable[str]:
+        """The queues that the tasks, dags and workflow files name."""
+        found = () if self.hooks.node_resolver is None else (DEFAULT_QUEUE,)
+        nodes = self.runs.queues() if self.uses("runs") else ()
+        filed = self.pipelines.filed_queues() if self._workflow_folder() else ()
+        return dict.fromkeys([*self.tasks.queues(), *nodes, *filed, *found])
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are tasks to run, or may be."""
+        return bool(self.tasks or self.hooks.node_resolver is not None or self._workflow_folder())
+
+    # -- the database -----------------------------------------------------------------------------
+
+    def database(self, *, label: str | None = None) -> Database:
+        """A new, unopened connection to the application's database."""
+        return Database(self.settings.database(), label=label or f"tidemill {self.name}")
+
+    async def reach(self) -> Database:
+        """The open database of this event loop."""
+        return (await self.connections.open()).database
+
+    def origin(self) -> Origin:
+        """Why something that is started here exists."""
+        job = find_current_job()
+        by = self.acting_as or f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
+        return Origin(by=by, host=_HOST, pid=os.getpid(), parent=None if job is None else job.id)
+
+    def _workflow_folder(self) -> str | None:
+        return self.settings.workflow_folder
+
+    def _filed_task(self, name: str) -> Task[Any, Any] | None:
+        return self.pipelines.filed_task(name) if self._workflow_folder() else None

@@ -1,0 +1,115 @@
+"""The roles of an application, made from what it declares: jobs, runs, maintenance with schedules, monitors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from tidemill.declarations import Declarations
+from tidemill.engine.maintenance import maintenance_role
+from tidemill.engine.models.spec import gpu_concurrency, require_model
+from tidemill.engine.role import Role, RoleGroup, Runnable, run_roles
+from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.settings import Settings
+from tidemill.engine.worker.worker import Worker, worker_role
+from tidemill.store.database import Database
+from tidemill.store.migrate import Chain
+
+if TYPE_CHECKING:
+    from tidemill.engine.runs.run_worker import RunWorker
+    from tidemill.monitors.runner.runner import MonitorRunner
+
+
+def jobs_role(
+    declared: Declarations,
+    queues: Iterable[str] | None = None,
+    *,
+    concurrency: int | None = None,
+    database: Database | None = None,
+) -> Role[Worker]:
+    """A worker for these queues, or for all that the tasks name."""
+    wanted = tuple(dict.fromkeys(queues if queues is not None else declared.served_queues()))
+    for task in declared.tasks.values():
+        require_model(task.options.required_model, declared.models, where=f"task {task.name}: ")
+    if concurrency is None:
+        served = [task.options for task in declared.tasks.values() if task.options.queue in wanted]
+        concurrency = gpu_concurrency(declared.models, [options.required_model for options in served])
+    reached = database or declared.database(label=f"tidemill worker {declared.name}")
+    worker = Worker(
+        reached,
+        declared.tasks,
+        declared.settings.worker(wanted, concurrency),
+        limits=declared.limits.values(),
+        models=declared.models.values(),
+        invoke_context=declared.hooks.invoke_context,
+        app_path=declared.source,
+    )
+    return worker_role(worker, reached)
+
+
+def runs_role(declared: Declarations, *, database: Database | None = None) -> Role[RunWorker]:
+    """A worker for the durable runs of the workflows, and for runs of dags."""
+    from tidemill.engine.runs.run_store import PostgresRunStore
+    from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
+
+    reached = database or declared.database(label=f"tidemill run worker {declared.name}")
+    store, settings = PostgresRunStore(reached), declared.settings
+    return run_worker_role(
+        RunWorker(store, declared.runs.kinds),
+        store,
+        reached,
+        lease_seconds=settings.lease_seconds,
+        heartbeat_seconds=settings.heartbeat_seconds,
+    )
+
+
+def maintenance_roles(database: Database, settings: Settings, declared: Declarations | None = None) -> RoleGroup:
+    """Migrations, sweeps and schedules, in one process; of an application, its own migrations and schedules too."""
+    chains: Sequence[Chain] = () if declared is None else declared.chains
+    scheduler = Scheduler(database, None) if declared is None else scheduler_of(declared, database)
+    return RoleGroup(
+        "maintenance", maintenance_role(database, settings.maintenance(), chains=chains), Role(scheduler, database)
+    )
+
+
+def scheduler_of(declared: Declarations, database: Database) -> Scheduler:
+    """A scheduler that declares the application's schedules first."""
+    return Scheduler(database, declared.name, declared.stored_schedules())
+
+
+def monitors_role(declared: Declarations, *, database: Database | None = None, **options: Any) -> Role[MonitorRunner]:
+    """The role that follows the application's monitors."""
+    reached = database or declared.database(label=f"tidemill monitor {declared.name}")
+    return declared.monitors.runner(reached, declared.settings, **options)
+
+
+@asynccontextmanager
+async def running_here(
+    declared: Declarations, queues: Iterable[str] | None, concurrency: int | None
+) -> AsyncIterator[None]:
+    """All roles of the application, in this process, for as long as the block lasts."""
+    async with declared.database() as database:
+        settings = declared.settings
+        roles: list[Runnable] = [maintenance_roles(database, settings, declared)]
+        if declared.has_work or queues is not None:
+            roles.append(jobs_role(declared, queues, concurrency=concurrency, database=database))
+        if settings.workflow_folder or (declared.uses("pipelines") and declared.pipelines.declared):
+            roles.append(declared.pipelines.runner(database, keep_days=settings.keep_days))
+        if declared.uses("streams"):
+            roles += declared.streams.dispatchers(database, declared.source)
+        runs = runs_role(declared, database=database)
+        roles.append(runs)
+        if declared.uses("monitors") and declared.monitors:
+            roles.append(monitors_role(declared, database=database))
+        loop = asyncio.get_running_loop()
+        declared.runs.run_workers[loop] = runs.work
+        try:
+            async with run_roles(*roles):
+                try:
+                    yield
+                finally:
+                    await declared.connections.close()
+        finally:
+            declared.runs.run_workers.pop(loop, None)
