@@ -142,7 +142,7 @@ def test_a_database_that_does_not_exist_or_refuses_is_named(folder: Path) -> Non
     there = f"postgresql:///absent?host={socket_folder}&user=tidemill"
     assert_one_message(run(folder, "jobs", "--database-url", there), 'database "absent" does not exist')
     stranger = f"postgresql:///tidemill?host={socket_folder}&user=stranger"
-    assert_one_message(run(folder, "jobs", "--database-url", stranger), "the database refused the log-in")
+    assert_one_message(run(folder, "jobs", "--database-url", stranger), "the database refused the login")
 
 
 def test_a_setting_that_means_nothing_is_named_with_its_origin(folder: Path) -> None:

@@ -63,7 +63,7 @@ async def assert_refused(url: str, *named: str) -> None:
 
 
 async def test_a_wrong_password_is_said_at_once(external: External) -> None:
-    await assert_refused(external.url(password="wrong"), "refused the log-in", "shop")
+    await assert_refused(external.url(password="wrong"), "refused the login", "shop")
 
 
 async def test_an_unknown_database_is_named(external: External) -> None:

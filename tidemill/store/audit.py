@@ -1,4 +1,4 @@
-"""The audit trail: who did what to which object, written in the transaction that does it."""
+"""The audit trail: who did what to which object. Entries are written in the transaction of the change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import asyncpg
 from tidemill.core.codec import encode
 from tidemill.store.database import Database, Executor
 
-#: One entry.
+#: Adds one entry.
 WRITE_AUDIT = """
 INSERT INTO installation.audit (application, who, action, target, before, after) VALUES ($1, $2, $3, $4, $5, $6)
 """
@@ -25,19 +25,19 @@ async def write_audit(
     before: object = None,
     after: object = None,
 ) -> None:
-    """Record who did what, in the transaction that does it."""
+    """Record who did what, in the transaction of the change."""
     entry = (database.application, who, action, target, encode(before), encode(after))
     await connection.execute(database.sql(WRITE_AUDIT), *entry)
 
 
 def targets(ids: Sequence[int]) -> str:
-    """Several objects as a target; what was done to each is in the rest of the entry."""
+    """The ids of several objects as one audit target; the first twenty are listed."""
     shown = ", ".join(map(str, ids[:20]))
     return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"
 
 
-#: A page of entries; `$2` is an action, or what comes before its dot. `$5` is an application: its entries, and those
-#: of the installation; NULL for those of all applications.
+#: A page of entries. `$2` is an action, or its part before the dot. `$5` is an application: its entries and those
+#: of the installation; NULL for all applications.
 PAGE_AUDIT = """
 SELECT id, at, application, who, action, target, before, after FROM installation.audit
 WHERE ($1::text IS NULL OR who = $1) AND ($2::text IS NULL OR action = $2 OR split_part(action, '.', 1) = $2)
@@ -54,5 +54,5 @@ async def page_audit(
     before: int | None = None,
     limit: int = 50,
 ) -> list[asyncpg.Record]:
-    """Entries that match, newest first, from an id on."""
+    """The matching entries, newest first, starting below an id."""
     return await database.fetch(PAGE_AUDIT, who, action, before, limit, database.application)

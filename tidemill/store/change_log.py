@@ -1,9 +1,9 @@
-"""What has changed, for live pages: a short log that triggers write, read exactly once between two snapshots.
+"""A short change log for live pages: triggers write it, and readers read each row exactly once.
 
-A row is coarse: which queues, or which runs, a statement has touched, or only that something of a kind has changed.
-A reader says what it has seen as a snapshot of PostgreSQL, and is given the rows of all transactions that were not
-visible in it: none is missed and none comes twice, in whatever order transactions commit. Nothing is noted unless
-a process follows the log: a server asks for that every minute, a waiting client while it waits.
+A row is coarse: the queues or runs that a statement has touched, or only the kind of the change. A reader passes the
+PostgreSQL snapshot of its last read and gets the rows of all transactions that were not visible in it. So no row is
+missed or read twice, whatever the order of commits. Changes are only logged while a process follows the log: a server
+renews its request every minute, a client only while it waits.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
 from tidemill.store.notify import Listener
 
-#: News for servers: something has changed.
+#: The channel that notifies servers of changes.
 CHANGES_CHANNEL = "changes"
 
-#: How long changes are kept, and noted after the last server has gone.
+#: How long changes are kept, and how long they are logged after the last server has stopped.
 KEPT = 600.0
 NOTED = 900.0
-NOTED_FOR_A_WAIT = 150.0  # More than the minute after which a server asks again.
+NOTED_FOR_A_WAIT = 150.0  # Longer than the minute after which a server renews its request.
 NOTIFIED_EVERY = 0.07
 
-#: Have changes noted from now on.
+#: Enables the logging of changes for a while.
 FOLLOW = "SELECT log_epoch, log_gone FROM tidemill.follow_changes($1)"
 
-#: The log, what a look sees now, and every change that a look before did not see: of transactions from `$1` on, which
-#: came later, and of those that were open then. However long one stays open, nothing is read twice for it.
+#: The log's epoch, the current snapshot, and every change that the previous snapshot did not include: transactions
+#: from `$1` on, and those that were open then. A transaction that stays open for long causes no repeated reads.
 LOOK = """
 WITH news AS (
     SELECT xid, what, keys FROM tidemill.change WHERE xid >= $1::text::xid8
@@ -40,7 +40,7 @@ SELECT pg_current_snapshot()::text AS seen, log.epoch, log.gone, news.xid::text:
 FROM (SELECT) AS one LEFT JOIN tidemill.change_log AS log ON true LEFT JOIN news ON true
 """
 
-#: Forget what is older than `$1` seconds, and remember that it is gone.
+#: Deletes changes older than `$1` seconds, and stores up to which transaction the log is incomplete.
 FORGET = """
 WITH old AS (DELETE FROM tidemill.change WHERE at < now() - make_interval(secs => $1) RETURNING xid),
 last AS (SELECT xid::text::bigint AS xid FROM old ORDER BY old.xid DESC LIMIT 1)
@@ -49,7 +49,7 @@ UPDATE tidemill.change_log SET gone = greatest(gone, last.xid) FROM last
 
 
 class LogSnapshot(msgspec.Struct, frozen=True):
-    """Which transactions a reader has seen: all below `low`, none from `high` on, in between all but those open."""
+    """The transactions a reader has seen: all below `low`, none from `high` on, in between all except the open ones."""
 
     low: int
     high: int
@@ -57,7 +57,7 @@ class LogSnapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, text: str) -> LogSnapshot:
-        """From PostgreSQL's own way to write it: `low:high:open,open`."""
+        """Parse PostgreSQL's text format of a snapshot: `low:high:open,open`."""
         try:
             low, high, rest = text.split(":")
             numbers = frozenset(int(each) for each in rest.split(",") if each)
@@ -73,12 +73,12 @@ class LogSnapshot(msgspec.Struct, frozen=True):
         return f"{self.low}:{self.high}:{','.join(map(str, sorted(self.open)))}"
 
     def has(self, xid: int) -> bool:
-        """Whether what this transaction did, if it committed, was visible."""
+        """Whether this transaction's changes were visible, if it committed."""
         return xid < self.low or (xid < self.high and xid not in self.open)
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a statement of transaction `xid` has touched; no keys where only the kind is known."""
+    """What a statement of transaction `xid` has touched; without keys, only the kind is known."""
 
     xid: int
     what: str
@@ -86,7 +86,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class LogRead(msgspec.Struct, frozen=True):
-    """What a look at the log has found. No `epoch` means that there is no log: the database has crashed."""
+    """The result of one read of the log. No `epoch` means that the log is missing because the database has crashed."""
 
     seen: LogSnapshot
     epoch: str | None
@@ -95,13 +95,13 @@ class LogRead(msgspec.Struct, frozen=True):
 
 
 async def follow_changes(database: Database, *, seconds: float = NOTED) -> tuple[str, int]:
-    """Have changes noted for so long; returns the log's name and the last transaction that it may lack."""
+    """Enable logging for this long; returns the log's epoch and the last transaction that it may lack."""
     rows = await database.fetch(FOLLOW, seconds)
     return rows[0]["log_epoch"], rows[0]["log_gone"]
 
 
 async def look_at_changes(database: Database, seen: LogSnapshot | None) -> LogRead:
-    """Everything that was committed since a look before; without one, everything that is kept."""
+    """Everything committed since the previous read; everything that is kept if there was none."""
     since, open = ("1", []) if seen is None else (str(seen.high), [str(xid) for xid in seen.open])
     rows = await database.fetch(LOOK, since, open)
     changes = tuple(Change(row["xid"], row["what"], tuple(row["keys"])) for row in rows if row["xid"] is not None)
@@ -110,12 +110,12 @@ async def look_at_changes(database: Database, seen: LogSnapshot | None) -> LogRe
 
 
 async def forget_changes(database: Database, *, kept: float = KEPT) -> None:
-    """Remove changes that are too old to be asked for."""
+    """Delete changes that are too old to be requested."""
     await database.fetch(FORGET, kept)
 
 
 class ChangeListener:
-    """Ends waits when something in the database changes: one LISTEN connection while the block lasts."""
+    """Ends waits when something in the database changes; holds one LISTEN connection inside its `async with` block."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -135,19 +135,19 @@ class ChangeListener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def wait(self, seconds: float) -> None:
-        """Return at a change, or after so many seconds: a safety poll, since a notification may be lost."""
+        """Return at a change, or after this many seconds as a safety poll: a notification may be lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._heard.wait()
         self._heard.clear()
 
     def wake(self) -> None:
-        """End the wait that is under way, or the next one."""
+        """End the current wait, or the next one."""
         self._heard.set()
 
     def _hear(self, _: str) -> None:
         self.wake()
-        # Changes within the next 50 ms are not notified again (`note_change`): wake up once more for them.
+        # `note_change` does not notify again within 50 ms: wake up once more for those changes.
         asyncio.get_running_loop().call_later(NOTIFIED_EVERY, self._heard.set)
 
     async def _follow(self) -> None:

@@ -1,12 +1,12 @@
-"""Connections to PostgreSQL: a pool, dedicated connections, and retries while the server is away.
+"""Connections to PostgreSQL: a pool, dedicated connections, and retries while the server is unavailable.
 
 Restarts, killed backends and failovers are expected: a call waits until the server answers again (`patience` seconds,
-or forever) and gets a working connection. Without a URL, the embedded server under `directory` is started unless
+or forever) and returns a working connection. Without a URL, the embedded server under `directory` is started unless
 another process runs it.
 
-Statements name two schemas, and `Database.sql` puts in the real ones: `tidemill` has the tables of one application,
-`installation` those that all applications of a database share. The first application has its tables in the
-installation's schema, every further one in a schema of its own (see the migration `applications`).
+Statements name two schemas, which `Database.sql` replaces with the real ones: `tidemill` has the tables of one
+application, `installation` those that all applications of a database share. The first application has its tables in
+the installation's schema, every further one in its own schema (see the migration `applications`).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _AWAY = (
     asyncpg.TooManyConnectionsError,
 )
 
-# The server cannot store anything until there is room again or the failover is over.
+# The server cannot store anything until the disk has space or the failover is over.
 _FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
 
-#: Two transactions collided: the one that was rolled back has to be retried.
+#: Two transactions collided: the one that was rolled back must be retried.
 CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -55,7 +55,7 @@ _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,30}\Z")
 #: The applications of an installation, and the schema of each.
 LIST_APPLICATIONS = "SELECT name, schema FROM installation.application ORDER BY created_at, name"
 
-#: The first application takes the installation's schema, with the rows from before there were applications.
+#: The first application takes the installation's schema, with the rows that existed before there were applications.
 ADOPT_ROWS = """
 INSERT INTO installation.application (name, schema)
 SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM installation.application) ON CONFLICT DO NOTHING
@@ -63,7 +63,7 @@ SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM installation.application) ON CONFLIC
 
 
 class DatabaseSettings(msgspec.Struct, frozen=True):
-    """Where the database is, and whose tables are meant.
+    """Where the database is, and which application's tables are used.
 
     No URL means the embedded server under `directory`; no application means the only one in the database.
     """
@@ -102,7 +102,7 @@ class PooledConnection(asyncpg.Connection):
         return await self._pinned(super().fetchval, query, *args, **options)
 
     async def execute(self, query: str, *args: Any, **options: Any) -> Any:
-        if not args:  # goes as one message, and is how transactions themselves begin
+        if not args:  # sent as one message; transactions begin this way
             return await super().execute(query, **options)
         return await self._pinned(super().execute, query, *args, **options)
 
@@ -121,7 +121,7 @@ class Database:
     ) -> None:
         self.settings = settings.validate()
         self.embedded = _embedded(settings.directory) if settings.url is None else None
-        # Our statements are short: compiling one takes longer than a hundred of them.
+        # Compiling one of our short statements takes longer than running it a hundred times.
         self._session = {"application_name": label, "jit": "off", **(session or {})}
         self._pool: asyncpg.Pool | None = None
         self._rewritten: dict[str, str] = {}
@@ -134,12 +134,12 @@ class Database:
 
     @property
     def installation(self) -> str:
-        """The schema of what all applications share: tokens, the audit trail, hosts."""
+        """The schema of the tables that all applications share: tokens, the audit trail, hosts."""
         return self.settings.schema
 
     @property
     def application(self) -> str | None:
-        """The application whose tables are meant; None if that is not decided."""
+        """The application whose tables are used; None if it is undecided."""
         known = self.applications or {}
         return self.settings.application or (next(iter(known)) if len(known) == 1 else None)
 
@@ -159,7 +159,7 @@ class Database:
         return known.get(self.application) or schema_of(self.application, self.installation)
 
     def sql(self, statement: str) -> str:
-        """The statement with the real schemas in the place of `tidemill` and `installation`."""
+        """The statement with the real schemas in place of `tidemill` and `installation`."""
         known = self._rewritten.get(statement)
         if known is None:
             if len(self._rewritten) >= _MOST_STATEMENTS:
@@ -170,11 +170,11 @@ class Database:
         return known
 
     def channel(self, name: str) -> str:
-        """The NOTIFY channel for one kind of news."""
+        """The NOTIFY channel of this name in the application's schema."""
         return f"{self.installation if name in _SHARED_CHANNELS else self.schema}_{name}"
 
     async def locate(self, *, patience: float | None = None) -> None:
-        """Look up in which schema the application's tables are; the first application adopts what is there."""
+        """Look up the schema of the application's tables; the first application adopts existing rows."""
         wanted = self.settings.application
 
         async def look(connection: Executor) -> list[Any]:
@@ -187,10 +187,10 @@ class Database:
         try:
             self.located(await self.run(look, patience=patience))
         except (*NO_TABLE, asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError):
-            self.located(())  # not migrated yet, or not ours
+            self.located(())  # not migrated yet, or not a Tidemill database
 
     def located(self, rows: Sequence[Any]) -> None:
-        """Note the rows of `LIST_APPLICATIONS`."""
+        """Store the rows of `LIST_APPLICATIONS`."""
         found = {row[0]: row[1] for row in rows}
         if found != self.applications:
             self.applications = found
@@ -234,7 +234,7 @@ class Database:
         tables of any size: one made for an empty table must not scan it when it is full.
         """
         connection = await self.connect()
-        if not self.settings.transaction_pooler:  # There, each statement is planned anew.
+        if not self.settings.transaction_pooler:  # A pooler plans each statement anew.
             await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
         return connection
 
@@ -244,7 +244,7 @@ class Database:
 
     @asynccontextmanager
     async def acquire(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
-        """A pooled connection."""
+        """A connection from the pool."""
         pool = self._opened()
         connection = await self._patiently(lambda: self._take(pool), patience)
         try:
@@ -254,7 +254,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
-        """A pooled connection inside a transaction that commits when the block ends well."""
+        """A pooled connection in a transaction that commits when the block ends without an error."""
         pool = self._opened()
 
         async def begin() -> tuple[Any, Any]:
@@ -279,7 +279,7 @@ class Database:
             await self._give_back(pool, connection)
 
     async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
-        """Do idempotent work, and retry it until the server answers."""
+        """Run idempotent work, and retry it until the server answers."""
 
         async def once() -> T:
             pool = self._opened()
@@ -295,7 +295,7 @@ class Database:
         return await self._patiently(once, patience)
 
     async def fetch(self, statement: str, *args: Any, patience: float | None = 30.0) -> list[asyncpg.Record]:
-        """The rows of a statement that may safely run twice."""
+        """Fetch the rows of a statement that may safely run twice."""
         sql = self.sql(statement)
         return await self.run(lambda connection: connection.fetch(sql, *args), patience=patience)
 
@@ -307,7 +307,7 @@ class Database:
         return await pool.acquire()
 
     async def _give_back(self, pool: asyncpg.Pool, connection: Executor, *, as_new: bool = False) -> None:
-        """Return a connection to the pool; `as_new` says that nothing failed on it and nothing is in progress."""
+        """Return a connection to the pool; `as_new`: no statement has failed or is in progress on it."""
         await pool.release(connection)
 
     def _opened(self) -> asyncpg.Pool:
@@ -339,12 +339,12 @@ class Database:
             try:
                 return await attempt()
             except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError) as error:
-                raise StoreError(f"the database refused the log-in: {error}") from error
+                raise StoreError(f"the database refused the login: {error}") from error
             except asyncpg.InvalidCatalogNameError as error:
                 raise StoreError(f"{error}: create it, or check the database URL") from error
             except CLASHES as error:
                 if give_up is not None and loop.time() + pause > give_up:
-                    raise StoreError(f"the statement met others head-on again and again: {error}") from error
+                    raise StoreError(f"the statement kept colliding with other transactions: {error}") from error
             except Exception as error:
                 if not is_away(error):
                     raise
@@ -365,7 +365,7 @@ class Database:
 
     @property
     def where(self) -> str:
-        """The server's address as people see it, without the password."""
+        """The server's address for messages, without the password."""
         if self.embedded is not None:
             return f"{Path(self.settings.directory).resolve()} (embedded)"
         parts = urlsplit(str(self.settings.url))
@@ -373,7 +373,7 @@ class Database:
 
 
 def _log() -> Any:
-    import structlog  # slow to load, and seldom needed
+    import structlog  # slow to load, and rarely needed
 
     return structlog.get_logger("tidemill.store")
 
@@ -391,16 +391,16 @@ def _check_url(url: str) -> None:
 def is_away(error: BaseException) -> bool:
     """Whether the error means that the server is stopped, stopping or starting: a retry makes sense."""
     if isinstance(error, asyncpg.InterfaceError):
-        # The driver says so when a connection has just been closed; other interface errors are bugs.
+        # The driver raises this when a connection has just been closed; other interface errors are bugs.
         return "connection is closed" in str(error) or "connection was closed" in str(error)
     if isinstance(error, asyncpg.InternalClientError):
-        # The same, when the server's last message has arrived and the end of the connection has not.
+        # Raised when the server's last message has arrived but the connection is not closed yet.
         return "another operation (2) is in progress" in str(error)
     return isinstance(error, _AWAY)
 
 
 def left_nothing(error: BaseException) -> bool:
-    """Whether the connection broke in a way that proves that nothing was stored: a retry is safe.
+    """Whether the connection broke in a way that proves that nothing was stored, so that a retry is safe.
 
     Either the driver or the system refused to send the statement, or the server ended the session instead of
     answering it.
@@ -411,12 +411,12 @@ def left_nothing(error: BaseException) -> bool:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the server answers but cannot store anything now."""
+    """Whether the server answers but cannot store anything at the moment."""
     return isinstance(error, _FULL)
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the error passes by itself: a process that keeps running retries later.
+    """Whether the error is transient: a long-running process retries later.
 
     That includes a `StoreError` raised when such an error has lasted longer than `patience`.
     """
@@ -431,20 +431,20 @@ async def _roll_back(transaction: Any) -> None:
     except Exception as error:
         if not is_away(error):
             raise
-        # The connection is gone, and the transaction with it.
+        # The connection is lost, and the transaction with it.
 
 
-#: How long a server may be silent: keepalives after 10 s, 4 times; the user timeout is in ms.
+#: How long a server may stay silent: keepalives after 10 s, 4 times; the user timeout is in ms.
 _SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
 
 
 def _watched(connection: Connection) -> Connection:
-    """Enable keepalives: otherwise the answer of a host that has vanished is awaited forever."""
+    """Enable keepalives: otherwise a read from a vanished host blocks forever."""
     sock = connection._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue]
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _SILENCE.items():
-            if hasattr(socket, option):  # Not every system has them all.
+            if hasattr(socket, option):  # Not every system has all of them.
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return connection
 
@@ -453,30 +453,30 @@ _CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"
 _SHARED_CHANNELS = frozenset({"hosts"})
 _NAMED = re.compile(rf"\b(tidemill|installation)(?=\.|_(?:{_CHANNELS})')")
 NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
-_MOST_STATEMENTS = 4096  # Some are built from what is asked for, and there is no end to them.
-_LONGEST_SCHEMA = 48  # A channel is the schema and one more word, and has at most 63 bytes.
+_MOST_STATEMENTS = 4096  # Statements built from filters are unbounded in number.
+_LONGEST_SCHEMA = 48  # A channel is the schema plus a suffix, at most 63 bytes.
 
 
 def _embedded(directory: str) -> EmbeddedServer:
-    from tidemill.store.embedded.server import EmbeddedServer  # slow to load, and of no use where there is a server
+    from tidemill.store.embedded.server import EmbeddedServer  # slow to load, and unused with an external server
 
     return EmbeddedServer(Path(directory))
 
 
 def in_schema(statement: str, schema: str, installation: str | None = None) -> str:
-    """The statement with these schemas wherever it names `tidemill` or `installation`, or one of their channels."""
+    """Replace `tidemill` and `installation`, and their channels, with these schemas."""
     return _NAMED.sub(lambda found: schema if found[1] == "tidemill" else installation or schema, statement)
 
 
 def check_schema_name(name: str) -> str:
-    """Refuse a name that would have to be quoted."""
+    """Reject a name that would need quoting."""
     if not _SCHEMA_NAME.match(name):
         raise ConfigError(f"schema {name!r} is not usable: use up to 31 lower-case letters, digits and underscores")
     return name
 
 
 def identifier(name: str, longest: int = 31) -> str:
-    """An application's name as a schema name that needs no quotes; long names are cut and get a hash."""
+    """Turn an application's name into a schema name that needs no quotes; long names are cut and get a hash."""
     made = re.sub(r"[^a-z0-9_]+", "_", name.lower())
     made = made if re.match(r"[a-z_]", made) else f"_{made}"
     return made if len(made) <= longest else f"{made[: longest - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -488,7 +488,7 @@ def schema_of(application: str, installation: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
-    """Rows as one list per column, for array parameters."""
+    """Transpose rows into one list per column, for array parameters."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
 
 
@@ -501,4 +501,4 @@ def _one_line(error: BaseException) -> str:
 
 
 async def _no_reset(_: Any) -> None:
-    """Nothing to reset: our statements leave no session state behind."""
+    """Do nothing: our statements leave no session state behind."""

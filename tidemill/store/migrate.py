@@ -1,15 +1,14 @@
 """Migrations: numbered SQL files up and down, a ledger, and a lock so that one process migrates at a time.
 
 A chain is a folder of `NNNN_name.sql` with `NNNN_name.down.sql` beside it. Tidemill's own chain runs once per
-application, in the schema of that application's tables; the schema of the installation goes first, for it also has
-what all applications share. A host application may have a chain of its own, in a schema that it names:
+application, in the schema of that application's tables; the installation's schema comes first because it also has
+the shared tables. A host application may have its own chain, in a schema that it names:
 
     await migrate(database, Chain(Path("migrations"), schema="shop"))
 
-The files of a host's chain run as they are, with nothing but that schema in the `search_path`.
+The files of a host's chain run unchanged, with only that schema in the `search_path`.
 
-Only maintenance migrates. Workers wait for the version that their code needs, and refuse to work on a schema newer
-than they know.
+Only maintenance migrates. Workers wait for the version that their code needs, and refuse to work on a newer schema.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Chain(msgspec.Struct, frozen=True):
     schema: str | None = None
 
     def migrations(self) -> list[Migration]:
-        """All migrations in order; a gap, a duplicate or a missing way down is an error."""
+        """All migrations in order; a gap, a duplicate or a missing down file is an error."""
         if self.schema is not None:
             check_schema_name(self.schema)
         if not self.folder.is_dir():
@@ -81,20 +80,24 @@ OWN_CHAIN = Chain(Path(__file__).with_name("migrations"))
 
 
 def applications_since() -> int:
-    """The version from which on an installation knows its applications."""
+    """The first version in which an installation knows its applications."""
     return next(migration.version for migration in OWN_CHAIN.migrations() if migration.name == "applications")
 
 
+#: The ledger of applied migrations.
 CREATE_LEDGER = """
 CREATE TABLE IF NOT EXISTS tidemill.schema_version (
     version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())
 """
+#: The newest applied version.
 READ_VERSION = "SELECT max(version) FROM tidemill.schema_version"
 ADD_VERSION = "INSERT INTO tidemill.schema_version (version, name) VALUES ($1, $2)"
 DROP_VERSION = "DELETE FROM tidemill.schema_version WHERE version = $1 RETURNING version"
 
+#: Registers and removes applications of an installation.
 ADD_APPLICATION = "INSERT INTO installation.application (name, schema) VALUES ($1, $2)"
 DROP_APPLICATION = "DELETE FROM installation.application WHERE schema = $1"
+#: Whether a schema exists, and whether it has tables.
 SCHEMA_EXISTS = "SELECT to_regnamespace($1) IS NOT NULL"
 HAS_TABLES = "SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($1))"
 
@@ -102,7 +105,7 @@ HAS_TABLES = "SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnam
 async def applied_version(
     database: Database, chain: Chain = OWN_CHAIN, *, schema: str | None = None, patience: float | None = 30.0
 ) -> int:
-    """The newest applied version in the application's schema, or in this one; 0 for an empty database."""
+    """The newest applied version in the application's schema, or in the given one; 0 for an empty database."""
     sql = in_schema(READ_VERSION, schema or chain.schema or database.schema)
     try:
         return await database.run(lambda connection: connection.fetchval(sql), patience=patience) or 0
@@ -121,7 +124,7 @@ class ChainVersion(msgspec.Struct, frozen=True):
 
 
 async def chain_versions(database: Database, chains: Sequence[Chain] = ()) -> list[ChainVersion]:
-    """The versions of all applications in the database, and of these chains of the database's application."""
+    """The versions of all applications in the database, and of these chains of the current application."""
     name = database.application
     places = {**(database.applications or {}), **({name: database.schema} if name else {})}
     found = [
@@ -139,7 +142,7 @@ async def chain_versions(database: Database, chains: Sequence[Chain] = ()) -> li
 async def migrate(
     database: Database, chain: Chain = OWN_CHAIN, *, to: int | None = None, patience: float | None = 30.0
 ) -> list[Migration]:
-    """Apply what is missing, up to version `to`; returns what was applied.
+    """Apply missing migrations up to version `to`; returns those that were applied.
 
     Tidemill's own chain is applied for the database's application, which is added to the installation if it is new, or
     for every application if none is named.
@@ -174,9 +177,9 @@ async def migrate(
 
 
 async def downgrade(database: Database, chain: Chain = OWN_CHAIN, *, to: int) -> list[Migration]:
-    """Undo everything above version `to`, newest first; returns what was undone.
+    """Undo everything above version `to`, newest first; returns the migrations that were undone.
 
-    An application whose schema is its own is removed from the installation by version 0.
+    Version 0 also removes an application that has its own schema from the installation.
     """
     if to < 0:
         raise SchemaError("a schema version is 0 or more")
@@ -207,12 +210,12 @@ async def downgrade(database: Database, chain: Chain = OWN_CHAIN, *, to: int) ->
 
 
 async def wait_for_schema(database: Database, chain: Chain = OWN_CHAIN, *, patience: float | None = None) -> None:
-    """Wait until the schema is the one that this code needs; a newer one is an error."""
+    """Wait until the schema has the version that this code needs; a newer one is an error."""
     loop = asyncio.get_running_loop()
     give_up = None if patience is None else loop.time() + patience
     pause = 0.05
     while True:
-        # Where no application is decided on, only what all of them share can be read: the rest asks which one is meant.
+        # Without a chosen application only the shared tables can be read; later statements ask for the application.
         schema = chain.schema or (database.schema if database.application else database.installation)
         version = await applied_version(database, chain, schema=schema, patience=patience)
         check_known(database, version, chain)
@@ -226,7 +229,7 @@ async def wait_for_schema(database: Database, chain: Chain = OWN_CHAIN, *, patie
 
 
 def check_known(database: Database, version: int, chain: Chain = OWN_CHAIN) -> None:
-    """Refuse a schema that is newer than this code."""
+    """Reject a schema that is newer than this code."""
     if version > chain.latest:
         raise SchemaError(
             f"the database at {database.where} is at schema version {version}, but this code knows only "
@@ -249,7 +252,7 @@ def _missing(database: Database, version: int, chain: Chain) -> str:
 
 
 def _free_place(known: dict[str, str], name: str, installation: str) -> str:
-    """The schema of a new application: the installation's own for the first."""
+    """The schema of a new application; the first one gets the installation's schema."""
     place = schema_of(name, installation) if known else installation
     if place in known.values():
         raise ConfigError(
@@ -289,9 +292,9 @@ async def _up(connection: Executor, database: Database, chain: Chain, place: str
 
 
 async def _current(connection: Executor, database: Database, chain: Chain, place: str) -> int:
-    """The version of a schema, which is made if there is none; a newer one than this code knows is an error."""
+    """The version of a schema, which is created if it is missing; a version newer than this code is an error."""
     try:
-        if not await connection.fetchval(SCHEMA_EXISTS, place):  # a role may own a schema and not be able to make one
+        if not await connection.fetchval(SCHEMA_EXISTS, place):  # the role may be unable to create one
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {place}")
     except asyncpg.InsufficientPrivilegeError as error:
         raise StoreError(
@@ -305,7 +308,7 @@ async def _current(connection: Executor, database: Database, chain: Chain, place
 
 
 async def _execute(connection: Executor, database: Database, chain: Chain, place: str, file: Path) -> None:
-    """Run a file: ours with the names of the schemas put in, a host's as it is, in its own schema."""
+    """Run a file: ours with the schema names filled in, a host's unchanged, in its own schema."""
     sql = await asyncio.to_thread(file.read_text, encoding="utf-8")
     try:
         if chain.schema is None:

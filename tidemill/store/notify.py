@@ -16,7 +16,7 @@ from tidemill.store.jobs.insert import notify_queues
 
 Callback = Callable[[str], None]
 
-#: Told to callbacks after a reconnect: anything may have happened.
+#: Passed to callbacks after a reconnect: any notification may have been missed.
 ANYTHING = "*"
 
 
@@ -63,7 +63,7 @@ def _call_back(callbacks: Sequence[Callback], _connection: Any, _pid: int, _chan
 
 
 class Notifier:
-    """Rings for queues that got jobs: at once when it has been quiet, else once every few milliseconds."""
+    """Notifies workers of queues with new jobs: at once after a quiet period, otherwise every few milliseconds."""
 
     def __init__(self, database: Database, *, quiet: float = 0.005) -> None:
         self._database = database
@@ -73,7 +73,7 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
 
     def may_ring_inside(self) -> bool:
-        """Whether the writer should ring in its own statement, since it has been quiet."""
+        """Whether the writer should notify in its own statement, because the last notification is long enough ago."""
         now = asyncio.get_running_loop().time()
         if self._task is None and now - self._last > self._quiet:
             self._last = now
@@ -81,13 +81,13 @@ class Notifier:
         return False
 
     def ring_soon(self, queues: set[str]) -> None:
-        """Ring for these queues together with whoever else asks within the next few milliseconds."""
+        """Notify workers of these queues, together with all other requests of the next few milliseconds."""
         self._waiting |= queues
         if self._task is None:
             self._task = asyncio.create_task(self._ring(), name="tidemill-bell")
 
     async def close(self) -> None:
-        """Ring what is still waiting."""
+        """Send the notifications that are still pending."""
         if self._task is not None:
             await self._task
 

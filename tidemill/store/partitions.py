@@ -1,7 +1,7 @@
-"""Tables in partitions by time: those of the days to come are made, those that are too old are dropped.
+"""Tables partitioned by time: partitions are created ahead of time, and old ones are dropped.
 
-Whoever waits for a partition makes all others wait who come after: a change that somebody is in the way of is left to
-the next round of housekeeping.
+A statement that waits for a partition's lock blocks all later ones. So a change that cannot get its lock quickly is
+left to the next round of maintenance.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from tidemill.store.database import Database
 
 LOCK_PATIENCE_MS = 200
 
+#: The partitions of a table.
 LIST_PARTITIONS = """
 SELECT c.relname AS name FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
 WHERE i.inhparent = 'tidemill.{table}'::regclass ORDER BY 1
 """
 
-#: Whether something landed in the default partition because its day's partition was not there yet.
+#: Whether rows were stored in the default partition because their day's partition did not exist yet.
 IS_IN_DEFAULT = """
 SELECT EXISTS (SELECT FROM tidemill.{table}_default WHERE {column} >= $1 AND {column} < $2) AS found
 """
@@ -29,15 +30,15 @@ SELECT EXISTS (SELECT FROM tidemill.{table}_default WHERE {column} >= $1 AND {co
 async def keep_daily(
     database: Database, table: str, column: str, today: date, *, keep_days: int, days_ahead: int = 3
 ) -> None:
-    """Keep a table's partitions, one a day of its time `column`: make those to come, drop those that are too old."""
+    """Maintain a table's daily partitions by its time `column`: create those ahead, drop those that are too old."""
     await make_daily(database, table, column, today, days_ahead=days_ahead)
     await drop_daily(database, table, column, today, keep_days=keep_days)
 
 
 async def make_daily(database: Database, table: str, column: str, today: date, *, days_ahead: int = 3) -> list[str]:
-    """Make sure that there is a partition for today and the days to come; returns the new ones.
+    """Create the missing partitions for today and the days ahead; returns the new ones.
 
-    A day with rows in the default partition gets none: its rows stay there, and age out from there.
+    A day that has rows in the default partition gets none: its rows stay there until they are old enough to be deleted.
     """
     existing, made = set(await list_partitions(database, table)), list[str]()
     for offset in range(days_ahead + 1):
@@ -56,7 +57,7 @@ async def make_daily(database: Database, table: str, column: str, today: date, *
 
 
 async def drop_daily(database: Database, table: str, column: str, today: date, *, keep_days: int) -> list[str]:
-    """Drop the days that are older than wanted; returns their partitions."""
+    """Drop the days older than `keep_days`; returns their partitions."""
     oldest, dropped = today - timedelta(days=keep_days), list[str]()
     for name in await list_partitions(database, table):
         found = re.fullmatch(rf"{table}_(\d{{4}})(\d{{2}})(\d{{2}})", name)
@@ -72,12 +73,12 @@ async def list_partitions(database: Database, table: str) -> list[str]:
 
 
 async def make_partition(database: Database, table: str, name: str, bounds: str) -> bool:
-    """Make a partition; False if it could not be made now."""
+    """Create a partition; False if its lock is not available now."""
     return await _change(database, f"CREATE TABLE IF NOT EXISTS tidemill.{name} PARTITION OF tidemill.{table} {bounds}")
 
 
 async def drop_partition(database: Database, name: str) -> bool:
-    """Drop a partition; False if it could not be dropped now."""
+    """Drop a partition; False if its lock is not available now."""
     return await _change(database, f"DROP TABLE IF EXISTS tidemill.{name}")
 
 
@@ -88,9 +89,9 @@ async def _change(database: Database, statement: str) -> bool:
                 await connection.execute(f"SET LOCAL lock_timeout = {LOCK_PATIENCE_MS}")
                 await connection.execute(database.sql(statement))
         except (asyncpg.LockNotAvailableError, asyncpg.CheckViolationError):
-            return False  # Busy; or a row has just landed in the default partition, where its day's rows then stay.
+            return False  # Locked; or the default partition has just got rows of this day, which stay there.
         except (asyncpg.DuplicateTableError, asyncpg.UniqueViolationError, asyncpg.UndefinedTableError):
-            return False  # Another process has just done the same.
+            return False  # Another process has just made the same change.
     return True
 
 

@@ -1,4 +1,4 @@
-"""How long things are kept, as operators have set it; what is not set is as the processes are configured."""
+"""How long data is kept, as set by operators; unset values fall back to the configuration of the processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tidemill.store.transaction import Transaction
 
 MOST_DAYS = 3650
 
+#: The stored setting, with who set it and when.
 READ_SETTING = "SELECT value, by, at FROM tidemill.setting WHERE name = 'retention'"
 SET_SETTING = """
 INSERT INTO tidemill.setting (name, value, by) VALUES ('retention', $1, $2)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value, by = excluded.by, at = now()
 """
 
-#: How much there is: the size of each family of tables, and the oldest day of finished jobs.
+#: The size of each family of tables, and the oldest day of finished jobs.
 MEASURE = """
 SELECT part.family, sum(pg_total_relation_size(c.oid))::bigint AS bytes,
        min(substring(c.relname FROM '_(\\d{8})$')) AS oldest
@@ -44,18 +45,18 @@ class Retention(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
         for name in self.__struct_fields__:
             days = getattr(self, name)
             if days is not None and not 1 <= days <= MOST_DAYS:
-                raise ConfigError(f"{name}: {days} days will not do: it is 1 to {MOST_DAYS}")
+                raise ConfigError(f"{name}: {days} days is out of range: choose 1 to {MOST_DAYS}")
         return self
 
 
 async def read_retention(database: Database) -> tuple[Retention, asyncpg.Record | None]:
-    """What is set, and by whom and when."""
+    """The current setting, with who set it and when."""
     row = await database.fetchrow(READ_SETTING)
     return (Retention(), None) if row is None else (decode(row["value"], Retention), row)
 
 
 async def set_retention(tx: Transaction, wanted: Retention) -> None:
-    """Keep things for so long, from the next round of maintenance on."""
+    """Set how long data is kept, from the next round of maintenance on."""
     wanted.validate()
     row = await tx.fetchrow(READ_SETTING)
     await tx.execute(SET_SETTING, encode(wanted), tx.by)
@@ -64,5 +65,5 @@ async def set_retention(tx: Transaction, wanted: Retention) -> None:
 
 
 async def measure_kept(database: Database) -> dict[str, asyncpg.Record]:
-    """How much is kept of each kind."""
+    """How much is stored of each kind."""
     return {row["family"]: row for row in await database.fetch(MEASURE)}

@@ -1,4 +1,4 @@
-"""Finding things by what people remember of them: an id, a name, a key, a tag."""
+"""Search for jobs, runs and other objects by id, name, key or tag."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import msgspec
 
 from tidemill.store.database import Database
 
-#: A job or a run of this id.
+#: A job or a run with this id.
 FIND_ID = """
 SELECT 'job' AS kind, id::text AS id, task AS name, state FROM tidemill.job WHERE id = $1
 UNION ALL SELECT 'job', id::text, task, state FROM tidemill.job_history WHERE id = $1
 UNION ALL SELECT 'run', id::text, workflow, state FROM tidemill.run WHERE id = $1
 """
 
-#: Names that contain the words: `$1` is a pattern, `$2` how many of each kind.
+#: Names that contain the words: `$1` is a pattern, `$2` the limit per kind.
 FIND_NAMES = """
 (SELECT DISTINCT 'queue' AS kind, queue AS id, queue AS name, NULL AS state
  FROM (SELECT unnest(queues) AS queue FROM tidemill.worker UNION SELECT name FROM tidemill.queue) AS q
@@ -29,7 +29,7 @@ UNION ALL
 (SELECT 'host', name, name, NULL FROM installation.host WHERE name ILIKE $1 ORDER BY name LIMIT $2)
 """
 
-#: Every workflow that has runs, one step of the index each.
+#: Every workflow that has runs; one index step each.
 LIST_WORKFLOWS = """
 WITH RECURSIVE each AS (
     (SELECT workflow, kind FROM tidemill.run ORDER BY workflow LIMIT 1)
@@ -64,7 +64,7 @@ _LAST = "\U0010ffff"
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """Something that was found: what it is, by which id it is shown, and why it fits."""
+    """One search result: its kind, the id it is shown by, and why it matches."""
 
     kind: str
     id: str
@@ -74,7 +74,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 async def search(database: Database, words: str, *, limit: int = 8) -> list[Hit]:
-    """What fits the words best: ids first, then names, keys and tags."""
+    """The best matches: ids first, then names, keys and tags."""
     text = words.strip()
     if not text:
         return []

@@ -1,6 +1,6 @@
-"""API tokens and the browsers that have logged in with one. Only hashes are stored: a lost token cannot be read back.
+"""API tokens and browser sessions. Only hashes are stored: a lost token cannot be recovered.
 
-Tokens are long random words, so a plain hash is enough: there is nothing to guess.
+Tokens are long random words, so a plain hash is enough: they cannot be guessed.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from tidemill.store.transaction import Transaction
 
 Scope = Literal["read", "operate", "admin"]
 
-#: From little to much: each scope includes those before it.
+#: In ascending order: each scope includes those before it.
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 PREFIX = "tm_"
 
+#: Stores a new token.
 CREATE = """
 INSERT INTO installation.token (name, scope, hash, hint, created_by, expires_at)
 VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6::float8))
 RETURNING id, name, scope, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by
 """
 
+#: All tokens, newest first.
 LIST_TOKENS = """
 SELECT id, name, scope, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by
 FROM installation.token ORDER BY id DESC LIMIT $1
 """
 
-#: Revoke a token, and end the sessions of browsers that have logged in with it.
+#: Revokes a token and ends the browser sessions that were opened with it.
 REVOKE = """
 WITH gone AS (DELETE FROM installation.session WHERE token_id = $1)
 UPDATE installation.token SET revoked_at = now(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL
@@ -44,7 +46,7 @@ RETURNING id, name
 
 _GOOD = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 
-#: The holder of a token. Its use is noted at most once a minute.
+#: The holder of a token. Its use is recorded at most once a minute.
 FIND = f"""
 WITH used AS (
     UPDATE installation.token SET used_at = now()
@@ -52,7 +54,7 @@ WITH used AS (
 SELECT id, name, scope, expires_at FROM installation.token WHERE hash = $1 AND {_GOOD}
 """
 
-#: A browser that has come back.
+#: The holder of the token that opened a browser session.
 FIND_SESSION = """
 SELECT t.id, t.name, t.scope, s.expires_at
 FROM installation.session AS s JOIN installation.token AS t ON t.id = s.token_id
@@ -60,6 +62,7 @@ WHERE s.hash = $1 AND s.expires_at > now() AND t.revoked_at IS NULL
   AND (t.expires_at IS NULL OR t.expires_at > now())
 """
 
+#: Opens a browser session.
 OPEN_SESSION = """
 WITH old AS (DELETE FROM installation.session WHERE expires_at < now())
 INSERT INTO installation.session (hash, token_id, expires_at) VALUES ($1, $2, now() + make_interval(secs => $3))
@@ -68,11 +71,12 @@ RETURNING expires_at
 
 CLOSE_SESSION = "DELETE FROM installation.session WHERE hash = $1"
 
+#: The number of valid tokens.
 COUNT = f"SELECT count(*) AS n FROM installation.token WHERE {_GOOD}"
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The holder of a token, and their scope."""
+    """The holder of a token, and its scope."""
 
     token_id: int
     name: str
@@ -80,20 +84,20 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def hash_secret(secret: str) -> bytes:
-    """What is stored of a token or of a browser's cookie."""
+    """The hash that is stored for a token or a session cookie."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 async def create_token(
     tx: Transaction, name: str, scope: str, *, expires_in: float | None = None
 ) -> tuple[str, asyncpg.Record]:
-    """A new token, and its row. The token itself is returned here and never again."""
+    """Create a token and its row. The token itself is returned only here."""
     if scope not in SCOPES:
         raise ConfigError(f"there is no scope {scope!r}; the scopes are {', '.join(SCOPES)}")
     if not name.strip() or len(name) > 100 or not name.isprintable():
-        raise ConfigError(f"{name!r} is not a name for a token: use 1 to 100 printable characters")
+        raise ConfigError(f"{name!r} is not a valid token name: use 1 to 100 printable characters")
     if expires_in is not None and not 0 < expires_in <= 3_153_600_000:
-        raise ConfigError("a token expires after more than nothing and less than a hundred years")
+        raise ConfigError("the lifetime of a token must be more than zero and less than a hundred years")
     secret = PREFIX + secrets.token_urlsafe(32)
     (row,) = await tx.fetch(CREATE, name.strip(), scope, hash_secret(secret), secret[-4:], tx.by, expires_in)
     after = {"scope": scope, "expires_at": row["expires_at"]}
@@ -102,21 +106,21 @@ async def create_token(
 
 
 async def list_tokens(database: Database, *, limit: int = 1000) -> list[asyncpg.Record]:
-    """All tokens, the newest first; never the tokens themselves."""
+    """All tokens, newest first, without their secrets."""
     return await database.fetch(LIST_TOKENS, limit)
 
 
 async def revoke_token(tx: Transaction, token_id: int) -> str:
-    """Revoke a token for good; returns its name."""
+    """Revoke a token permanently; returns its name."""
     row = await tx.fetchrow(REVOKE, token_id, tx.by)
     if row is None:
-        raise NotFoundError(f"there is no token {token_id} that could be revoked: `tidemill token list` lists them")
+        raise NotFoundError(f"there is no valid token {token_id} to revoke: `tidemill token list` lists them")
     await tx.audit("token.revoke", f"{token_id} {row['name']}", before={"revoked": False}, after={"revoked": True})
     return row["name"]
 
 
 async def find_token(database: Database, secret: str, *, note_use: bool = True) -> Holder | None:
-    """The holder of a token; None if there is no such token, or it has expired or was revoked."""
+    """The holder of a token; None if the token does not exist, has expired or was revoked."""
     row = await database.fetchrow(FIND, hash_secret(secret), note_use)
     return None if row is None else Holder(row["id"], row["name"], row["scope"])
 
@@ -127,18 +131,18 @@ async def has_tokens(database: Database) -> bool:
 
 
 async def open_session(database: Database, token_id: int, *, lasts: float) -> tuple[str, datetime]:
-    """Start the session of a browser that has logged in: the value of its cookie, and when it expires."""
+    """Open a browser session: returns the value of its cookie, and when it expires."""
     secret = secrets.token_urlsafe(32)
     rows = await database.fetch(OPEN_SESSION, hash_secret(secret), token_id, lasts)
     return secret, rows[0]["expires_at"]
 
 
 async def find_session(database: Database, secret: str) -> Holder | None:
-    """The holder of the token that a browser has logged in with."""
+    """The holder of the token that opened this session."""
     row = await database.fetchrow(FIND_SESSION, hash_secret(secret))
     return None if row is None else Holder(row["id"], row["name"], row["scope"])
 
 
 async def close_session(database: Database, secret: str) -> None:
-    """End the session of a browser."""
+    """End a browser session."""
     await database.fetch(CLOSE_SESSION, hash_secret(secret))

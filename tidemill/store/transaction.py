@@ -1,4 +1,4 @@
-"""Work on the database in the name of a caller: `Reader` reads, `Transaction` writes and keeps the audit trail."""
+"""Database access on behalf of a caller: `Reader` reads, `Transaction` writes and records the audit trail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE = 30.0
 
 
 class Reader:
-    """Reads in the name of a caller, and opens transactions where a change commits in batches."""
+    """Reads on behalf of a caller, and opens transactions for changes that commit in batches."""
 
     __slots__ = ("by", "database")
 
@@ -37,7 +37,7 @@ class Reader:
 
 
 class Transaction:
-    """An open transaction, and the caller in whose name it changes something."""
+    """An open transaction, and the caller on whose behalf it changes something."""
 
     __slots__ = ("by", "connection", "database")
 
@@ -67,6 +67,6 @@ class Transaction:
 
 @asynccontextmanager
 async def transaction(database: Database, *, by: str) -> AsyncIterator[Transaction]:
-    """A transaction in the name of `by`, for code that has no `Reader`."""
+    """A transaction on behalf of `by`, for code that has no `Reader`."""
     async with Reader(database, by).transaction() as tx:
         yield tx

@@ -130,7 +130,7 @@ def test_a_socket_directory_of_somebody_else_is_refused(place: Path, open_server
     server._sockets.mkdir()
     try:
         os.chown(server._sockets, NOBODY, NOBODY)
-        with pytest.raises(StoreError, match="not a private directory of ours"):
+        with pytest.raises(StoreError, match="not a private directory of this user"):
             server.ensure()
     finally:
         server._sockets.rmdir()

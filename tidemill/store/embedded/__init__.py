@@ -1,1 +1,1 @@
-"""A private PostgreSQL server that needs no set-up."""
+"""A private PostgreSQL server that needs no setup."""

@@ -1,6 +1,6 @@
-"""The data directory of an embedded PostgreSQL: made whole or not at all, configured, cleaned after a crash.
+"""The data directory of an embedded PostgreSQL: created atomically, configured, cleaned up after a crash.
 
-Everything here is called by the one process that holds the directory's lock.
+All functions here require the directory's lock.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tidemill.store.embedded.socket import NAME, PORT, SOCKET
 
 UNFINISHED = "data.new-"
 
-# Read at every start, so a new version of Tidemill brings its settings along. `ALTER SYSTEM` wins over it.
+# Read at every start, so a new version of Tidemill applies its own settings. `ALTER SYSTEM` overrides it.
 SETTINGS = f"""\
 # Written by Tidemill at every start; change settings with ALTER SYSTEM instead.
 
-# Reached through a private Unix socket and nothing else.
+# Reachable only through a private Unix socket.
 listen_addresses = ''
 port = {PORT}
 unix_socket_permissions = 0700
@@ -32,24 +32,24 @@ max_connections = 100
 shared_buffers = 128MB
 random_page_cost = 1.1
 jit = off
-# Reading through the page cache needs no extra processes, and small work no parallel ones, which would also
-# want more shared memory than a container has by default.
+# Reading through the page cache needs no extra processes, and small queries need no parallel ones, which would also
+# need more shared memory than a container has by default.
 io_method = sync
 max_parallel_workers_per_gather = 0
 max_parallel_maintenance_workers = 0
 
-# What is committed is on disk: a job acknowledged is a job kept.
+# Commits are on disk before they are acknowledged.
 fsync = on
 synchronous_commit = on
 full_page_writes = on
 
-# Nobody replicates from here, so the write-ahead log holds only what recovery needs.
+# There are no replicas, so the write-ahead log has only what recovery needs.
 wal_level = minimal
 max_wal_senders = 0
 max_logical_replication_workers = 0
 max_wal_size = 1GB
 
-# Queue tables turn over fast: look often, so that claims stay cheap.
+# Queue tables change fast: vacuum often, so that claims stay cheap.
 autovacuum_naptime = 15s
 
 # Standard error goes to a file that Tidemill keeps small.
@@ -64,16 +64,15 @@ timezone = UTC
 cluster_name = {NAME}
 """
 
-# `trust` is safe: the socket is in a directory of mode 0700, so only the owner of these very files, and root,
-# can come this far, and there is no other way to connect. `peer` would compare user names, which inside a
-# user namespace are not those of the clients.
+# `trust` is safe: the socket is in a directory of mode 0700, so only the owner of these files and root can reach it,
+# and there is no other way to connect. `peer` would compare user names, which differ inside a user namespace.
 ACCESS = "local all all trust\n"
 
 
 def prepare_data(data: Path, account: Account) -> None:
-    """See that `data` is a data directory of our version with our settings, creating it if there is none."""
+    """Make `data` a data directory of our version with our settings; create it if it is missing."""
     for leftover in data.parent.glob(f"{UNFINISHED}*"):
-        # A child of the process that died may still write there; what remains goes at the next start.
+        # A child of the dead process may still write there; the next start removes what remains.
         shutil.rmtree(leftover, ignore_errors=True)
     if not (data / "PG_VERSION").exists():
         _create(data, account)
@@ -82,11 +81,11 @@ def prepare_data(data: Path, account: Account) -> None:
 
 
 def is_free(server_lock: Path) -> bool:
-    """Whether every process of the server that ran here last is gone: they hold this lock together."""
+    """Whether every process of the last server has exited: they share this lock."""
     descriptor = os.open(server_lock, os.O_RDONLY | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Said aloud, because a process forked in this moment would keep a mere close from unlocking.
+        # Unlock explicitly: a process forked at this moment would keep the lock if the file were only closed.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     except BlockingIOError:
         return False
@@ -96,9 +95,9 @@ def is_free(server_lock: Path) -> bool:
 
 
 def end_orphans(data: Path) -> None:
-    """Kill the sessions that a killed postmaster left behind; one busy with a query would notice late.
+    """Kill the sessions that a killed postmaster left behind; a session busy with a query would notice late.
 
-    They can commit nothing that recovery does not find in the log, and no server may start beside them.
+    Recovery finds everything they can commit in the log, and no server may start beside them.
     """
     import psutil
 
@@ -110,7 +109,7 @@ def end_orphans(data: Path) -> None:
 
 
 def clear_remains(data: Path, sockets: Path) -> None:
-    """Remove what a killed server leaves: PostgreSQL would take a reused process id for itself."""
+    """Remove the lock files of a killed server: PostgreSQL would mistake a reused process id for itself."""
     stranger = _living_postmaster(data)
     if stranger is not None:
         raise StoreError(
@@ -174,7 +173,7 @@ def _configure(data: Path, account: Account) -> None:
 
 
 def _living_postmaster(data: Path) -> int | None:
-    """The postmaster that PostgreSQL itself has recorded, if that process still is one."""
+    """The postmaster recorded in PostgreSQL's pid file, if that process still runs."""
     try:
         pid = int((data / "postmaster.pid").read_text().split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
@@ -183,8 +182,8 @@ def _living_postmaster(data: Path) -> int | None:
 
 
 def _is_server(pid: int, data: Path) -> bool:
-    """Whether a process is a living PostgreSQL server process that works in this directory."""
-    import psutil  # only after a crash: importing it would take a fifth of a warm start
+    """Whether a process is a running PostgreSQL server process of this directory."""
+    import psutil  # imported only after a crash: it would take a fifth of a warm start
 
     try:
         process = psutil.Process(pid)

@@ -1,13 +1,13 @@
-"""Become one PostgreSQL program: the few steps between fork and exec that only the new process can do.
+"""Exec a PostgreSQL program, after the steps between fork and exec that only the new process can do.
 
-Run as a script (`python -I -S pglaunch.py PARENT SIGNAL LOCK ACCOUNT PROGRAM ARGS...`) by `pgprocess`, never
-imported, and free of our own imports so that it costs milliseconds. A script and not a `preexec_fn`: Python
+`embedded.process` runs this file as a script (`python -I -S launch.py PARENT SIGNAL LOCK ACCOUNT PROGRAM ARGS...`).
+It has no imports of our own, so that it starts in milliseconds. It is a script and not a `preexec_fn`, because Python
 code between fork and exec of a threaded process can deadlock.
 
 - PARENT, SIGNAL: the kernel sends SIGNAL to the program when the thread that started it dies (Linux).
 - LOCK: a file to lock for as long as the program or any of its children live; empty for none.
-- ACCOUNT: `self`, `UID:GID` to become, or `UID:GID:namespace` to *appear* as inside a user namespace.
-- PROGRAM: what to become; empty to find out only whether the steps are permitted.
+- ACCOUNT: `self`, `UID:GID` to switch to, or `UID:GID:namespace` to *appear* as inside a user namespace.
+- PROGRAM: what to exec; empty to only test whether the steps are permitted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def take_account(account: str) -> None:
-    """Give up root: PostgreSQL refuses to run with its rights."""
+    """Drop root privileges: PostgreSQL refuses to run as root."""
     if account == "self":
         return
     uid, gid, *namespace = account.split(":")
@@ -35,7 +35,7 @@ def take_account(account: str) -> None:
 
 
 def appear_as(uid: str, gid: str) -> None:
-    """Enter a user namespace in which we are `uid`; outside, our files stay those of who started us."""
+    """Enter a user namespace in which we are `uid`; outside it, files still belong to the starting user."""
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER) != 0:
@@ -50,15 +50,15 @@ def appear_as(uid: str, gid: str) -> None:
 
 
 def die_with(parent: int, signal: int) -> None:
-    """Ask for SIGNAL at the death of the parent; too late if the parent is gone already."""
+    """Ask the kernel for SIGNAL when the parent dies; fail if the parent has already exited."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0)
     if os.getppid() != parent:
-        raise ProcessLookupError("the process that started this one is gone")
+        raise ProcessLookupError("the process that started this one has exited")
 
 
 def hold(lock: str) -> None:
-    """Lock a file in a descriptor that the program and all its children inherit."""
+    """Lock a file through a descriptor that the program and all its children inherit."""
     descriptor = os.open(lock, os.O_RDONLY | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.set_inheritable(descriptor, True)
@@ -68,7 +68,7 @@ def main(parent: str, signal: str, lock: str, account: str, program: str, *argum
     if lock:
         hold(lock)
     take_account(account)
-    # After the change of account, because the kernel forgets the death signal there.
+    # After the change of account, because that clears the death signal.
     die_with(int(parent), int(signal))
     if program:
         os.execv(program, [program, *arguments])  # noqa: S606 (a fixed program, no shell)

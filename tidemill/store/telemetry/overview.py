@@ -1,4 +1,4 @@
-"""Everything at a glance: counts of what there is now, and totals of what was done. Finished jobs are not counted."""
+"""The overview: counts of what there is now, and totals of ended work. Finished jobs are not counted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import asyncpg
 from tidemill.core.codec import decode
 from tidemill.store.database import Database
 
+#: The number of objects of each kind.
 COUNT_ALL = """
 SELECT now() AS at, j.*, r.*, w.*, s.*, (SELECT count(*) FROM tidemill.run_input) AS inputs_open
 FROM (SELECT count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS jobs_waiting,
@@ -26,10 +27,10 @@ FROM (SELECT count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS jobs
      (SELECT count(*) AS schedules, count(*) FILTER (WHERE paused) AS schedules_paused FROM tidemill.schedule) AS s
 """
 
-#: Attempts that ended, as all processes have counted them.
+#: Ended attempts, as counted by all processes.
 READ_DONE = "SELECT labels, value FROM tidemill.meter WHERE name = 'ended' ORDER BY labels LIMIT 2000"
 
-#: Pipelines with states that have failed and are not due to be tried again yet: how many, and the newest of them.
+#: Pipelines with failed states that are not due for a retry yet: how many, and the newest of them.
 LIST_FAILED_STATES = """
 SELECT DISTINCT ON (pipeline) pipeline, count(*) OVER (PARTITION BY pipeline) AS states,
        count(*) FILTER (WHERE retry_at IS NULL) OVER (PARTITION BY pipeline) AS needs_attention,
@@ -41,17 +42,17 @@ ORDER BY pipeline, failed_at DESC
 
 
 async def count_all(database: Database) -> asyncpg.Record:
-    """How much there is of everything now."""
+    """The current number of objects of each kind."""
     return (await database.fetch(COUNT_ALL))[0]
 
 
 async def read_done(database: Database) -> list[tuple[str, str, str, float]]:
-    """Attempts that ended since counting began: queue, task, outcome and how many."""
+    """Attempts that have ended since counting began: queue, task, outcome and count."""
     rows = await database.fetch(READ_DONE)
     found = [(decode(row["labels"], list[str]), row["value"]) for row in rows]
     return [(labels[0], labels[1], labels[2], value) for labels, value in found if len(labels) == 3]
 
 
 async def list_failed_states(database: Database, pipelines: Sequence[str]) -> list[asyncpg.Record]:
-    """What is broken of each pipeline now, if anything is."""
+    """The failed states of each pipeline."""
     return await database.fetch(LIST_FAILED_STATES, list(pipelines))

@@ -1,4 +1,4 @@
-"""How much was done over time: the totals of the meter, noted every few seconds and kept for a day."""
+"""Throughput over time: the totals of the meter, stored every few seconds and kept for a day."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemill.store.database import Database
 EVERY = 10.0
 KEPT_HOURS = 24
 
-#: Note the totals, unless somebody has within the last `$1` seconds; take away what is older than is kept.
+#: Stores the totals, unless a process has within the last `$1` seconds; deletes rows that are too old.
 NOTE_PACE = f"""
 WITH ended AS (
     SELECT coalesce(sum(value), 0) AS done,
@@ -35,7 +35,7 @@ SELECT DISTINCT ON (slot) at, done, failed FROM (
 ORDER BY slot, at
 """
 
-#: The newest totals of waiting times, and those of about `$1` seconds before.
+#: The newest totals of waiting times, and those of about `$1` seconds earlier.
 READ_WAITS = """
 (SELECT at, waits FROM tidemill.throughput WHERE at > now() - make_interval(secs => $1) ORDER BY at LIMIT 1)
 UNION ALL
@@ -46,7 +46,7 @@ Waits = dict[str, dict[str, float]]
 
 
 async def note_pace(database: Database, *, every: float = EVERY) -> None:
-    """Note how much has been done until now; several servers note it once."""
+    """Store the current totals; several servers store them once."""
     await database.fetch(NOTE_PACE, every * 0.8)
 
 
@@ -56,7 +56,7 @@ async def read_pace(database: Database, *, within: float, every: float) -> list[
 
 
 async def read_waits(database: Database, *, within: float) -> Waits:
-    """Per queue, how many jobs that started lately had waited for up to each bound."""
+    """Per queue, how many jobs that started lately had waited up to each bound."""
     rows = await database.fetch(READ_WAITS, within)
     if len(rows) < 2 or rows[0]["at"] == rows[1]["at"]:
         return {}
