@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.ops.http_client import HttpClient, RemoteChanges
+from tidemill.ops.http_client import HttpClient, RemoteChanges, ServerError
 from tidemill.ops.operation import A, Operation, R
 
 
@@ -32,7 +32,10 @@ class Remote:
             acts=operation.acts,
             keyed=not operation.secret,
         )
-        return msgspec.json.decode(answer or b"null", type=operation.result)
+        try:
+            return msgspec.json.decode(answer or b"null", type=operation.result)
+        except msgspec.ValidationError as error:
+            raise ServerError(f"{self.where} answers something else than {operation.name} returns: {error}") from error
 
     def watch(self, *topics: str) -> AbstractAsyncContextManager[RemoteChanges]:
         """Follow the server's changes while the block lasts."""

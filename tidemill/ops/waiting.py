@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.core.job import FINAL_STATES
-from tidemill.ops.jobs import GetJob, Job, get_job
-from tidemill.ops.operation import Operator
-from tidemill.ops.workers import ListWorkers, list_workers
+from tidemill.ops.jobs import GetJob, Job, ListJobs, get_job, list_jobs
+from tidemill.ops.operation import MOST_ON_A_PAGE, Operator
 
 SAFETY_POLL = 5.0
 
@@ -29,12 +28,19 @@ async def wait_for_job(
             await changes.wait(every)
 
 
-async def wait_for_workers(at: Operator, host: str, queue: str) -> None:
-    """Return when no living worker of this host and queue (`*` for all) runs a job."""
-    async with at.watch("workers") as changes:
-        while True:
-            living = (await at.do(list_workers, ListWorkers(ended_within=0.0))).items
-            meant = [each for each in living if host in (each.host, "*") and queue in (*each.queues, "*")]
-            if not any(each.running for each in meant):
-                return
+async def wait_until_drained(at: Operator, host: str, queue: str) -> None:
+    """Return when no job of this queue runs on this host; `*` means all."""
+    async with at.watch("queues") as changes:
+        while await _runs_a_job(at, host, queue):
             await changes.wait(SAFETY_POLL)
+
+
+async def _runs_a_job(at: Operator, host: str, queue: str) -> bool:
+    wanted = ListJobs(state=("running",), queue=None if queue == "*" else queue, limit=MOST_ON_A_PAGE)
+    running = (await at.do(list_jobs, wanted)).items
+    if host == "*":
+        return bool(running)
+    for line in running:
+        if (await at.do(get_job, GetJob(id=line.id))).worker_host == host:
+            return True
+    return False

@@ -14,7 +14,7 @@ from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, names, out, print_json, state, table
 from tidemill.ops.operation import Operator
-from tidemill.ops.waiting import wait_for_workers
+from tidemill.ops.waiting import wait_until_drained
 from tidemill.ops.workers import ControlWorkers, ListWorkers, WorkerLine, control_workers, list_workers
 from tidemill.store.jobs.workers import Mode
 
@@ -115,7 +115,7 @@ def _control(place: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bo
         who = "1 worker" if done.workers == 1 else f"{done.workers} workers"
         out().print(f"{done.host}/{done.queue}: {verb} (was {done.before}); {who} concerned now")
         if wait:
-            await wait_for_workers(at, done.host, done.queue)
+            await wait_until_drained(at, done.host, done.queue)
             out().print("drained")
 
     place.run(work)

@@ -11,6 +11,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from tidemill.ops.local import Caller
+from tidemill.ops.registry import all_operations
 from tidemill.server.problems import Refused
 from tidemill.store.database import Database
 from tidemill.store.idempotency import claim_answer, drop_answer, keep_answer
@@ -23,8 +24,8 @@ KEPT = "tidemill.kept"
 REPLAYED = (b"idempotency-replayed", b"true")
 MOST_KEY = 200
 
-#: Their answers hold a secret, and an answer that is kept can be read in the database.
-NEVER_KEPT = ("api/v1/tokens", "api/v1/session")
+#: Its answer holds a secret, as those of some operations do, and an answer that is kept can be read in the database.
+SESSION = "/api/v1/session"
 
 
 class IdempotentRequests:
@@ -32,12 +33,13 @@ class IdempotentRequests:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._secret = {SESSION, *(f"/api/v1{each.path}" for each in all_operations() if each.secret)}
 
     async def once(self, inner: Any, scope: Any, body: bytes, reply: Reply, caller: Caller, key: str) -> None:
         """Run a request if it is the first with its key, or repeat the answer."""
         if not key or len(key) > MOST_KEY or not key.isprintable() or not key.isascii():
             raise Refused(422, f"an Idempotency-Key has 1 to {MOST_KEY} printable characters")
-        if "/".join(part for part in scope["path"].split("/") if part) in NEVER_KEPT:
+        if "/" + "/".join(part for part in scope["path"].split("/") if part) in self._secret:
             raise Refused(422, "this answer holds a secret and is never kept: send it without an Idempotency-Key")
         what = hashlib.sha256(
             b"\0".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
