@@ -13,6 +13,9 @@ from tests.support.operate import list_audit, set_control
 from tidemill import App
 from tidemill.engine.role import Role
 from tidemill.engine.worker.worker import Worker
+from tidemill.ops import waiting
+from tidemill.ops.local import Caller, Local
+from tidemill.ops.workers import ControlWorkers, control_workers
 from tidemill.store.database import Database
 from tidemill.store.jobs.workers import list_workers
 
@@ -107,6 +110,25 @@ async def test_a_drained_worker_finishes_what_runs_and_takes_no_more(app: App, d
         assert row is not None
         assert row["state"] == "ready"
         assert held.started == [1]
+
+
+async def test_a_drain_is_waited_for_until_no_job_runs(
+    app: App, database: Database, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "SAFETY_POLL", 3600.0)
+    async with running_worker(app) as worker:
+        ref = await app.enqueue("hold", 1)
+        await running(database, ref.id)
+        at = Local(database, Caller("ann", "operate"))
+        await at.do(control_workers, ControlWorkers(mode="drain", host=worker.work.host, queue="mail"))
+        await waiting.wait_until_drained(at, "elsewhere", "*")
+        await waiting.wait_until_drained(at, "*", "fetch")
+        drained = asyncio.create_task(waiting.wait_until_drained(at, worker.work.host, "mail"))
+        await becomes(worker, "draining")
+        assert not drained.done()
+        held.release.set()
+        await drained
+        assert (await finished(database, ref.id))["state"] == "succeeded"
 
 
 async def test_a_stopped_worker_gives_its_running_jobs_back_and_they_run_after_the_resume(
