@@ -57,7 +57,6 @@ def doc(text: str, **limits: Any) -> Meta:
 
 #: Arguments that many operations share.
 MOST_ON_A_PAGE = 200
-Id = Annotated[int, doc("Its number.")]
 Limit = Annotated[int, doc("How many to show on a page.", ge=1, le=MOST_ON_A_PAGE)]
 _BEGIN = doc("Where the page begins: `next` of the page before.")
 Cursor = Annotated[Annotated[str, Meta(max_length=64)] | None, _BEGIN]

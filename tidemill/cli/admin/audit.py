@@ -23,7 +23,7 @@ def audit(args: ListAudit, *, limit: int = 50, json: bool = False, place: Server
     json
         Print one JSON document.
     """
-    rows, _ = place.run(lambda at: read_pages(at, list_audit, args, limit))
+    rows, cursor = place.run(lambda at: read_pages(at, list_audit, args, limit))
     if json:
         return print_json(rows)
     if not rows:
@@ -34,7 +34,10 @@ def audit(args: ListAudit, *, limit: int = 50, json: bool = False, place: Server
     for row in rows:
         application = [row.application or ""] if several else []
         made.add_row(ago(row.at, now), *application, row.who, row.action, row.target, change(row))
-    return out().print(made)
+    out().print(made)
+    if cursor is not None:
+        out().print(f"\nolder ones: --cursor {cursor}", style="dim")
+    return None
 
 
 def change(entry: AuditEntry) -> str:
