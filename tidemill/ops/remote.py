@@ -35,7 +35,9 @@ class Remote:
         try:
             return msgspec.json.decode(answer or b"null", type=operation.result)
         except msgspec.ValidationError as error:
-            raise ServerError(f"{self.where} answers something else than {operation.name} returns: {error}") from error
+            raise ServerError(
+                f"{self._client.where} answers something else than {operation.name} returns: {error}"
+            ) from error
 
     def watch(self, *topics: str) -> AbstractAsyncContextManager[RemoteChanges]:
         """Follow the server's changes while the block lasts."""
