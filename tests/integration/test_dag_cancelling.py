@@ -140,7 +140,7 @@ async def test_a_node_that_will_not_end_is_killed_at_the_grace_limit_and_its_nei
             assert await worker.ends() == EXIT_UNCANCELLED
         row = await database.fetchrow("SELECT state, note FROM tidemill.job_history WHERE run_id = $1", run.id)
         assert row is not None
-        assert tuple(row) == ("cancelled", "its run wants it no longer")
+        assert tuple(row) == ("cancelled", "its run no longer needs it")
         (tmp_path / "other").touch()
         async with worker_process(database_url, ["threads"], **serving):
             assert await neighbour.result(timeout=60) == {"a": "done anyway"}

@@ -13,7 +13,7 @@ from tests.support.server import private_server
 from tests.support.waiting import eventually
 from tests.support.web import listening, web_server
 from tests.support.web_app import make_app
-from tidemill.store.change_log import follow_changes, look_at_changes
+from tidemill.store.change_log import follow_changes, read_changes
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 from tidemill.store.states.requests import invalidate_states, set_paused
@@ -151,17 +151,17 @@ async def test_nothing_is_noted_when_nobody_follows(database: Database) -> None:
     await put(database, "unheard")
     assert (await database.fetch("SELECT count(*) AS n FROM tidemill.change"))[0]["n"] == 0
     await follow_changes(database)
-    before = await look_at_changes(database, None)
+    before = await read_changes(database, None)
     await put(database, "heard")
-    look = await look_at_changes(database, before.seen)
+    look = await read_changes(database, before.seen)
     assert [change.keys for change in look.changes if change.what == "queue"] == [("heard",)]
-    assert (await look_at_changes(database, look.seen)).changes == ()
+    assert (await read_changes(database, look.seen)).changes == ()
 
 
 async def test_every_change_is_read_once_whatever_the_order_of_commits(database: Database) -> None:
     await follow_changes(database)
     read: list[str] = []
-    seen = (await look_at_changes(database, None)).seen
+    seen = (await read_changes(database, None)).seen
     done = asyncio.Event()
 
     async def write(number: int) -> None:
@@ -173,7 +173,7 @@ async def test_every_change_is_read_once_whatever_the_order_of_commits(database:
         nonlocal seen
         while True:
             last = done.is_set()
-            look = await look_at_changes(database, seen)
+            look = await read_changes(database, seen)
             seen = look.seen
             read.extend(key for change in look.changes if change.what == "queue" for key in change.keys)
             if last:
@@ -213,13 +213,13 @@ async def test_changes_of_streams_monitors_and_pipelines_are_told_by_the_stateme
     database: Database,
 ) -> None:
     await follow_changes(database)
-    seen = (await look_at_changes(database, None)).seen
+    seen = (await read_changes(database, None)).seen
 
     async def kinds_of(*statements: str) -> set[str]:
         nonlocal seen
         for statement in statements:
             await database.fetch(statement)
-        look = await look_at_changes(database, seen)
+        look = await read_changes(database, seen)
         seen = look.seen
         return {change.what for change in look.changes}
 

@@ -59,7 +59,7 @@ async def test_nothing_that_comes_late_changes_a_finished_job(
             await worker.turn([ending(job, {"third": True}, other)])
         assert await worker.give_back(job) == []
         await report_progress(database, worker.worker_id, [(job.id, job.attempt, 0.5, "half way")])
-        assert await worker.claims.release_strays([]) == []
+        assert await worker.claims.release_unheld([]) == []
         assert (await operate.cancel_jobs(database, [job.id], by="somebody")).unchanged == [job.id]
         await worker.fall_silent()
         await sweeps.reclaim_lapsed(database, lose, lease_seconds=0.0)

@@ -232,7 +232,7 @@ class Both:
     async def strays(self) -> None:
         worker, held = self.owner(), self.some([job.id for _, job in self.claimed])
         claims = Claims(self.database, self.connection, worker, list(QUEUES))
-        assert sorted(await claims.release_strays(held)) == sorted(self.model.release_strays(worker, held))
+        assert sorted(await claims.release_unheld(held)) == sorted(self.model.release_unheld(worker, held))
 
     async def clear_away(self) -> None:
         await self.postgres.clear_away()

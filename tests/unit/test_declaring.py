@@ -158,7 +158,7 @@ def test_a_rate_may_be_written_as_people_write_it(app: App) -> None:
         ({"rate": "fast"}, "rate of queue mail"),
         ({"rate": 0}, "above zero"),
         ({"rate": 5, "burst": 0.5}, "would never let a job start"),
-        ({"rate": 5, "burst": 2.0**31}, "no limit at all"),
+        ({"rate": 5, "burst": 2.0**31}, "is too large: use at most"),
     ],
 )
 def test_a_rate_that_makes_no_sense_is_refused(app: App, options: dict[str, Any], message: str) -> None:

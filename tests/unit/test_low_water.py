@@ -77,7 +77,7 @@ def test_looking_at_the_marks_does_not_move_them() -> None:
     water = LowWater(["a"])
     water.marks(["a"], now=0.0)
     water.claimed([row("a", 5, 1, 7)], took=0.001, now=0.0)
-    assert water.standing(["a"])[1][5] == 7
+    assert water.current(["a"])[1][5] == 7
     assert not water.from_front
 
 

@@ -31,7 +31,7 @@ FOLLOW = "SELECT log_epoch, log_gone FROM tidemill.follow_changes($1)"
 
 #: The log's epoch, the current snapshot, and every change that the previous snapshot did not include: transactions
 #: from `$1` on, and those that were open then. A transaction that stays open for long causes no repeated reads.
-LOOK = """
+READ_CHANGES = """
 WITH news AS (
     SELECT xid, what, keys FROM tidemill.change WHERE xid >= $1::text::xid8
     UNION ALL
@@ -100,10 +100,10 @@ async def follow_changes(database: Database, *, seconds: float = NOTED) -> tuple
     return rows[0]["log_epoch"], rows[0]["log_gone"]
 
 
-async def look_at_changes(database: Database, seen: LogSnapshot | None) -> LogRead:
+async def read_changes(database: Database, seen: LogSnapshot | None) -> LogRead:
     """Everything committed since the previous read; everything that is kept if there was none."""
     since, open = ("1", []) if seen is None else (str(seen.high), [str(xid) for xid in seen.open])
-    rows = await database.fetch(LOOK, since, open)
+    rows = await database.fetch(READ_CHANGES, since, open)
     changes = tuple(Change(row["xid"], row["what"], tuple(row["keys"])) for row in rows if row["xid"] is not None)
     first = rows[0]
     return LogRead(LogSnapshot.read(first["seen"]), first["epoch"], first["gone"] or 0, changes)

@@ -25,9 +25,9 @@ from tidemill.store.runs.runs import (
     LOAD_SNAPSHOTS,
     LOAD_TICKS,
     NOTED_FOR_WORK,
+    NOTIFY_OWNERS,
     OWN_RUNS,
     RUNS_CHANNEL,
-    TELL_OWNERS,
     WAKE_RUNS,
     publish,
     resume_runs,
@@ -151,7 +151,7 @@ class PostgresRunStore:
     async def _free_runs(self) -> None:
         """Let others take up what was started in the name of this owner as it stopped."""
         await self._database.fetch(FREE_RUNS, patience=5.0)
-        await self._database.fetch(TELL_OWNERS, patience=5.0)
+        await self._database.fetch(NOTIFY_OWNERS, patience=5.0)
 
     async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:
         listener = Listener(self._database)

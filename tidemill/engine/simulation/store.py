@@ -449,7 +449,7 @@ class SimulatedWorker:
                     await news.wait()
             except TimeoutError:
                 held = runner.held_ids()
-                await self._ask("strays", lambda held=held: self._model.release_strays(worker, held))
+                await self._ask("strays", lambda held=held: self._model.release_unheld(worker, held))
             news.clear()
 
     async def _cancel(self, runner: JobRunner, held: list[int]) -> None:

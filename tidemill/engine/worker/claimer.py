@@ -97,7 +97,7 @@ class Claimer:
                         claims = await self._connect(worker_id, unwritten)
                     elif self._strays_at and self._clock.monotonic() >= self._strays_at[0]:
                         self._strays_at.pop(0)
-                        await self._release_strays(claims, unwritten)
+                        await self._release_unheld(claims, unwritten)
                     unwritten = await self._take_turn(claims, unwritten)
                 except CLASHES as error:
                     log.info("met another statement head-on: saying it again", error=str(error))
@@ -125,13 +125,13 @@ class Claimer:
         claims = Claims(self._database, connection, worker_id, self._queues)
         if self._affinity is not None:
             self._model_claims = ModelClaims(claims, list(self._affinity.models.specs))
-        await self._release_strays(claims, unwritten)
+        await self._release_unheld(claims, unwritten)
         return claims
 
-    async def _release_strays(self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]) -> None:
+    async def _release_unheld(self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]) -> None:
         """Give back what is this worker's by the table and not by itself: its claim was lost with a connection."""
         held = self._runner.held_ids() + [job.id for group in unwritten for job in group]
-        strays = await claims.release_strays(held)
+        strays = await claims.release_unheld(held)
         if strays:
             log.warning("gave back jobs whose claim was lost with the connection", jobs=len(strays))
 

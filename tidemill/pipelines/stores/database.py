@@ -33,7 +33,7 @@ from tidemill.store.states.blobs import (
     change_blob,
     drop_blobs,
     list_blobs,
-    look_at_blobs,
+    read_blob_versions,
     read_blobs,
     write_blobs,
 )
@@ -76,7 +76,7 @@ class DatabaseStates:
 
     async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
         wanted = list(paths)
-        found = await look_at_blobs(self.database, self.name, wanted)
+        found = await read_blob_versions(self.database, self.name, wanted)
         return {path: found.get(path) for path in wanted}
 
     async def contents(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:

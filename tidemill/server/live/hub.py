@@ -27,7 +27,7 @@ from tidemill.store.change_log import (
     LogSnapshot,
     follow_changes,
     forget_changes,
-    look_at_changes,
+    read_changes,
 )
 from tidemill.store.database import Database, is_away, is_full
 from tidemill.store.idempotency import forget_answers
@@ -167,7 +167,7 @@ class Hub:
         """Take what is new; whether there was anything."""
         async with self._looking:
             try:
-                look = await look_at_changes(self._database, self._seen)
+                look = await read_changes(self._database, self._seen)
                 if look.epoch is None or look.epoch != self._epoch:
                     look = await self._begin()
                 self._take(look)
@@ -182,7 +182,7 @@ class Hub:
     async def _begin(self) -> LogRead:
         """Follow the log as it is now. Another one than before means that changes were missed."""
         epoch, gone = await follow_changes(self._database)
-        look = await look_at_changes(self._database, None)
+        look = await read_changes(self._database, None)
         missed = self._epoch not in ("", epoch)
         self._epoch, self._gone, self._seen = epoch, gone, None
         self._kept.clear()

@@ -1,7 +1,7 @@
-"""How a job's row moves from the hot table to the history: the one place that knows both sets of columns.
+"""Moving a job's row from the hot table to the history: the only module that knows both sets of columns.
 
-A job that belongs to a run tells it so in the same statement: its end is a row in the run's inbox, there exactly
-when the history has it.
+A job of a run reports its end in the same statement: a row in the run's inbox, which exists exactly when the history
+has the job.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
         origin, tags, unique_key, concurrency_key, concurrency_max, run_id, work"""
 
-#: Tells the owners of runs that something in `told` has happened to some. To be selected, else it does not happen.
+#: Notifies the owners of the runs in `told`. Must be selected, because PostgreSQL skips unselected expressions.
 TOLD = "(SELECT count(pg_notify('tidemill_runs', 'inbox')) FROM (SELECT FROM told LIMIT 1) AS news)"
 
 
@@ -27,7 +27,7 @@ def archive_sql(
 ) -> str:
     """The parts `archived` and `told` of a statement that stores rows of the hot table as finished.
 
-    The arguments are SQL expressions over these rows. Whoever uses it selects `TOLD` as well.
+    The arguments are SQL expressions over these rows. The statement must also select `TOLD`.
     """
     end = {"job": "id", "state": state, "result": result, "note": note, "error": error}
     said = ", ".join(f"'{name}', {value}" for name, value in end.items() if value != "NULL")

@@ -1,13 +1,13 @@
-"""Taking jobs out and finishing them: the hot path, many rows a statement, one round trip a turn.
+"""Claiming and finishing jobs: the hot path, many rows per statement, one round trip per turn.
 
-A turn of a worker is one statement: finish the last batch and claim the next. A claim flips jobs to
-`running` under the worker's id and the job's next attempt number; whoever finishes must name both, so a
-stale owner changes nothing. Finished rows move to the history in the same statement.
+A worker's turn is one statement: it finishes the last batch and claims the next. A claim sets jobs to `running` under
+the worker's id and the job's next attempt number. A finish must name both, so a stale owner changes nothing. Finished
+rows move to the history in the same statement.
 
-`LowWater` keeps claims fast while somebody holds a transaction open: rows claimed since then are dead but
-cannot be vacuumed, and an index scan from the front would read them all again for every claim. So a claim
-starts where the last one ended, and only now and then looks again from the front (a retry, a higher-priority
-or a late-committed job may have come in behind), spending at most a fixed share of the time on it.
+`LowWater` keeps claims fast while a long transaction is open: rows claimed since its start are dead but cannot be
+vacuumed, and an index scan from the front would read them again for every claim. So a claim starts where the last one
+ended. It scans from the front only now and then, because a retry, a higher-priority job or a late commit may have added
+a job behind the mark; these scans take at most a fixed share of the time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEVELS = len(PRIORITIES)
 _FROM_MARK = """(due_at, id) >= (({0}::timestamptz[])[(wanted.ord - 1) * 10 + p.priority + 1],
                                    ({1}::bigint[])[(wanted.ord - 1) * 10 + p.priority + 1])"""
 
-# Ready and due jobs of each queue, best first, from that queue's and priority's low-water mark on.
+# Ready and due jobs of each queue, best first, starting at the low-water mark of the queue and priority.
 _PICK = f"""
     SELECT picked.ctid FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS wanted(queue, room, ord)
     CROSS JOIN LATERAL (
@@ -44,6 +44,7 @@ _PICK = f"""
         LIMIT wanted.room) AS picked
 """
 
+# Sets the picked jobs to running, unless the worker has ended.
 _CLAIM = f"""
     UPDATE tidemill.job SET state = 'running', worker_id = $6, attempt = attempt + 1, started_at = now(),
                             note = NULL, progress = NULL
@@ -53,8 +54,8 @@ _CLAIM = f"""
               concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at
 """
 
-# The finished jobs that the worker still owns: id, attempt and worker must all match. The LIMIT keeps the
-# planner from turning one look-up a job into a scan of the whole table.
+# The finished jobs that the worker still owns: id, attempt and worker must match. The LIMIT keeps the planner from
+# replacing one index lookup per job with a scan of the whole table.
 _OWNED = """
     CROSS JOIN LATERAL (
         SELECT j.ctid AS place, j.* FROM tidemill.job AS j
@@ -87,11 +88,11 @@ def _archive_ended(where: str) -> str:
     )
 
 
-#: Claim up to `room` due jobs of each queue.
+#: Claims up to `room` due jobs of each queue.
 CLAIM_JOBS = _CLAIM
 
-#: Move finished jobs to the history; returns those that were still ours. Locks the rows first, so that a
-#: progress report or a cancel request at the same moment cannot get in between.
+#: Moves finished jobs to the history; returns those that the worker still owned. Locks the rows first, so that a
+#: concurrent progress report or cancel request cannot interfere.
 FINISH_JOBS = f"""
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM tidemill.job AS j, unnest($1::bigint[], $2::int[]) AS d(id, attempt)
@@ -105,7 +106,7 @@ SELECT id, concurrency_key, {TOLD} FROM archived
 """
 
 
-# IS TRUE keeps the planner from a join whose size it would guess wrongly.
+# IS TRUE keeps the planner from a join whose size it would misestimate.
 _GONE = "(id IN (SELECT id FROM gone)) IS TRUE"
 
 
@@ -124,17 +125,17 @@ SELECT count(*), {TOLD}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NU
 """
 
 
-#: Finish one batch and claim the next: the whole turn of a busy worker. The last row counts what was finished.
-#: Rows are found by key once and deleted by place; one that was touched in between (a progress report) may be
-#: passed over: the count shows it, and FINISH_JOBS then finishes it.
+#: Finishes one batch and claims the next: the whole turn of a busy worker. The last row has the number of finished
+#: jobs. Rows are found by key once and deleted by ctid. A row that changed in between (a progress report) may be
+#: skipped: the count shows it, and FINISH_JOBS then finishes it.
 FINISH_AND_CLAIM = _finish_and_claim(_ENDED.format("$7", "$8", "$9", "$10", "$11", "$12", "$13"), _archive_ended(_GONE))
 
-#: The same for jobs that have all simply succeeded: most turns, with half the parameters.
+#: The same for jobs that have all succeeded: most turns, with half the parameters.
 SUCCEED_AND_CLAIM = _finish_and_claim(
     _SUCCEEDED, archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result")
 )
 
-#: Put jobs back to be claimed again; failures and losses are counted apart.
+#: Puts jobs back to be claimed again; failures and losses are counted separately.
 REQUEUE_JOBS = """
 UPDATE tidemill.job AS j
 SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN 'throttled' ELSE d.state END,
@@ -148,18 +149,18 @@ WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $9 AND j.state = '
 RETURNING j.id, j.queue, j.concurrency_key
 """
 
-#: Let through what waits for the concurrency keys of jobs that have just finished.
+#: Admits jobs that wait for the concurrency keys of jobs that have just finished.
 ADMIT_AFTER = """
 SELECT tidemill.admit_throttled(ARRAY(
     SELECT DISTINCT concurrency_key FROM tidemill.job_history
     WHERE id = ANY ($1::bigint[]) AND concurrency_key IS NOT NULL ORDER BY 1))
 """
 
-#: Claim from a rate-limited queue: take what its token bucket holds, and no more.
+#: Claims from a rate-limited queue, limited by the tokens in its bucket.
 CLAIM_LIMITED = "SELECT * FROM tidemill.claim_limited($1, $2, $3, $4)"
 
-#: Seconds until the next job of these queues is due; null if none waits, and not above zero if one has become
-#: due since the claim before.
+#: Seconds until the next job of these queues is due; NULL if none waits, zero or less if one has become due since the
+#: last claim.
 NEXT_DUE = f"""
 SELECT extract(epoch FROM min(level.due_at) - now())::float8 AS seconds
 FROM unnest($1::text[]) WITH ORDINALITY AS wanted(queue, ord)
@@ -170,18 +171,18 @@ CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
     ORDER BY due_at LIMIT 1) AS level
 """
 
-#: Give back what this worker holds according to the table, but not according to itself.
-RELEASE_STRAYS = """
+#: Releases jobs that the table says this worker holds, but that the worker does not know of.
+RELEASE_UNHELD = """
 UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
     worker_id = NULL, started_at = NULL, note = 'its claim was lost with the connection'
 WHERE worker_id = $1 AND state = 'running' AND id <> ALL ($2::bigint[])
 RETURNING id, queue
 """
 
-#: Which of these running jobs somebody wants cancelled.
+#: The running jobs among these with a cancel request.
 FIND_CANCELS = "SELECT id, attempt, cancel_reason FROM tidemill.job WHERE id = ANY ($1) AND cancel_reason IS NOT NULL"
 
-#: Show how far running jobs have come.
+#: Stores the progress of running jobs.
 REPORT_PROGRESS = """
 UPDATE tidemill.job AS j SET progress = d.progress, note = d.note
 FROM unnest($1::bigint[], $2::int[], $3::real[], $4::text[]) AS d(id, attempt, progress, note)
@@ -190,7 +191,7 @@ WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $5
 
 
 class LowWater:
-    """Where the next claim starts looking, per queue and priority."""
+    """Where the next claim starts its scan, per queue and priority."""
 
     def __init__(self, queues: Sequence[str], *, share: float = 0.1) -> None:
         self._queues = {queue: index for index, queue in enumerate(queues)}
@@ -199,19 +200,19 @@ class LowWater:
         self.reset()
 
     def reset(self) -> None:
-        """Look from the front next time."""
+        """Start the next scan from the front."""
         self._due = [_LONG_AGO] * (len(self._queues) * _LEVELS)
         self._ids = [0] * (len(self._queues) * _LEVELS)
         self.from_front = True
 
     def marks(self, queues: Sequence[str], now: float) -> tuple[list[datetime], list[int]]:
-        """The marks for a claim on these queues at monotonic time `now`; at the front when it is time for that."""
+        """The marks for a claim on these queues at monotonic time `now`; the front when a full scan is due."""
         if now >= self.look_again_at:
             self.reset()
-        return self.standing(queues)
+        return self.current(queues)
 
-    def standing(self, queues: Sequence[str]) -> tuple[list[datetime], list[int]]:
-        """The marks as they are."""
+    def current(self, queues: Sequence[str]) -> tuple[list[datetime], list[int]]:
+        """The current marks."""
         due: list[datetime] = []
         ids: list[int] = []
         for queue in queues:
@@ -221,20 +222,20 @@ class LowWater:
         return due, ids
 
     def claimed(self, rows: Sequence[tuple[str, int, datetime, int]], *, took: float, now: float) -> None:
-        """Learn from a claim: the rows it got, and how long it took."""
+        """Update the marks from a claim: its rows, and how long it took."""
         for queue, priority, due_at, job_id in rows:
             at = self._queues[queue] * _LEVELS + priority
             if (due_at, job_id) > (self._due[at], self._ids[at]):
                 self._due[at], self._ids[at] = due_at, job_id
         if self.from_front:
-            # The longer a look from the front takes, the rarer it gets: a fixed share of the time.
+            # The longer a scan from the front takes, the rarer it gets: it takes a fixed share of the time.
             self.look_again_at = now + took / self._share
             self.from_front = False
 
 
 class Turn(NamedTuple):
-    """What a turn brought. `refused` results changed nothing: they were written before, or their jobs belong to
-    somebody else by now. When `look_again_at` has come, a claim should look from the front of the queues."""
+    """The result of a turn. `refused` results changed nothing: they were written before, or their jobs have another
+    owner by now. From `look_again_at` on, a claim should scan from the front of the queues."""
 
     jobs: list[ClaimedJob]
     refused: int
@@ -242,7 +243,7 @@ class Turn(NamedTuple):
 
 
 class Claims:
-    """A worker's hot path on one connection of its own."""
+    """A worker's claims and finishes, on its own connection."""
 
     def __init__(self, database: Database, connection: Connection, worker_id: int, queues: Sequence[str]) -> None:
         self._database = database
@@ -270,7 +271,7 @@ class Claims:
         rows = _in_turn(rows)
         took = time.monotonic() - now
         self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], took=took, now=now)
-        # A look from the front that found nothing need not be repeated until there is news.
+        # A scan from the front that found nothing is not repeated before the next notification.
         again = math.inf if from_front and not rows else self._low_water.look_again_at
         return Turn([claimed_job(row) for row in rows], refused, again)
 
@@ -289,25 +290,25 @@ class Claims:
         return [claimed_job(row) for row in _in_turn(rows)], wait
 
     async def finish(self, finished: Sequence[Finish]) -> list[int]:
-        """Move jobs to the history; returns the ids that were still this worker's."""
+        """Move jobs to the history; returns the ids that this worker still owned."""
         return await finish_jobs(self._database, self.connection, self.worker_id, finished)
 
     async def requeue(self, jobs: Sequence[Requeue]) -> list[int]:
-        """Put jobs back; returns the ids that were still this worker's."""
+        """Put jobs back; returns the ids that this worker still owned."""
         return await requeue_jobs(self._database, self.connection, self.worker_id, jobs)
 
     async def next_due(self, queues: Sequence[str], unknown: Sequence[str]) -> float | None:
         """Seconds until the next job of these queues is due."""
-        marks = self._low_water.standing(queues)
+        marks = self._low_water.current(queues)
         return await self.connection.fetchval(self._database.sql(NEXT_DUE), list(queues), *marks, list(unknown))
 
     async def fetch(self, statement: str, *params: Any) -> list[Any]:
-        """Run a further claim statement on this connection."""
+        """Run another claim statement on this connection."""
         return await self.connection.fetch(self._database.sql(statement), *params)
 
-    async def release_strays(self, held: Sequence[int]) -> list[int]:
-        """Give back jobs that the table says are ours but we never got to see."""
-        rows = await self.connection.fetch(self._database.sql(RELEASE_STRAYS), self.worker_id, list(held))
+    async def release_unheld(self, held: Sequence[int]) -> list[int]:
+        """Release jobs that the table says are ours but whose claim never reached us."""
+        rows = await self.connection.fetch(self._database.sql(RELEASE_UNHELD), self.worker_id, list(held))
         if rows:
             await notify_queues(self._database, self.connection, {row[1] for row in rows})
         return [row[0] for row in rows]
@@ -316,12 +317,12 @@ class Claims:
 async def report_progress(
     database: Database, worker_id: int, reports: Sequence[tuple[int, int, float | None, str | None]]
 ) -> None:
-    """Show how far running jobs have come: (id, attempt, fraction, message) each."""
+    """Store the progress of running jobs: (id, attempt, fraction, message) each."""
     await database.fetch(REPORT_PROGRESS, *columns(reports, 4), worker_id, patience=None)
 
 
 async def find_cancels(database: Database, ids: Sequence[int]) -> list[tuple[int, int, str]]:
-    """Which of these running jobs somebody wants cancelled: (id, attempt, reason) each."""
+    """The running jobs among these with a cancel request: (id, attempt, reason) each."""
     if not ids:
         return []
     rows = await database.fetch(FIND_CANCELS, list(ids), patience=None)
@@ -331,7 +332,7 @@ async def find_cancels(database: Database, ids: Sequence[int]) -> list[tuple[int
 async def finish_jobs(
     database: Database, connection: Executor, worker_id: int, finished: Sequence[Finish]
 ) -> list[int]:
-    """Move a worker's jobs to the history, and let through what waited for their concurrency keys."""
+    """Move a worker's jobs to the history, and admit jobs that waited for their concurrency keys."""
     finished = _once_each(finished)
     rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(finished), worker_id)
     if keys := sorted({row[1] for row in rows if row[1] is not None}):
@@ -340,7 +341,7 @@ async def finish_jobs(
 
 
 async def requeue_jobs(database: Database, connection: Executor, worker_id: int, jobs: Sequence[Requeue]) -> list[int]:
-    """Put a worker's jobs back into their queues and wake who can take them."""
+    """Put a worker's jobs back into their queues and notify the workers that can claim them."""
     if not jobs:
         return []
     rows = await connection.fetch(
@@ -363,7 +364,7 @@ def _finish_columns(finished: Sequence[Finish]) -> list[list[Any]]:
 
 
 def _in_turn(rows: list[Any]) -> list[Any]:
-    """Rows in the order in which they are to start, which an UPDATE does not keep; queues take turns."""
+    """Rows in the order in which they start, which an UPDATE does not preserve; queues alternate."""
     rows.sort(key=lambda row: (-row[11], row[12], row[0]))
     by_queue: dict[str, list[Any]] = {}
     for row in rows:
@@ -374,7 +375,7 @@ def _in_turn(rows: list[Any]) -> list[Any]:
 
 
 def claimed_job(row: Any) -> ClaimedJob:
-    """A row that a claim has returned, as a job in hand."""
+    """A row of a claim as a `ClaimedJob`."""
     id, attempt, queue, task, args, options, failures, losses, keyed, expired, cancel_reason, _, due_at = row[:13]
     return ClaimedJob(
         id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), cancel_reason, due_at

@@ -1,7 +1,7 @@
-"""Which day's partition of the history holds which ids, so that a page reads one or two of them and not a month.
+"""Which daily partition of the history has which ids, so that a page reads one or two partitions and not a month.
 
-A day that is over does not change any more: the lowest and highest id in it are looked up once. Today and its
-neighbours, and the partition that catches what has no day, may get rows at any time: they are always read.
+A past day does not change any more: its lowest and highest id are looked up once. Today, its neighbours and the default
+partition may get rows at any time: they are always read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FRESH = 30.0
 
 
 class Day(msgspec.Struct, frozen=True):
-    """A day that is over, and the ids in it."""
+    """A past day, and the range of its ids."""
 
     name: str
     low: int
@@ -29,21 +29,21 @@ class Day(msgspec.Struct, frozen=True):
 
 
 class Days:
-    """The partitions of one database, looked up again every half a minute."""
+    """The partitions of one database, looked up again every half minute."""
 
     def __init__(self) -> None:
         self.open: tuple[str, ...] = ()
         self.over: tuple[Day, ...] = ()
-        """The highest ids first."""
+        """Highest ids first."""
         self._good_until = 0.0
 
     def forget(self) -> None:
-        """Look everything up again: a partition that was known here is gone."""
+        """Look everything up again: a known partition has been dropped."""
         self._good_until = 0.0
         self.over = ()
 
     async def refresh(self, database: Database) -> None:
-        """Look again, if it is time to."""
+        """Look the partitions up again, if that is due."""
         if time.monotonic() < self._good_until:
             return
         names = await list_partitions(database)
@@ -57,7 +57,7 @@ class Days:
         self._good_until = time.monotonic() + _FRESH
 
     def candidates(self, before: int | None) -> tuple[Day, ...]:
-        """Days that may hold ids below this one, the highest first."""
+        """Days that may have ids below this one, highest first."""
         return self.over if before is None else tuple(day for day in self.over if day.low < before)
 
 
@@ -65,7 +65,7 @@ _known: WeakKeyDictionary[Database, Days] = WeakKeyDictionary()
 
 
 def days_of(database: Database) -> Days:
-    """The days of a database, shared by everything in this process that reads its history."""
+    """The days of a database, shared by all readers of its history in this process."""
     return _known.setdefault(database, Days())
 
 

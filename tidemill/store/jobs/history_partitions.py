@@ -1,4 +1,4 @@
-"""History by the day: partitions made ahead of time, and dropped when they are old enough."""
+"""Daily partitions of the history: created ahead of time, dropped when they are old enough."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from datetime import date
 from tidemill.store import partitions
 from tidemill.store.database import Database
 
-#: The table of finished jobs, and the column by whose days it is kept.
+#: The table of finished jobs, and the column that it is partitioned by.
 HISTORY = ("job_history", "finished_at")
 
-#: Keys whose window has ended, and gates that no unfinished job uses.
+#: Deletes keys whose window has ended, and concurrency keys that no unfinished job uses.
 FORGET_WINDOWS = "DELETE FROM tidemill.unique_window WHERE until < now() - interval '1 minute'"
 FORGET_KEYS = """
 DELETE FROM tidemill.concurrency AS c WHERE key = ANY (ARRAY(
@@ -18,20 +18,21 @@ DELETE FROM tidemill.concurrency AS c WHERE key = ANY (ARRAY(
     WHERE NOT EXISTS (SELECT FROM tidemill.job WHERE concurrency_key = u.key) LIMIT 1000 FOR UPDATE SKIP LOCKED))
   AND NOT EXISTS (SELECT FROM tidemill.job WHERE concurrency_key = c.key)
 """
+#: Deletes workers that ended long ago.
 FORGET_WORKERS = """
 DELETE FROM tidemill.worker WHERE ended_at < now() - make_interval(secs => $1)
   AND NOT EXISTS (SELECT FROM tidemill.job WHERE worker_id = worker.id)
-  AND NOT EXISTS (SELECT FROM tidemill.run WHERE owner = worker.id) -- who frees them looks for an owner that has ended
+  AND NOT EXISTS (SELECT FROM tidemill.run WHERE owner = worker.id) -- runs are freed by their ended owner
 """
 
 
 async def make_partitions(database: Database, today: date, *, days_ahead: int = 3) -> list[str]:
-    """Make sure that the history has a partition for today and the days to come; returns the new ones."""
+    """Create the history's partitions for today and the days ahead; returns the new ones."""
     return await partitions.make_daily(database, *HISTORY, today, days_ahead=days_ahead)
 
 
 async def drop_partitions(database: Database, today: date, *, keep_days: int) -> list[str]:
-    """Drop the days that are older than wanted; live rows are in another table and are not touched."""
+    """Drop the days older than `keep_days`; unfinished jobs are in another table and are not touched."""
     return await partitions.drop_daily(database, *HISTORY, today, keep_days=keep_days)
 
 
@@ -40,12 +41,12 @@ async def list_partitions(database: Database) -> list[str]:
 
 
 async def forget_leftovers(database: Database, *, ended_workers_after: float = 86_400.0) -> None:
-    """Remove what outlived its use: ended windows, unused gates, workers long gone."""
+    """Delete rows that are no longer used: ended windows, unused concurrency keys, workers that ended long ago."""
     await database.fetch(FORGET_WINDOWS)
     await database.fetch(FORGET_KEYS)
     await database.fetch(FORGET_WORKERS, ended_workers_after)
 
 
 async def analyze_history(database: Database) -> None:
-    """Give the planner fresh figures: a partitioned parent is never analysed by itself."""
+    """Update the planner's statistics: PostgreSQL never analyses a partitioned parent by itself."""
     await database.run(lambda connection: connection.execute(database.sql("ANALYZE tidemill.job_history")))

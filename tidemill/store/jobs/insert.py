@@ -1,7 +1,7 @@
-"""Putting jobs in: one, many, or on the caller's own transaction.
+"""Inserting jobs: one, many, or in the caller's own transaction.
 
-Every way in uses the same statements with one text parameter, the jobs as JSON: any driver's connection
-can run them, and tens of thousands of jobs go in at nearly the speed of COPY.
+Every path uses the same statements with one text parameter, the jobs as JSON: any driver's connection can run them,
+and tens of thousands of jobs are inserted at nearly the speed of COPY.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from tidemill.core.codec import encode
 from tidemill.core.job import JobRef, NewJob
 from tidemill.store.database import Database, Executor
 
-#: A job that is due within so many seconds is announced; a later one is found by the workers' own poll.
+#: Jobs due within this many seconds are notified; the workers' own poll finds later ones.
 SOON = 5.0
 
 Rows = Sequence[Sequence[Any]]
 Conversation = Generator[tuple[str, tuple[Any, ...]], Rows, list[JobRef]]
 
-#: News for workers: jobs have become ready in the queue that the payload names.
+#: Notifies workers that the queue named in the payload has ready jobs.
 JOBS_CHANNEL = "jobs"
 
 _NEW_JOBS = """
@@ -33,7 +33,7 @@ _DUE = "coalesce(to_timestamp(new.at), now() + make_interval(secs => coalesce(ne
 
 _DEADLINE = "coalesce(to_timestamp(new.deadline), now() + make_interval(secs => new.deadline_in))"
 
-#: Store jobs that stand for themselves; tell the workers of their queues when `$2` is true.
+#: Stores jobs without keys; notifies the workers of their queues when `$2` is true.
 INSERT_JOBS = f"""
 WITH stored AS (
     INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model)
@@ -47,7 +47,7 @@ news AS (
 SELECT id, (SELECT count(*) FROM news) FROM stored
 """
 
-#: Store jobs that differ in nothing but their arguments; tell the workers of their queue when `$10` is true.
+#: Stores jobs that differ only in their arguments; notifies the workers of their queue when `$10` is true.
 INSERT_ALIKE = """
 WITH stored AS (
     INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model)
@@ -60,7 +60,7 @@ news AS (SELECT pg_notify('tidemill_jobs', $2) WHERE $10::boolean)
 SELECT id, (SELECT count(*) FROM news) FROM stored
 """
 
-#: Store jobs with unique or concurrency keys; those whose key is taken are left out (created = false).
+#: Stores jobs with unique or concurrency keys; jobs whose key is taken are skipped (created = false).
 INSERT_KEYED_JOBS = f"""
 WITH new AS MATERIALIZED (
     SELECT nextval('tidemill.job_id_seq') AS id, new.*, {_DUE} AS due_at, {_DEADLINE} AS ends_at
@@ -74,7 +74,7 @@ windows AS (
     ON CONFLICT (task, unique_key) DO UPDATE SET job_id = excluded.job_id, until = excluded.until
         WHERE w.until <= now()
     RETURNING job_id),
-gates AS ( -- another limit from now on; a gate that is not there yet is made when the jobs are let through it
+gates AS ( -- a new limit applies at once; a missing row is created when the jobs are admitted
     UPDATE tidemill.concurrency AS c SET max = last.most FROM (
         SELECT DISTINCT ON (concurrency_key) concurrency_key AS key, coalesce(concurrency_max, 1) AS most
         FROM new WHERE concurrency_key IS NOT NULL ORDER BY concurrency_key, ordinality DESC) AS last
@@ -89,7 +89,7 @@ stored AS (
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
            CASE WHEN concurrency_key IS NOT NULL THEN 'waits for a slot of concurrency key ' || concurrency_key END
     FROM new WHERE unique_for IS NULL OR id IN (SELECT job_id FROM windows)
-    ORDER BY task, unique_key, ordinality -- one order for all, so that two callers never wait for each other
+    ORDER BY task, unique_key, ordinality -- one order for all callers prevents deadlocks
     ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
     RETURNING id, queue),
 news AS (
@@ -98,10 +98,10 @@ SELECT new.id, stored.id IS NOT NULL AS created, (SELECT count(*) FROM news)
 FROM new LEFT JOIN stored USING (id) ORDER BY new.ordinality
 """
 
-#: A window that a job took which then was not stored, for another had its key.
+#: Deletes the window of a job that was not stored because another job had its key.
 DROP_WINDOW = "DELETE FROM tidemill.unique_window WHERE task = $1 AND unique_key = $2 AND job_id = $3 RETURNING job_id"
 
-#: Who holds a unique key now: an unfinished job, or a window that has not ended.
+#: The holder of a unique key: an unfinished job, or a window that has not ended.
 FIND_KEY_HOLDER = """
 SELECT id FROM tidemill.job WHERE task = $1 AND unique_key = $2
 UNION ALL
@@ -109,20 +109,20 @@ SELECT job_id FROM tidemill.unique_window WHERE task = $1 AND unique_key = $2 AN
 LIMIT 1
 """
 
-#: Let throttled jobs of these keys through as far as their limits allow.
+#: Admits throttled jobs of these keys as far as their limits allow.
 ADMIT_THROTTLED = "SELECT tidemill.admit_throttled($1)"
 
-#: Tell the workers of these queues that there are jobs.
+#: Notifies the workers of these queues.
 NOTIFY_QUEUES = "SELECT pg_notify('tidemill_jobs', queue) FROM unnest($1::text[]) AS queue"
 
 
 def pack(jobs: Sequence[NewJob]) -> str:
-    """Jobs as the JSON text that the insert statements take."""
+    """Encode jobs as the JSON text that the insert statements take."""
     return encode(jobs).decode()
 
 
 def conversation(jobs: Sequence[NewJob], *, notify: bool = True) -> Conversation:
-    """The statements that store jobs, whatever the driver: yields each with its parameters, is sent its rows."""
+    """The statements that store jobs, for any driver: yields each with its parameters and receives its rows."""
     if not any(job.keyed for job in jobs):
         rows = yield INSERT_JOBS, (pack(jobs), notify)
         return [JobRef(row[0]) for row in rows]
@@ -140,7 +140,7 @@ def conversation(jobs: Sequence[NewJob], *, notify: bool = True) -> Conversation
         if holder:
             refs.append(JobRef(holder[0][0], created=False))
         else:
-            # The holder finished between the two statements: the key is free now.
+            # The holder finished between the two statements, so the key is free now.
             refs += yield from conversation([job], notify=notify)
     return refs
 
@@ -148,7 +148,7 @@ def conversation(jobs: Sequence[NewJob], *, notify: bool = True) -> Conversation
 async def insert_jobs(
     database: Database, connection: Executor, jobs: Sequence[NewJob], *, notify: bool
 ) -> list[JobRef]:
-    """Store jobs in the connection's transaction and return where each of them is."""
+    """Store jobs in the connection's transaction and return a reference to each."""
     talk = conversation(jobs, notify=notify)
     try:
         statement, params = next(talk)
@@ -161,7 +161,7 @@ async def insert_jobs(
 async def insert_alike(
     database: Database, connection: Executor, job: NewJob, arguments: Sequence[bytes], *, notify: bool
 ) -> list[JobRef]:
-    """Store one job like this per set of arguments: the quickest way for many, and for one."""
+    """Store one job like this per set of arguments: the fastest path for one and for many."""
     rows = await connection.fetch(
         database.sql(INSERT_ALIKE),
         arguments,
@@ -182,5 +182,5 @@ async def insert_alike(
 
 
 async def notify_queues(database: Database, connection: Executor, queues: Iterable[str]) -> None:
-    """Wake the workers of these queues."""
+    """Notify the workers of these queues."""
     await connection.execute(database.sql(NOTIFY_QUEUES), sorted(queues))

@@ -1,4 +1,4 @@
-"""What tasks logged: the last lines of each attempt, written no later than its end. Kept as long as its job is."""
+"""Log lines of tasks: the last lines of each attempt, written no later than its end. Kept as long as the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.partitions import keep_daily
 
-#: The lines of attempts so far; those of an attempt that is still under way are written again as they grow.
+#: Stores the lines of attempts so far; the lines of a running attempt are overwritten as they grow.
 WRITE_LOGS = """
 INSERT INTO tidemill.job_log AS l (job_id, attempt, began_at, dropped, lines)
 SELECT n.job_id, n.attempt, to_timestamp(n.began_at), n.dropped, n.lines
@@ -20,14 +20,14 @@ FROM unnest($1::bigint[], $2::int[], $3::float8[], $4::int[], $5::json[])
 ON CONFLICT (job_id, attempt, began_at) DO UPDATE SET dropped = excluded.dropped, lines = excluded.lines
 """
 
-#: All that is kept of a job's attempts, the last first.
+#: The stored lines of a job's attempts, last attempt first.
 READ_LOGS = """
 SELECT attempt, began_at, dropped, lines FROM tidemill.job_log WHERE job_id = $1 ORDER BY attempt DESC LIMIT $2
 """
 
 
 class AttemptLog(msgspec.Struct, frozen=True):
-    """The last lines of an attempt at a job, as JSON; `dropped` came before them. `began_at` is part of its name."""
+    """The last lines of a job's attempt, as JSON, after `dropped` earlier ones. `began_at` is part of its key."""
 
     job_id: int
     attempt: int
@@ -37,17 +37,17 @@ class AttemptLog(msgspec.Struct, frozen=True):
 
 
 async def write_logs(database: Database, connection: Executor, logs: Sequence[AttemptLog]) -> None:
-    """Write lines of attempts; each attempt once in a call."""
+    """Write the lines of attempts; each attempt may occur once per call."""
     last = {(log.job_id, log.attempt): log for log in logs}
     rows = [msgspec.structs.astuple(log) for log in last.values()]
     await connection.execute(database.sql(WRITE_LOGS), *columns(rows, 5))
 
 
 async def read_logs(database: Database, job_id: int, *, attempts: int = 20) -> list[asyncpg.Record]:
-    """What a job's attempts logged, the last attempt first."""
+    """The log lines of a job's attempts, last attempt first."""
     return await database.fetch(READ_LOGS, job_id, attempts)
 
 
 async def keep_job_log(database: Database, today: date, *, keep_days: int) -> None:
-    """Make the next partitions and drop those that are too old."""
+    """Create the next partitions and drop those that are too old."""
     await keep_daily(database, "job_log", "began_at", today, keep_days=keep_days)

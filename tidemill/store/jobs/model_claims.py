@@ -1,9 +1,9 @@
-"""Claims of workers that keep models: what waits for which model, and jobs of one model at a time.
+"""Claims of workers that keep models loaded: which jobs wait for which model, and claims for one model at a time.
 
-Such a worker looks first (`look_for_models`), decides which model to serve, and then takes jobs of that model only.
-Each statement reads a few entries of an index, however many jobs wait: `job_model` has one range per queue, model
-and priority. Jobs without a model have no index of their own, for which every other worker would pay; they are
-looked for among the first `WINDOW` of their priority, and others come into that window as those before them go.
+Such a worker first polls (`look_for_models`), decides which model to serve, and then claims only jobs of that model.
+Each statement reads a few index entries, however many jobs wait: `job_model` has one range per queue, model and
+priority. Jobs without a model have no index of their own, because every other worker would pay for it. They are found
+among the first `WINDOW` jobs of their priority, and later ones move into that window.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from tidemill.store.jobs.claims import Claims, claimed_job
 
 WINDOW = 200
 
+# Ready and due jobs of one queue and priority.
 _READY = """queue = {0} AND priority = {1} AND state = 'ready' AND due_at <= now()"""
 
-# Jobs that need no model, and those that need one that the worker does not know: it says so and puts them back.
+# Jobs that need no model, or one that the worker does not know: it reports that and puts them back.
 _NONE_OF = "(required_model IS NULL OR required_model <> ALL ({0}::text[]))"
 
 #: The oldest due job of each queue, priority and model, and how long it has waited; the last row is the time.
@@ -41,6 +42,7 @@ UNION ALL
 SELECT NULL, NULL, NULL, now(), NULL
 """
 
+# Sets the selected jobs to running, unless the worker has ended.
 _TAKE = """
 UPDATE tidemill.job SET state = 'running', worker_id = $4, attempt = attempt + 1, started_at = now(),
                         note = NULL, progress = NULL
@@ -50,13 +52,13 @@ RETURNING id, attempt, queue, task, args, options, failures, losses,
           concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at
 """
 
-#: Claim up to `$3` due jobs of one queue and priority that need one model.
+#: Claims up to `$3` due jobs of one queue and priority that need one model.
 CLAIM_OF_MODEL = _TAKE.format(f"""
     SELECT ctid FROM tidemill.job
     WHERE {_READY.format("$1", "$2")} AND required_model = $6 AND task <> ALL ($5::text[])
     ORDER BY due_at, id LIMIT $3 FOR UPDATE SKIP LOCKED""")
 
-#: The same for jobs that need none, among the first of their priority.
+#: The same for jobs that need no model, among the first of their priority.
 CLAIM_WITHOUT_MODEL = _TAKE.format(f"""
     SELECT ctid FROM tidemill.job
     WHERE state = 'ready' AND id = ANY (ARRAY(
@@ -66,7 +68,7 @@ CLAIM_WITHOUT_MODEL = _TAKE.format(f"""
         WHERE {_NONE_OF.format("$6")} AND task <> ALL ($5::text[])))
     ORDER BY due_at, id LIMIT $3 FOR UPDATE SKIP LOCKED""")
 
-#: Seconds from now until the first job of these queues is due that was not due at `$2`.
+#: Seconds until the first job of these queues is due that was not due at `$2`.
 NEXT_DUE_AFTER = """
 SELECT extract(epoch FROM min(level.due_at) - now())::float8
 FROM unnest($1::text[]) AS wanted(queue) CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
@@ -78,7 +80,7 @@ FROM unnest($1::text[]) AS wanted(queue) CROSS JOIN generate_series(0, 9) AS p(p
 
 
 class Head(NamedTuple):
-    """The first job of a queue, priority and model (None: of those that need no model), and how long it has waited."""
+    """The first job of a queue, priority and model (None: jobs that need no model), and how long it has waited."""
 
     queue: str
     priority: int
@@ -95,13 +97,13 @@ class ModelClaims:
         self._looked_at: datetime | None = None
 
     async def look_for_models(self, queues: Sequence[str], unknown: Sequence[str]) -> list[Head]:
-        """What waits in these queues, by priority and model."""
+        """The first due jobs of these queues, by priority and model."""
         rows = await self._claims.fetch(LOOK_FOR_MODELS, list(queues), self._models, list(unknown))
         self._looked_at = rows.pop()[3]
         return [Head(row[0], row[1], row[2], row[4]) for row in rows]
 
     async def claim(self, head: Head, room: int, unknown: Sequence[str]) -> list[ClaimedJob]:
-        """Up to `room` jobs like this one, oldest first."""
+        """Claim up to `room` jobs like this one, oldest first."""
         given = (head.queue, head.priority, room, self._claims.worker_id, list(unknown))
         if head.model is None:
             rows = await self._claims.fetch(CLAIM_WITHOUT_MODEL, *given, self._models)
@@ -110,7 +112,7 @@ class ModelClaims:
         return [claimed_job(row) for row in sorted(rows, key=lambda row: (row[12], row[0]))]
 
     async def next_due(self, queues: Sequence[str], unknown: Sequence[str]) -> float | None:
-        """Seconds until the next job of these queues becomes due; those that are due already are another matter."""
+        """Seconds until the next job of these queues becomes due; jobs that are due already do not count."""
         if self._looked_at is None:
             return 0.0
         rows = await self._claims.fetch(NEXT_DUE_AFTER, list(queues), self._looked_at, list(unknown))

@@ -1,7 +1,7 @@
 """Enqueueing on the caller's own connection: the job exists if and only if the caller's transaction commits.
 
-Takes an open asyncpg or psycopg connection (plain or async), or an SQLAlchemy connection or session (plain or
-async). The statements are ours, the transaction stays the caller's: nothing here commits or rolls back.
+Accepts an open asyncpg or psycopg connection (sync or async), or an SQLAlchemy connection or session (sync or async).
+The transaction belongs to the caller: this module never commits or rolls back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def insert_async(database: Database, connection: Any, jobs: Sequence[NewJo
 
 
 def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
-    """Store jobs through a caller's plain connection."""
+    """Store jobs through a caller's sync connection."""
     kind = _kind(connection)
     talk = _conversation(database, jobs)
     try:
@@ -58,7 +58,7 @@ def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> 
 
 
 def _conversation(database: Database, jobs: Sequence[NewJob]) -> Conversation:
-    """The statements that store jobs, after the one that looks up the application's schema if it is not known yet."""
+    """The statements that store jobs, preceded by a lookup of the application's schema if it is unknown."""
     if not database.applications:
         database.located((yield LIST_APPLICATIONS, ()))
     return (yield from conversation(jobs))
@@ -82,9 +82,9 @@ def _named(sql: str, form: str) -> str:
 
 
 def _clause(sql: str) -> Any:
-    from sqlalchemy import text  # only a caller who has SQLAlchemy gets here
+    from sqlalchemy import text  # optional dependency, installed if the caller uses it
 
-    return text(_named(sql.replace("::", r"\:\:"), ":{}"))  # or it would take a cast for a parameter
+    return text(_named(sql.replace("::", r"\:\:"), ":{}"))  # otherwise SQLAlchemy reads a cast as a parameter
 
 
 def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
@@ -92,5 +92,5 @@ def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _values(row: Any) -> tuple[Any, ...]:
-    # A caller's connection may give rows as mappings.
+    # A caller's connection may return rows as mappings.
     return tuple(row.values()) if isinstance(row, dict) else tuple(row)

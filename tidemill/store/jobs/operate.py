@@ -8,7 +8,7 @@ from tidemill.store.jobs.archive import TOLD, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 from tidemill.store.transaction import Transaction
 
-#: Cancel waiting jobs at once: they move to the history unrun.
+#: Cancels waiting jobs at once: they move to the history without having run.
 CANCEL_WAITING = f"""
 WITH gone AS (
     DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
@@ -18,7 +18,7 @@ WITH gone AS (
 SELECT id, concurrency_key, {TOLD} FROM gone
 """
 
-#: Ask the workers of running jobs to cancel them.
+#: Requests the cancellation of running jobs from their workers.
 CANCEL_RUNNING = """
 WITH asked AS (
     UPDATE tidemill.job SET cancel_reason = $2
@@ -27,7 +27,7 @@ WITH asked AS (
 SELECT id, pg_notify('tidemill_control', '') FROM asked
 """
 
-#: Waiting jobs become due now.
+#: Makes waiting jobs due now.
 RETRY_WAITING = """
 UPDATE tidemill.job SET due_at = now(), note = $2,
     state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
@@ -35,7 +35,7 @@ WHERE id = ANY ($1::bigint[]) AND state <> 'running'
 RETURNING id, queue, concurrency_key
 """
 
-#: Finished jobs come back as new jobs that say which one they repeat.
+#: Enqueues finished jobs again as new jobs that name the one they repeat.
 RETRY_FINISHED = """
 INSERT INTO tidemill.job (
     queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key, concurrency_max,
@@ -48,9 +48,10 @@ ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
 """
 
-#: Lock jobs: no worker claims, ends or gives back one of them until the transaction ends.
+#: Locks jobs: no worker claims, ends or releases one of them until the transaction ends.
 HOLD_JOBS = "SELECT FROM tidemill.job WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE"
 
+#: The states of jobs.
 FIND_JOBS = """
 SELECT id, state FROM tidemill.job WHERE id = ANY ($1::bigint[])
 UNION SELECT id, state FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
@@ -58,7 +59,7 @@ UNION SELECT id, state FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 
 
 class Outcome:
-    """Which jobs an operation reached: `done` at once, `asked` to stop (or enqueued again), or left `unchanged`."""
+    """What an operation did to each job: `done` at once, `asked` to stop (or enqueued again), or left `unchanged`."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
@@ -67,7 +68,7 @@ class Outcome:
 
 
 async def cancel_jobs(tx: Transaction, ids: list[int], *, why: object = None) -> Outcome:
-    """Cancel waiting jobs at once and ask for running ones; finished ones stay as they are.
+    """Cancel waiting jobs at once and request it for running ones; finished ones stay as they are.
 
     `why` is the filter that the jobs were found by, for the audit trail.
     """
@@ -118,7 +119,7 @@ def _found_by(why: object) -> dict[str, object]:
 
 
 async def _require(tx: Transaction, ids: list[int]) -> dict[int, str]:
-    """The states of jobs, all of which must exist; unfinished ones are locked until the transaction ends."""
+    """The states of jobs, which must all exist; unfinished ones are locked until the transaction ends."""
     await tx.execute(HOLD_JOBS, ids)
     found = {row["id"]: row["state"] for row in await tx.fetch(FIND_JOBS, ids)}
     if missing := sorted(set(ids) - set(found)):

@@ -1,7 +1,7 @@
-"""Pages of jobs and runs: in the order of their ids, newest first, at the same cost however deep and however filtered.
+"""Pages of jobs and runs, newest first by id, at the same cost at any depth and with any filter.
 
-Each combination of filters is a statement of its own, so that each finds the index that was made for it. An id is a
-job's place for all its life, unfinished or finished: pages do not shift while jobs end or new ones come.
+Each combination of filters is its own statement, so that each uses the index made for it. A job keeps its id for its
+whole life, unfinished or finished: pages do not shift while jobs end or new ones arrive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.store.runs.runs import OWN_KEY
 
 T = TypeVar("T")
 
-#: A name or a number to look for.
+#: A name or a number to filter by.
 Word = Annotated[str, Meta(max_length=400)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -44,7 +44,7 @@ FROM tidemill.run AS r
 """
 
 
-#: A page as the API tells it. Written by the database, for to make thousands of moments in Python takes its time.
+#: A page as JSON for the API, encoded by the database: creating thousands of datetimes in Python is slow.
 _AS_JSON = """
 SELECT coalesce(json_agg(line), '[]') AS items, count(*) AS count, min(line.id) AS last
 FROM (SELECT {columns} FROM ({page}) AS page) AS line
@@ -55,7 +55,7 @@ id, workflow, shape, state, key, seq AS ticks, owned, awake, note, created_at, e
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A page as JSON: its lines, how many there are, and the id of the last one."""
+    """A page as JSON: its rows, their number, and the id of the last one."""
 
     items: bytes
     count: int
@@ -63,7 +63,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Jobs that match every condition that is given; none given means all jobs."""
+    """Jobs that match every given condition; without conditions, all jobs."""
 
     state: Annotated[tuple[str, ...], Meta(description="Jobs in this state; may be repeated.")] = ()
     queue: Annotated[Word | None, Meta(description="Jobs of this queue.")] = None
@@ -83,7 +83,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def live(self) -> tuple[str, ...]:
-        """The unfinished states among those that are meant."""
+        """The unfinished states that the filter selects."""
         return tuple(state for state in self.state or LIVE_STATES if state in LIVE_STATES)
 
     @property
@@ -92,14 +92,14 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def retried(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Live and ended states that a retry reaches: failed, or those that are named, but not running or succeeded."""
+        """Live and ended states that a retry applies to: failed, or the named ones except running and succeeded."""
         states = self.state or ("failed",)
         live = tuple(state for state in states if state in LIVE_STATES and state != "running")
         return live, tuple(state for state in states if state in FINAL_STATES and state != "succeeded")
 
 
 class RunsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which runs are meant. Empty means all."""
+    """A filter of runs; without conditions, all runs."""
 
     states: tuple[str, ...] = ()
     workflow: str | None = None
@@ -121,14 +121,14 @@ class RunsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Conditions:
-    """A WHERE clause and its parameters, put together from our own words only."""
+    """A WHERE clause and its parameters, built only from our own SQL fragments."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
         self.values: list[Any] = []
 
     def add(self, part: str, value: Any) -> None:
-        """A condition in which `{}` stands for the value, if there is one."""
+        """Add a condition in which `{}` is the value's parameter; no condition if the value is None."""
         if value is not None:
             self.values.append(value)
             self.parts.append(part.format(f"${len(self.values)}"))
@@ -141,10 +141,10 @@ class Conditions:
 def page_of_jobs(
     wanted: JobFilter, before: int | None, limit: int, *, days: Sequence[str] = ("job_history",)
 ) -> tuple[str, list[Any]]:
-    """The statement for a page of jobs in these tables of the history, and its parameters."""
+    """The statement for a page of jobs in these history tables, and its parameters."""
     where = _about_jobs(wanted.validate(), before)
     values = [*where.values, limit]
-    # Tags have an index of their own, which is not in the order of ids: it must not seem worth to walk along all ids.
+    # The index of tags is not in id order: `id + 0` keeps the planner from scanning all ids instead.
     order = f"ORDER BY {'id' if wanted.tag is None else '(id + 0)'} DESC LIMIT ${len(values)}"
     parts = [f"({select} WHERE {where.sql}{states} {order})" for select, states in _branches(wanted, days)]
     return _together(parts, f"ORDER BY id DESC LIMIT ${len(values)}"), values
@@ -153,7 +153,7 @@ def page_of_jobs(
 def matches_of_jobs(
     wanted: JobFilter, *, live: Sequence[str], ended: Sequence[str], after: int, limit: int
 ) -> tuple[str, list[Any]]:
-    """The statement for the ids of jobs that an action reaches, oldest first, from an id on."""
+    """The statement for the ids of jobs that an action applies to, oldest first, starting above an id."""
     where = _about_jobs(wanted.validate(), None)
     where.add("id > {}", after)
     values = [*where.values, limit]
@@ -177,7 +177,7 @@ def page_of_runs(wanted: RunsWanted, before: int | None, limit: int) -> tuple[st
 async def list_job_page(
     database: Database, wanted: JobFilter, *, before: int | None = None, limit: int = 50
 ) -> list[asyncpg.Record]:
-    """Jobs that match, newest first, from an id on."""
+    """The matching jobs, newest first, starting below an id."""
 
     async def read(sql: str, values: list[Any]) -> tuple[list[asyncpg.Record], int, int]:
         rows = await database.fetch(sql, *values)
@@ -203,7 +203,7 @@ async def _read_jobs(
     before: int | None,
     limit: int,
 ) -> T:
-    """A page of jobs. `read` runs a statement and returns what it found, how many, and the last id."""
+    """Read a page of jobs. `read` runs a statement and returns its result, the number of rows and the last id."""
     if wanted.ended:
         days = days_of(database)
         try:
@@ -212,7 +212,7 @@ async def _read_jobs(
             names = (*days.open, *(day.name for day in first))
             page, count, last = await read(*page_of_jobs(wanted, before, limit, days=names))
             highest = max((day.high for day in rest[len(first) :]), default=0)
-            if not highest or (count == limit and last > highest):  # No other day can hold some of it.
+            if not highest or (count == limit and last > highest):  # No other day can have a part of this page.
                 return page
         except asyncpg.UndefinedTableError:
             days.forget()
@@ -222,7 +222,7 @@ async def _read_jobs(
 async def list_run_page(
     database: Database, wanted: RunsWanted, *, before: int | None = None, limit: int = 50
 ) -> list[asyncpg.Record]:
-    """Runs that match, newest first, from an id on."""
+    """The matching runs, newest first, starting below an id."""
     sql, values = page_of_runs(wanted, before, limit)
     return await database.fetch(sql, *values)
 
@@ -240,7 +240,7 @@ async def _write(database: Database, sql: str, values: list[Any], *, columns: st
 async def match_jobs(
     database: Database, wanted: JobFilter, *, live: Sequence[str], ended: Sequence[str], after: int = 0, limit: int
 ) -> list[int]:
-    """The ids of jobs that match and are in one of these states, oldest first, from an id on."""
+    """The ids of matching jobs in one of these states, oldest first, starting above an id."""
     if not live and not ended:
         return []
     sql, values = matches_of_jobs(wanted, live=live, ended=ended, after=after, limit=limit)
@@ -248,7 +248,7 @@ async def match_jobs(
 
 
 async def match_runs(database: Database, wanted: RunsWanted, *, limit: int) -> list[int]:
-    """The ids of runs that match, newest first."""
+    """The ids of matching runs, newest first."""
     return [row["id"] for row in await list_run_page(database, wanted, limit=limit)]
 
 
@@ -278,7 +278,7 @@ def _about_runs(wanted: RunsWanted, before: int | None) -> Conditions:
 
 
 def _branches(wanted: JobFilter, days: Sequence[str]) -> list[tuple[str, str]]:
-    """Where to look, and for which states: each ended state by itself, for its index has it in the order of ids."""
+    """The tables and states to select: each ended state separately, because its index is in id order."""
     past = [_PAST.replace("job_history", day) for day in days]
     if not wanted.state:
         return [(_LIVE, ""), *((select, "") for select in past)]
@@ -287,7 +287,7 @@ def _branches(wanted: JobFilter, days: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _together(parts: Sequence[str], order: str) -> str:
-    """Selects that are each in order and cut off, as one."""
+    """Combine selects, each ordered and limited, into one."""
     return parts[0] if len(parts) == 1 else f"{' UNION ALL '.join(parts)} {order}"
 
 

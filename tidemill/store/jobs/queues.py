@@ -1,4 +1,4 @@
-"""Queues for people: what is in each now, and what is wanted of it. Finished jobs are looked at only if asked for."""
+"""The list of queues: their jobs, workers, limits and modes. Finished jobs are counted only on request."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncpg
 
 from tidemill.store.database import Database
 
+#: Every queue with its counts, limit and mode.
 LIST_QUEUES = """
 WITH live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
@@ -39,8 +40,8 @@ ORDER BY k.queue
 
 
 async def list_queues(database: Database, *, internal: bool = False, ended_within: float = 0.0) -> list[asyncpg.Record]:
-    """Every queue that has jobs, workers, a limit or an operator's wish; `internal` ones are Tidemill's own.
+    """Every queue that has jobs, workers, a limit or a mode set by an operator; `internal` includes Tidemill's own.
 
-    With `ended_within`, jobs that ended in the last seconds are counted too.
+    With `ended_within`, jobs that ended within that many seconds are counted too.
     """
     return await database.fetch(LIST_QUEUES, internal, ended_within)

@@ -1,4 +1,4 @@
-"""Looking at jobs: one job's whole story, and counts per queue. Nothing here changes anything."""
+"""Read access to jobs: all details of one job, and counts per queue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncpg
 
 from tidemill.store.database import Database
 
+# An unfinished job with its worker, its queue and what it waits for.
 _LIVE_STORY = """
 SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due_at - now())::float8 AS due_in,
        extract(epoch FROM now() - j.started_at)::float8 AS running_for,
@@ -27,18 +28,19 @@ FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
 #: Everything about one unfinished job, and what it waits for.
 SHOW_LIVE = f"{_LIVE_STORY} WHERE j.id = $1"
 
-#: The same of some unfinished jobs of a run: those that run, then the oldest.
+#: The same for unfinished jobs of a run: running ones first, then the oldest.
 SHOW_LIVE_OF_RUN = f"{_LIVE_STORY} WHERE j.run_id = $1 ORDER BY j.state = 'running' DESC, j.id LIMIT $2"
 
+#: Everything about one finished job.
 SHOW_PAST = """
 SELECT h.*, w.host AS worker_host, w.pid AS worker_pid FROM tidemill.job_history AS h
 LEFT JOIN tidemill.worker AS w ON w.id = h.worker_id WHERE h.id = $1
 """
 
-#: Jobs of these ids that have not ended.
+#: The unfinished jobs among these.
 FIND_UNFINISHED = "SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[])"
 
-#: What is going on in every queue, finished jobs of the last `$1` seconds included.
+#: Counts per queue, including jobs finished in the last `$1` seconds.
 COUNT_QUEUES = """
 WITH live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS ready,
@@ -63,7 +65,7 @@ WHERE NOT starts_with(queue, 'monitor:')
 ORDER BY queue
 """
 
-#: Running jobs that tell how far they have come.
+#: Running jobs that have reported progress.
 RUNNING_WITH_PROGRESS = """
 SELECT id, task, queue, progress, note, extract(epoch FROM now() - started_at)::float8 AS running_for
 FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id LIMIT $1
@@ -71,22 +73,22 @@ FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id L
 
 
 async def show_job(database: Database, job_id: int) -> asyncpg.Record | None:
-    """Everything that is known of a job, unfinished or finished."""
+    """Everything that is known about a job, unfinished or finished."""
     return await database.fetchrow(SHOW_LIVE, job_id) or await database.fetchrow(SHOW_PAST, job_id)
 
 
 async def find_unfinished(database: Database, ids: list[int]) -> set[int]:
-    """Which of these jobs have not ended."""
+    """The jobs among these that have not ended."""
     return {row["id"] for row in await database.fetch(FIND_UNFINISHED, ids, patience=None)}
 
 
 async def show_jobs_of_run(database: Database, run_id: int, *, limit: int) -> list[asyncpg.Record]:
-    """Everything that is known of a run's unfinished jobs; of many, those that run come first."""
+    """Everything that is known about a run's unfinished jobs; running ones come first."""
     return await database.fetch(SHOW_LIVE_OF_RUN, run_id, limit)
 
 
 async def count_queues(database: Database, *, within: float = 3600.0) -> list[asyncpg.Record]:
-    """Counts per queue, with the finished ones of the last `within` seconds."""
+    """Counts per queue, including jobs finished in the last `within` seconds."""
     return await database.fetch(COUNT_QUEUES, within)
 
 

@@ -1,7 +1,7 @@
-"""Schedules in the database: the row lock and the time of the next fire make one fire happen once.
+"""Schedules in the database: the row lock and the next fire time make each fire happen once.
 
-Any number of schedulers may run: each takes the due rows that nobody else holds, and stores the jobs and the
-next fire time in one transaction.
+Any number of schedulers may run: each claims due rows that no other scheduler holds, and stores the jobs and the next
+fire time in one transaction.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.transaction import Transaction
 
-#: News for schedulers: a schedule was added, changed, resumed or removed.
+#: Notifies schedulers that a schedule was added, changed, resumed or removed.
 SCHEDULES_CHANNEL = "schedules"
 
-#: Declare schedules; a changed spec gets a new next fire, an unchanged one keeps its place.
+#: Declares schedules; a changed spec gets a new next fire time, an unchanged one keeps it.
 UPSERT_SCHEDULE = """
 INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided, app)
 VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10)
@@ -34,7 +34,7 @@ WHERE s.app = excluded.app
 RETURNING name
 """
 
-#: Schedules that the application no longer declares.
+#: Deletes schedules that the application no longer declares.
 PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE app = $1 AND name <> ALL ($2)"
 
 #: Due schedules that no other scheduler holds.
@@ -45,7 +45,7 @@ FROM tidemill.schedule WHERE NOT paused AND next_fire <= now()
 ORDER BY next_fire LIMIT 100 FOR UPDATE SKIP LOCKED
 """
 
-#: A schedule has fired, or has let fires pass.
+#: Records that a schedule has fired or skipped fires.
 RECORD_FIRE = """
 UPDATE tidemill.schedule SET next_fire = to_timestamp($2), decided = $8, fired = fired + $3,
     last_fire = coalesce(to_timestamp($4), last_fire), last_job_id = coalesce($5, last_job_id),
@@ -53,7 +53,7 @@ UPDATE tidemill.schedule SET next_fire = to_timestamp($2), decided = $8, fired =
 WHERE name = $1
 """
 
-#: A schedule that could not be fired is looked at again in a minute; what was due stays undecided.
+#: Retries a schedule that could not be fired in a minute; its due fires stay undecided.
 PUT_OFF = "UPDATE tidemill.schedule SET next_fire = now() + interval '1 minute' WHERE name = $1"
 
 #: Seconds until the next schedule is due.
@@ -61,6 +61,7 @@ NEXT_SCHEDULED = """
 SELECT extract(epoch FROM min(next_fire) - now())::float8 AS seconds FROM tidemill.schedule WHERE NOT paused
 """
 
+#: All schedules.
 LIST_SCHEDULES = """
 SELECT name, task, queue, spec, catchup, jitter, paused, next_fire, last_fire, last_job_id, fired, missed, missed_at
 FROM tidemill.schedule ORDER BY name
@@ -72,7 +73,7 @@ SELECT name, task, queue, spec, job, paused, extract(epoch FROM now())::float8 A
 FROM tidemill.schedule WHERE name = $1 FOR UPDATE
 """
 
-#: Pause, or resume from now on: fires that passed meanwhile are not made up for.
+#: Pauses, or resumes from now on: fires that were missed meanwhile are not made up for.
 SET_PAUSED = """
 UPDATE tidemill.schedule SET paused = $2, next_fire = to_timestamp($3), decided = $4 WHERE name = $1
 """
@@ -96,7 +97,7 @@ class DeclaredSchedule(msgspec.Struct, frozen=True):
 
 
 class Fired(msgspec.Struct, frozen=True):
-    """What one fire of a schedule led to, or why it could not be fired."""
+    """The result of one fire of a schedule, or why it could not be fired."""
 
     schedule: str
     jobs: tuple[JobRef, ...]
@@ -107,7 +108,7 @@ class Fired(msgspec.Struct, frozen=True):
 async def declare_schedules(
     database: Database, app: str, declared: Sequence[DeclaredSchedule], now: float | None = None
 ) -> None:
-    """Make an application's stored schedules those that it declares, as of `now`: by the database's clock."""
+    """Replace an application's stored schedules with those that it declares, as of `now` by the database's clock."""
     async with database.transaction(patience=None) as connection:
         if now is None:
             now = float(await connection.fetchval(DATABASE_NOW) or 0.0)
@@ -132,9 +133,9 @@ async def declare_schedules(
 
 
 async def fire_due(database: Database, plan: Plan, place: PlaceJob) -> list[Fired]:
-    """Fire what is due: jobs and next fire times in one transaction. `plan` decides, `place` dates each job.
+    """Fire due schedules: jobs and next fire times in one transaction. `plan` decides, `place` sets each job's time.
 
-    One that cannot be fired here does not keep the others from it: it is looked at again a little later.
+    A schedule that cannot be fired does not block the others: it is retried a minute later.
     """
     fired: list[Fired] = []
     async with database.transaction(patience=None) as connection:
@@ -178,7 +179,7 @@ async def list_schedules(database: Database) -> list[asyncpg.Record]:
 
 
 async def set_paused(tx: Transaction, name: str, paused: bool) -> None:
-    """Stop a schedule from firing, or let it fire again from now on."""
+    """Pause a schedule, or resume it from now on."""
     row = await _lock(tx, name)
     following = next_fire(decode(row["spec"], Schedule), row["now"])
     await tx.execute(SET_PAUSED, name, paused, following, row["now"])
@@ -188,7 +189,7 @@ async def set_paused(tx: Transaction, name: str, paused: bool) -> None:
 
 
 async def run_now(tx: Transaction, name: str) -> JobRef:
-    """Enqueue a schedule's job once, now, whatever its plan says."""
+    """Enqueue a schedule's job once, now, whatever its plan."""
     row = await _lock(tx, name)
     template = decode(row["job"], NewJob)
     job = msgspec.structs.replace(template, unique_key=None, unique_for=None, origin=Origin(by=tx.by, schedule=name))

@@ -1,4 +1,4 @@
-"""What maintenance does on its rounds: reclaim, expire, admit, route. Each is safe to do twice at once."""
+"""The periodic sweeps of maintenance: reclaim, expire, admit, route. Each is safe to run concurrently."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidemill.store.jobs.workers import (
 )
 from tidemill.store.runs.runs import CANCEL_ORPHANS, FREE_RUNS
 
-#: Waiting jobs whose deadline has passed move to the history unrun.
+#: Moves waiting jobs whose deadline has passed to the history without having run.
 EXPIRE_JOBS = f"""
 WITH gone AS (
     DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
@@ -33,7 +33,7 @@ WITH gone AS (
 SELECT id, {TOLD} FROM gone
 """
 
-#: Concurrency keys with room, and with throttled jobs whose time has come.
+#: Concurrency keys with free slots and due throttled jobs.
 FIND_THROTTLED = """
 SELECT waiting.key FROM (
     SELECT concurrency_key AS key, count(*) FILTER (WHERE state <> 'throttled') AS taken FROM tidemill.job
@@ -43,7 +43,7 @@ LEFT JOIN tidemill.concurrency AS gate USING (key)
 WHERE waiting.taken < coalesce(gate.max, 1) ORDER BY 1 LIMIT 1000
 """
 
-#: Jobs that waited for a worker that knows their task, now that one lives.
+#: Makes jobs ready that waited for a worker that knows their task, once one is alive.
 ROUTE_JOBS = """
 UPDATE tidemill.job AS j SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL
 WHERE state = 'no_worker' AND EXISTS (
@@ -54,11 +54,11 @@ RETURNING queue
 
 Decide = Callable[[ClaimedJob, str], Finish | Requeue]
 
-AT_ONCE = 5000  # jobs of a lost worker that are settled together
+AT_ONCE = 5000  # jobs of a lost worker that are reclaimed in one batch
 
 
 async def reclaim_lapsed(database: Database, decide: Decide, *, lease_seconds: float) -> list[tuple[str, int]]:
-    """End workers whose lease has lapsed and settle their jobs, each worker in one transaction.
+    """End workers whose lease has lapsed and reclaim their jobs, each worker in one transaction.
 
     Returns each lost worker with the number of its jobs.
     """
@@ -74,13 +74,13 @@ async def reclaim_lapsed(database: Database, decide: Decide, *, lease_seconds: f
 
 
 async def reclaim_late_claims(database: Database, decide: Decide) -> int:
-    """Settle what workers that have just ended had claimed in their last moment; returns how many jobs."""
+    """Reclaim jobs that workers claimed at the moment when they were ended; returns how many jobs."""
     ended = [row["id"] for row in await database.fetch(RECENTLY_ENDED, patience=None)]
     return await _settle_orphans(database, FIND_LATE_CLAIMS, ended, decide=decide) if ended else 0
 
 
 async def reclaim_orphans(database: Database, decide: Decide) -> int:
-    """Settle jobs whose worker has ended without giving them back, whenever that was; returns how many."""
+    """Reclaim jobs whose worker has ended without releasing them, at any time; returns how many."""
     return await _settle_orphans(database, FIND_ORPHANS, decide=decide)
 
 
@@ -94,30 +94,30 @@ async def _settle_orphans(database: Database, statement: str, *args: object, dec
 
 
 async def flag_silent(database: Database, *, silence_seconds: float) -> list[asyncpg.Record]:
-    """Flag workers that own running jobs and have not been heard of; each is returned once."""
+    """Flag workers that own running jobs and have stopped reporting; each is returned once."""
     return await database.fetch(FLAG_SILENT, silence_seconds, patience=None)
 
 
 async def expire_jobs(database: Database) -> int:
-    """Drop waiting jobs whose deadline has passed; returns how many."""
+    """Expire waiting jobs whose deadline has passed; returns how many."""
     return len(await database.fetch(EXPIRE_JOBS, patience=None))
 
 
 async def admit_due(database: Database) -> None:
-    """Let throttled jobs through whose time has come and whose key has room."""
+    """Admit throttled jobs that are due and whose key has free slots."""
     keys = [row[0] for row in await database.fetch(FIND_THROTTLED, patience=None)]
     if keys:
         await database.fetch(ADMIT_THROTTLED, keys, patience=None)
 
 
 async def free_runs(database: Database) -> int:
-    """Let others take up the runs of owners that have ended; returns how many."""
+    """Release the runs of owners that have ended; returns how many."""
     row = await database.fetchrow(FREE_RUNS, patience=None)
     return row["n"] if row else 0
 
 
 async def cancel_orphans(database: Database) -> int:
-    """Ask runs to end whose parent had ended before they were stored; returns how many."""
+    """Request the cancellation of runs whose parent had ended before they were stored; returns how many."""
     row = await database.fetchrow(CANCEL_ORPHANS, patience=None)
     return row["n"] if row else 0
 
@@ -142,7 +142,7 @@ async def _settle(database: Database, connection: Executor, worker_id: int, name
         )
         settled += len(rows)
         if len(rows) < AT_ONCE:
-            break  # Another look would read all jobs once more.
+            break  # Another pass would read all jobs again.
     return settled
 
 

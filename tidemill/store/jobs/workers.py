@@ -1,6 +1,6 @@
-"""Workers as the database sees them: one row per incarnation, one lease to renew, and what operators want.
+"""Workers in the database: one row per incarnation, one lease to renew, and the modes set by operators.
 
-All times are the database's own: hosts whose clocks disagree cannot make each other look dead.
+All times are the database's own, so that clock skew between hosts cannot make a lease lapse.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidemill.store.transaction import Transaction
 
 Mode = Literal["run", "pause", "drain", "stop"]
 
-#: Notifies workers that an operator's request or a cancel request has been written.
+#: Notifies workers of an operator's request or a cancel request.
 CONTROL_CHANNEL = "control"
 
-#: More jobs than this start at once nowhere.
+#: The largest burst of a rate limit.
 MOST_BURST = 1e9
 
-#: A new incarnation, and the jobs that waited for a worker that knows their task.
+#: Registers a new incarnation, and makes jobs ready that waited for a worker that knows their task.
 REGISTER_WORKER = """
 WITH me AS (
     INSERT INTO tidemill.worker (host, pid, queues, tasks, concurrency, versions, lease_until)
@@ -38,7 +38,7 @@ known AS (
 SELECT id FROM me
 """
 
-#: Still alive. Returns no row once this incarnation has been ended because its lease had lapsed.
+#: Renews the lease. Returns no row if this incarnation was ended because its lease had lapsed.
 RENEW_LEASE = """
 UPDATE tidemill.worker SET lease_until = now() + make_interval(secs => $2), seen_at = now(), status = $3,
                            running = $4, models = $5, flagged_at = NULL
@@ -46,7 +46,7 @@ WHERE id = $1 AND ended_at IS NULL
 RETURNING flagged_at
 """
 
-#: The mode that operators set for each of these queues on this host; the most specific one wins.
+#: The mode that operators have set for each of these queues on this host; the most specific one wins.
 READ_CONTROL = """
 SELECT DISTINCT ON (wanted.queue) wanted.queue, c.mode
 FROM unnest($2::text[]) AS wanted(queue)
@@ -54,51 +54,51 @@ JOIN tidemill.worker_control AS c ON c.host IN ($1, '*') AND c.queue IN (wanted.
 ORDER BY wanted.queue, (c.host = '*')::int + (c.queue = '*')::int
 """
 
-#: The worker says goodbye.
+#: Ends a worker that stops by itself.
 END_WORKER = """
 UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'ended', running = 0
 WHERE id = $1 AND ended_at IS NULL
 """
 
-#: A process is known to be dead.
+#: Lets the lease of a dead process lapse at once.
 EXPIRE_LEASE = """
 UPDATE tidemill.worker SET lease_until = now() - interval '1 second' WHERE host = $1 AND pid = $2 AND ended_at IS NULL
 """
 
-#: Workers whose lease has lapsed. After a restart of the database everyone gets one lease's time to come back.
+#: Workers whose lease has lapsed. After a restart of the database every worker gets one lease period to reconnect.
 FIND_LAPSED = """
 SELECT id, host, pid, lease_until FROM tidemill.worker
 WHERE ended_at IS NULL AND lease_until < now()
   AND pg_postmaster_start_time() < now() - make_interval(secs => $1)
 """
 
-#: End a lapsed incarnation for good: from here on it can renew nothing.
+#: Ends a lapsed incarnation for good: it can no longer renew its lease.
 END_LAPSED = """
 UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'lost', running = 0
 WHERE id = $1 AND ended_at IS NULL AND lease_until < now()
 RETURNING id
 """
 
-#: Jobs in the hands of a worker, or of one that no longer exists. All jobs are read for it: an index would be paid for
-#: by every claim, a tenth of its cost, and this is rare.
+#: Running jobs of a worker, or of one that no longer exists. This scans all jobs: an index would add a tenth to the
+#: cost of every claim, and this is rare.
 HELD_BY = """
 SELECT id, attempt, worker_id, queue, task, options, failures, losses, cancel_reason
 FROM tidemill.job WHERE state = 'running' AND worker_id = $1 LIMIT $2
 """
 
-#: Jobs whose worker has ended without giving them back.
+#: Running jobs whose worker has ended without releasing them.
 FIND_ORPHANS = """
 SELECT DISTINCT j.worker_id FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
 WHERE j.state = 'running' AND (w.id IS NULL OR w.ended_at IS NOT NULL)
 """
 
-#: Workers that ended in the last minute and yet own running jobs: a claim of theirs came through after their end.
+#: Workers that ended in the last minute but own running jobs: a claim was committed after their end.
 FIND_LATE_CLAIMS = """
 SELECT DISTINCT worker_id FROM tidemill.job WHERE state = 'running' AND worker_id = ANY ($1)
 """
 RECENTLY_ENDED = "SELECT id FROM tidemill.worker WHERE ended_at > now() - interval '1 minute'"
 
-#: Flag workers that have not been heard of for `$1` seconds while they own running jobs.
+#: Flags workers that have not reported for `$1` seconds while they own running jobs.
 FLAG_SILENT = """
 UPDATE tidemill.worker AS w SET flagged_at = now()
 WHERE ended_at IS NULL AND flagged_at IS NULL AND seen_at < now() - make_interval(secs => $1)
@@ -106,7 +106,7 @@ WHERE ended_at IS NULL AND flagged_at IS NULL AND seen_at < now() - make_interva
 RETURNING id, host, pid, queues, extract(epoch FROM now() - seen_at)::float8 AS silent
 """
 
-#: Set the mode of a queue on a host; returns the mode before.
+#: Sets the mode of a queue on a host; returns the previous mode.
 SET_CONTROL = """
 WITH before AS (SELECT mode FROM tidemill.worker_control WHERE host = $1 AND queue = $2),
 put AS (
@@ -115,7 +115,7 @@ put AS (
 SELECT coalesce((SELECT mode FROM before), 'run') AS before, pg_notify('tidemill_control', '')
 """
 
-#: Back to normal for a queue on a host; '*' as the host or queue takes back every narrower mode as well.
+#: Resets the mode of a queue on a host; '*' as the host or queue also clears every narrower mode.
 CLEAR_CONTROL = """
 WITH gone AS (
     DELETE FROM tidemill.worker_control WHERE $1 IN (host, '*') AND $2 IN (queue, '*') RETURNING mode)
@@ -123,14 +123,14 @@ SELECT coalesce((SELECT string_agg(DISTINCT mode, ', ') FROM gone), 'run') AS be
        pg_notify('tidemill_control', '')
 """
 
-#: An exception from a broader mode that still holds.
+#: Adds an exception from a broader mode that still applies.
 EXEMPT = """
 INSERT INTO tidemill.worker_control (host, queue, mode, by)
 SELECT $1, $2, 'run', $3 WHERE EXISTS (
     SELECT FROM tidemill.worker_control WHERE host IN ($1, '*') AND queue IN ($2, '*') AND mode <> 'run')
 """
 
-#: Workers for people: living ones first, then those that ended in the last `$1` seconds.
+#: The list of workers: living ones first, then those that ended in the last `$1` seconds.
 LIST_WORKERS = """
 SELECT w.id, w.host, w.pid, w.queues, w.concurrency, w.versions, w.models, w.status, w.running, w.started_at, w.seen_at,
        w.lease_until, w.flagged_at, w.ended_at, w.end_reason, cardinality(w.tasks) AS tasks,
@@ -141,7 +141,7 @@ WHERE w.ended_at IS NULL OR w.ended_at > now() - make_interval(secs => $1)
 ORDER BY w.ended_at IS NOT NULL, w.host, w.id
 """
 
-#: Remember the rate limits that the application declares.
+#: Stores the rate limits that the application declares.
 DECLARE_QUEUES = """
 INSERT INTO tidemill.queue AS q (name, rate, burst)
 SELECT * FROM unnest($1::text[], $2::float8[], $3::float8[])
@@ -149,7 +149,7 @@ ON CONFLICT (name) DO UPDATE SET rate = excluded.rate, burst = excluded.burst
     WHERE q.by IS NULL AND (q.rate, q.burst) IS DISTINCT FROM (excluded.rate, excluded.burst)
 """
 
-#: An operator's rate limit, which the application's own does not change from then on; what it was before.
+#: Sets an operator's rate limit, which overrides the application's; returns the previous rate.
 SET_LIMIT = """
 WITH before AS (SELECT rate FROM tidemill.queue WHERE name = $1),
 put AS (
@@ -163,7 +163,7 @@ LIMITED_QUEUES = "SELECT name FROM tidemill.queue WHERE name = ANY ($1) AND rate
 
 
 class WorkerCard(msgspec.Struct, frozen=True):
-    """What a worker tells of itself when it registers."""
+    """What a worker registers about itself."""
 
     host: str
     pid: int
@@ -174,7 +174,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
 
 
 class QueueLimit(msgspec.Struct, frozen=True):
-    """A queue's shared rate limit: jobs per second, and how many may start at once after a pause."""
+    """A queue's shared rate limit: jobs per second, and how many may start at once after an idle period."""
 
     name: str
     rate: float | None = None
@@ -182,20 +182,20 @@ class QueueLimit(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, rate: str | float | None, burst: float | None = None) -> QueueLimit:
-        """A limit as people write it: `rate` as in "100/s"; a burst is a tenth of a second's worth if not given."""
+        """A limit from user input: `rate` as in "100/s"; the default burst is the jobs of a tenth of a second."""
         check_name("queue", name)
         per_second = None if rate is None else parse_rate(rate, what=f"rate of queue {name}")
         if burst is None:
             return cls(name, per_second, per_second and min(max(1.0, per_second / 10), MOST_BURST))
         if not burst >= 1:
-            raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start: it is 1 or more")
+            raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start: use 1 or more")
         if burst > MOST_BURST:
-            raise ConfigError(f"queue {name}: a burst of {burst} is no limit at all: it is at most {MOST_BURST:.0f}")
+            raise ConfigError(f"queue {name}: a burst of {burst} is too large: use at most {MOST_BURST:.0f}")
         return cls(name, per_second, burst)
 
 
 async def register_worker(database: Database, card: WorkerCard, *, lease_seconds: float) -> int:
-    """Write a new incarnation; returns its id, which no other process ever had."""
+    """Register a new incarnation; returns its id, which is never reused."""
     rows = await database.fetch(
         REGISTER_WORKER,
         card.host,
@@ -220,7 +220,7 @@ async def renew_lease(
     running: int,
     models: Sequence[str] | None = None,
 ) -> bool:
-    """Prove to be alive; False means that this incarnation has been taken for dead and is over."""
+    """Renew the lease; False means that this incarnation was ended because its lease had lapsed."""
     rows = await connection.fetch(database.sql(RENEW_LEASE), worker_id, lease_seconds, status, running, models)
     return bool(rows)
 
@@ -231,13 +231,13 @@ async def end_worker(database: Database, worker_id: int, reason: str) -> None:
 
 
 async def read_control(database: Database, host: str, queues: Sequence[str]) -> dict[str, Mode]:
-    """The queues for which operators want something other than `run`."""
+    """The queues whose mode is not `run`."""
     rows = await database.fetch(READ_CONTROL, host, list(queues), patience=None)
     return {row["queue"]: row["mode"] for row in rows if row["mode"] != "run"}
 
 
 async def set_control(tx: Transaction, host: str, queue: str, mode: Mode) -> str:
-    """Store what an operator wants of a queue on a host, and its audit entry; returns the mode before."""
+    """Set the mode of a queue on a host and write its audit entry; returns the previous mode."""
     if mode == "run":
         before = await tx.fetchval(CLEAR_CONTROL, host, queue)
         await tx.execute(EXEMPT, host, queue, tx.by)
@@ -252,7 +252,7 @@ async def list_workers(database: Database, *, ended_within: float = 3600.0) -> l
 
 
 async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> None:
-    """Store the rate limits of queues, for all workers to share."""
+    """Store the rate limits of queues, which all workers share."""
     if limits:
         await database.fetch(
             DECLARE_QUEUES, [q.name for q in limits], [q.rate for q in limits], [q.burst for q in limits]
@@ -260,19 +260,19 @@ async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> No
 
 
 async def limited_queues(database: Database, queues: Sequence[str]) -> list[str]:
-    """Which of these queues have a rate limit now."""
+    """The queues among these that have a rate limit now."""
     return [row["name"] for row in await database.fetch(LIMITED_QUEUES, list(queues), patience=None)]
 
 
 async def set_limit(tx: Transaction, limit: QueueLimit) -> None:
-    """Set a queue's rate limit as an operator: at once for all workers, and whatever the code declares."""
+    """Set a queue's rate limit as an operator: at once for all workers, whatever the code declares."""
     before = await tx.fetchval(SET_LIMIT, limit.name, limit.rate, limit.burst, tx.by)
     await tx.audit("queue.limit", limit.name, before={"rate": before}, after={"rate": limit.rate})
 
 
 async def expire_lease(database: Database, host: str, pid: int) -> None:
-    """Say that a worker process is dead, as only the one who saw it die can: its jobs need not wait for its lease."""
+    """Let the lease of a dead worker process lapse at once. Only its supervisor, which saw it die, may call this."""
     try:
         await database.fetch(EXPIRE_LEASE, host, pid, patience=5.0)
     except asyncpg.UndefinedTableError as error:
-        raise StoreError("there is no schema yet") from error
+        raise StoreError("there is no schema yet: run `tidemill db migrate`, or start maintenance") from error

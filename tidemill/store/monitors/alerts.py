@@ -12,7 +12,7 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.store.audit import targets, write_audit
 from tidemill.store.database import Database, Executor
-from tidemill.store.monitors.notices import hurry_silenced
+from tidemill.store.monitors.notices import send_silenced_now
 
 ACKED_AT_ONCE = 500
 
@@ -368,7 +368,7 @@ async def end_silence(database: Database, id: int, *, by: str) -> None:
         if held is None:
             raise NotFoundError(f"there is no silence {id} that has not ended")
         await connection.execute(database.sql(END_SILENCE), id)
-        await hurry_silenced(database, connection, held["monitor"], id)
+        await send_silenced_now(database, connection, held["monitor"], id)
         before = {"matchers": decode(held["matchers"]), "until": held["until"], "comment": held["comment"]}
         await write_audit(
             database, connection, who=by, action="monitor.unsilence", target=held["monitor"],

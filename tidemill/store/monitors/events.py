@@ -17,7 +17,7 @@ WEEK = 604_800
 _PARTITION = re.compile(r"monitor_event_w(\d+)\Z")
 
 LONGEST_KEPT = "SELECT coalesce(max(keep), 0) AS keep FROM tidemill.monitor"
-FORGET_STRAYS = "DELETE FROM tidemill.monitor_event_default WHERE at < $1"
+DELETE_UNPARTITIONED_EVENTS = "DELETE FROM tidemill.monitor_event_default WHERE at < $1"
 FORGET_TICKS = """
 DELETE FROM tidemill.monitor_tick AS t USING tidemill.monitor AS m WHERE m.name = t.monitor AND t.at < $1 - m.keep
 """
@@ -59,7 +59,7 @@ async def drop_old(database: Database, now: float) -> list[str]:
         week = _PARTITION.match(name)
         if week is not None and (int(week[1]) + 1) * WEEK <= oldest and await drop_partition(database, name):
             dropped.append(name)
-    await database.fetch(FORGET_STRAYS, oldest)
+    await database.fetch(DELETE_UNPARTITIONED_EVENTS, oldest)
     await database.fetch(FORGET_TICKS, now)
     await database.fetch(DELETE_OLD_SETTINGS)
     return dropped

@@ -43,7 +43,7 @@ PUT_OFF = "UPDATE tidemill.alert_notice SET batch = $2 WHERE id = ANY ($1)"
 MARK_NOTICES = "UPDATE tidemill.alert_notice SET sent_at = now(), outcome = $2 WHERE id = ANY ($1) AND sent_at IS NULL"
 
 #: What waits for the end of a silence is sent now.
-HURRY_SILENCED = """
+SEND_SILENCED_NOW = """
 UPDATE tidemill.job SET due_at = now(), note = 'its silence was ended',
     state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 WHERE task = $1 AND args ->> 'monitor' = $2 AND args ->> 'batch' = $3 AND state <> 'running'
@@ -83,9 +83,9 @@ async def mark_notices(database: Database, ids: Sequence[int], outcome: str) -> 
     await database.fetch(MARK_NOTICES, list(ids), outcome)
 
 
-async def hurry_silenced(database: Database, connection: Executor, monitor: str, silence: int) -> None:
+async def send_silenced_now(database: Database, connection: Executor, monitor: str, silence: int) -> None:
     """Send now what was to be sent when a silence ends."""
-    rows = await connection.fetch(database.sql(HURRY_SILENCED), NOTIFY_TASK, monitor, f"{SILENCED}{silence}")
+    rows = await connection.fetch(database.sql(SEND_SILENCED_NOW), NOTIFY_TASK, monitor, f"{SILENCED}{silence}")
     if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
         await connection.execute(database.sql(ADMIT_THROTTLED), keys)
     if rows:

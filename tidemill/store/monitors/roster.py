@@ -70,7 +70,7 @@ _SOONER = "least(coalesce(e.due_at, m.tick_at), m.tick_at) - 0.00001"
 SET_PAUSED = "UPDATE tidemill.monitor SET paused = $2 WHERE name = $1"
 SWITCH_OFF = "UPDATE tidemill.monitor SET off = array_append(array_remove(off, $2), $2) WHERE name = $1"
 SWITCH_ON = "UPDATE tidemill.monitor SET off = array_remove(off, $2) WHERE name = $1"
-LOOK_AT_ALL = f"""
+EVALUATE_ALL = f"""
 UPDATE tidemill.monitor_entity AS e SET due_at = {_SOONER} FROM tidemill.monitor AS m
 WHERE m.name = $1 AND e.monitor = $1 AND e.active
 """
@@ -189,7 +189,7 @@ async def switch_trigger(database: Database, monitor: str, trigger: str, on: boo
         )
         await connection.execute(database.sql(SWITCH_ON if on else SWITCH_OFF), monitor, trigger)
         if on:
-            await connection.execute(database.sql(LOOK_AT_ALL), monitor)
+            await connection.execute(database.sql(EVALUATE_ALL), monitor)
         else:
             await connection.fetch(
                 database.sql(RESOLVE_TRIGGER), monitor, trigger, "its trigger was switched off", None, by

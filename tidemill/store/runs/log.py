@@ -1,4 +1,4 @@
-"""What steps logged that ran where their runs were: the last lines of each attempt. Kept as long as runs are."""
+"""Log lines of steps that ran in the run's own process: the last lines of each attempt. Kept as long as the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.partitions import keep_daily
 
-#: The lines of attempts so far; those of an attempt that is still under way are written again as they grow.
+#: Stores the lines of attempts so far; the lines of a running attempt are overwritten as they grow.
 WRITE_STEP_LOGS = """
 INSERT INTO tidemill.run_log AS l (run_id, work, step, attempt, began_at, dropped, lines)
 SELECT n.run_id, n.work, n.step, n.attempt, to_timestamp(n.began_at), n.dropped, n.lines
@@ -20,7 +20,7 @@ FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::int[], $5::float8[], $6:
 ON CONFLICT (run_id, work, attempt, began_at) DO UPDATE SET dropped = excluded.dropped, lines = excluded.lines
 """
 
-#: What is kept of a run's attempts, or of those at one step, the last first.
+#: The stored lines of a run's attempts, or of those of one step, last attempt first.
 READ_STEP_LOGS = """
 SELECT work, step, attempt, began_at, dropped, lines FROM tidemill.run_log
 WHERE run_id = $1 AND ($2::text IS NULL OR step = $2) ORDER BY began_at DESC, work DESC, attempt DESC LIMIT $3
@@ -28,7 +28,7 @@ WHERE run_id = $1 AND ($2::text IS NULL OR step = $2) ORDER BY began_at DESC, wo
 
 
 class StepLog(msgspec.Struct, frozen=True):
-    """The last lines of an attempt at a step, as JSON; `dropped` came before them. `began_at` is part of its name."""
+    """The last lines of a step's attempt, as JSON, after `dropped` earlier ones. `began_at` is part of its key."""
 
     run_id: int
     work: int
@@ -40,7 +40,7 @@ class StepLog(msgspec.Struct, frozen=True):
 
 
 async def write_step_logs(database: Database, connection: Executor, logs: Sequence[StepLog]) -> None:
-    """Write lines of attempts; of an attempt that is there twice, the last."""
+    """Write the lines of attempts; if an attempt occurs twice, the last one counts."""
     last = {(log.run_id, log.work, log.attempt, log.began_at): log for log in logs}
     rows = [msgspec.structs.astuple(log) for log in last.values()]
     await connection.execute(database.sql(WRITE_STEP_LOGS), *columns(rows, 7))
@@ -49,10 +49,10 @@ async def write_step_logs(database: Database, connection: Executor, logs: Sequen
 async def read_step_logs(
     database: Database, run_id: int, *, step: str | None = None, limit: int = 100
 ) -> list[asyncpg.Record]:
-    """What a run's steps logged, the last attempt first."""
+    """The log lines of a run's steps, last attempt first."""
     return await database.fetch(READ_STEP_LOGS, run_id, step, limit)
 
 
 async def keep_run_log(database: Database, today: date, *, keep_days: int) -> None:
-    """Make the next partitions and drop those that are too old."""
+    """Create the next partitions and drop those that are too old."""
     await keep_daily(database, "run_log", "began_at", today, keep_days=keep_days)

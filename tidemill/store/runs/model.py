@@ -1,8 +1,8 @@
-"""A model of the tables that runs live in: what the statements on them mean, in memory.
+"""An in-memory model of the tables of runs and of the statements on them.
 
-The simulation runs on it, and a test holds it against PostgreSQL: the same operations must leave the same rows. Each
-method is one statement, and happens at once. What a statement of PostgreSQL sees is what there was when it began,
-though a row that it changes is the newest: a slow commit gives the `StoreView` that it began with.
+The simulation runs on it, and a test compares it with PostgreSQL: the same operations must leave the same rows. Each
+method is one atomic statement. A PostgreSQL statement reads what existed when it began, but changes the newest version
+of a row: so a slow commit passes the `StoreView` of its start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemill.store.runs.turns import UNWANTED, RunTurn
 
 LIVE = ("running", "needs_attention")
 
-#: A channel and what is said on it: news for whoever listens.
+#: A channel and a payload of a notification.
 News = tuple[str, str]
 
 
@@ -88,7 +88,7 @@ class WorkerRow(msgspec.Struct):
 
 
 class StoreView(msgspec.Struct, frozen=True):
-    """What a statement saw when it began."""
+    """What a statement read when it began."""
 
     at: float
     inbox: frozenset[int]
@@ -96,11 +96,11 @@ class StoreView(msgspec.Struct, frozen=True):
 
 
 class DuplicateTick(Exception):
-    """Two owners have written the same tick: the primary key of the journal says no."""
+    """Two owners have written the same tick, which the journal's primary key rejects."""
 
 
 class StoreModel:
-    """The rows, and the statements that change them. `tell` hears the news that a statement gives."""
+    """The rows, and the statements that change them. `tell` receives the notifications of a statement."""
 
     def __init__(self, clock: Clock, tell: Callable[[News], None] = lambda news: None) -> None:
         self.clock = clock
@@ -221,7 +221,7 @@ class StoreModel:
         ][:room]
 
     def wake(self) -> float | None:
-        """Wake runs for which something is due; in how many seconds the next timer is."""
+        """Wake runs that have something due; returns the seconds until the next timer."""
         now, woken = self.clock.now(), 0
         for number in {row.run_id for row in self.inbox.values() if row.due_at <= now}:
             run = self.runs.get(number)
@@ -270,7 +270,7 @@ class StoreModel:
                 del self.inbox[number]
 
     def _want_nothing(self, run_id: int) -> None:
-        """A run that has ended asks nothing, and its jobs are wanted no longer."""
+        """Drop the questions of an ended run and request the cancellation of its jobs."""
         for key in [key for key in self.inputs if key[0] == run_id]:
             del self.inputs[key]
         for row in self.jobs.values():
@@ -281,22 +281,22 @@ class StoreModel:
     # -- turns ------------------------------------------------------------------------------------
 
     def look(self) -> StoreView:
-        """What a statement that begins now will see."""
+        """What a statement that begins now reads."""
         children = frozenset(run.id for run in self.runs.values() if run.parent is not None)
         return StoreView(self.clock.now(), frozenset(self.inbox), children)
 
     def commit(self, owner: int, number: int, turns: Sequence[RunTurn], view: StoreView | None = None) -> set[int]:
-        """Write a turn of many runs, all of it or nothing; returns those that were still the owner's."""
+        """Write a turn of many runs atomically; returns those that the owner still owned."""
         seen = view or self.look()
         mine = [turn for turn in turns if self._is_mine(turn, owner, number)]
         for turn in mine:
             if turn.ticks and turn.before < len(self.ticks.get(turn.run_id, [])):
-                raise DuplicateTick(f"tick {turn.before + 1} of run {turn.run_id} is there already")
+                raise DuplicateTick(f"tick {turn.before + 1} of run {turn.run_id} exists already")
         used = {inbox_id for turn in turns if turn.new is None for inbox_id in turn.used}
         for turn in mine:
             self._write_head(turn, owner, number, used, seen)
         over = {turn.run_id for turn in mine if turn.state is not None and turn.state != "needs_attention"}
-        if over:  # An end takes away what there was before, and not what is written together with it.
+        if over:  # An end deletes earlier rows, but not those written with it.
             self._write_ends(over, {turn.run_id for turn in mine if turn.new is None}, seen)
         for turn in mine:
             self._write_rows(turn)
@@ -398,7 +398,7 @@ class StoreModel:
         return [_claimed(row) for row in found]
 
     def finish(self, worker: int, finished: Sequence[Finish]) -> list[int]:
-        """Move jobs to the history, and tell their runs; returns those that were still the worker's."""
+        """Move jobs to the history and report to their runs; returns those that the worker still owned."""
         mine = [end for end in finished if self._holds(worker, end.id, end.attempt)]
         for end in mine:
             row = self.jobs[end.id]
@@ -417,8 +417,8 @@ class StoreModel:
             self.tell(("jobs", row.queue))
         return [job.id for job in mine]
 
-    def release_strays(self, worker: int, held: Sequence[int]) -> list[int]:
-        """Give back what this worker holds according to the table, but not according to itself."""
+    def release_unheld(self, worker: int, held: Sequence[int]) -> list[int]:
+        """Release jobs that the table says this worker holds, but that the worker does not know of."""
         strays = [row for row in self.jobs.values() if (row.state, row.worker) == ("running", worker)]
         strays = [row for row in strays if row.id not in held]
         for row in strays:

@@ -1,6 +1,6 @@
-"""Runs in the database: started in one round trip, owned under a lease, sent to, listed, forgotten.
+"""Runs in the database: starting, ownership under a lease, sending, listing and retention.
 
-An owner is a worker incarnation. What happens to its runs it writes down in turns: see `turns`.
+An owner is a worker incarnation. It writes what happens to its runs in turns: see `turns`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tidemill.store.database import Database, Executor, is_away, left_nothing
 from tidemill.store.jobs.archive import TOLD
 from tidemill.store.runs.turns import ORPHANED, UNWANTED, relatives_sql
 
-#: News for owners: a run was started, or something is on its way to one.
+#: Notifies owners that a run was started or has something in its inbox.
 RUNS_CHANNEL = "runs"
 
-#: Keys that begin with this are ours, and nobody has asked for them.
+#: Keys with this prefix are internal; users cannot choose them.
 OWN_KEY = "~"
 
-#: What is stored together with a run: gets the connection, the run's id, and whether it is new.
+#: Extra work in the transaction that stores a run: gets the connection, the run's id, and whether it is new.
 Within = Callable[[Executor, int, bool], Awaitable[None]]
 
-#: A new run with its input; a taken key gives the run that has it.
+#: Stores a new run with its input; if the key is taken, returns the run that has it.
 START_RUN = """
 WITH made AS (
     INSERT INTO tidemill.run (workflow, version, key, input, origin, owner, parent, parent_work, kind)
@@ -41,8 +41,8 @@ UNION ALL
 SELECT id, false, 0 FROM tidemill.run WHERE workflow = $1 AND key = $3 AND NOT EXISTS (SELECT FROM made)
 """
 
-#: Take runs that have something to do and no owner. One that was begun by another version of its workflow is left to
-#: an owner that has that version, as long as there is one.
+#: Claims runs without an owner that have something to do. A run that was started by another version of its workflow is
+#: left to an owner with that version, as long as there is one.
 CLAIM_RUNS = """
 UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run AS r
@@ -55,23 +55,23 @@ UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
 RETURNING id, kind, version, seq, input
 """
 
-#: Runs that are this owner's without being in its hands: the answer to a claim or a start was lost on the way.
+#: Runs of this owner that it does not know of: the response to a claim or a start was lost.
 OWN_RUNS = """
 SELECT id, kind, version, seq, input FROM tidemill.run
 WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
 """
 
-#: Runs that did not fit the code when they were last looked at are looked at again.
+#: Wakes runs that did not match the code when they were last tried.
 RESUME_RUNS = """
 UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'needs_attention' AND kind = ANY ($1)
 RETURNING id
 """
 
-#: Messages suspended while their runs needed attention are due again. Not part of `RESUME_RUNS`: it
-#: would not see what was held back while it waited for a run.
-RELEASE_MAIL = "UPDATE tidemill.inbox SET suspended = false WHERE suspended AND run_id = ANY ($1)"
+#: Makes messages due again that were suspended while their runs needed attention. Not part of `RESUME_RUNS`, which
+#: would not see messages suspended while it waited for a run's lock.
+RELEASE_SUSPENDED = "UPDATE tidemill.inbox SET suspended = false WHERE suspended AND run_id = ANY ($1)"
 
-#: What claimed runs are resumed from.
+#: The snapshots and ticks that claimed runs are resumed from.
 LOAD_SNAPSHOTS = "SELECT run_id, seq, data FROM tidemill.snapshot WHERE run_id = ANY ($1)"
 LOAD_TICKS = """
 SELECT t.run_id, t.seq, t.data FROM tidemill.tick AS t
@@ -79,8 +79,8 @@ LEFT JOIN tidemill.snapshot AS s ON s.run_id = t.run_id
 WHERE t.run_id = ANY ($1) AND t.seq > coalesce(s.seq, 0) ORDER BY t.run_id, t.seq
 """
 
-#: What is due for this owner's runs, beside what it has in hand: ticks from outside, ends of jobs, timers. A run is
-#: looked up by its number for each, whatever the planner believes about the tables.
+#: Due inbox rows of this owner's runs, except those that it has already read: ticks from outside, ends of jobs, timers.
+#: Each run is looked up by its id, whatever the planner assumes about the tables.
 DUE_INBOX = """
 SELECT id, run_id, timer, work, data FROM (
     SELECT i.* FROM tidemill.inbox AS i CROSS JOIN LATERAL (
@@ -90,8 +90,8 @@ SELECT id, run_id, timer, work, data FROM (
 ORDER BY id
 """
 
-#: Runs that sleep while something is due for them wake up; what came for a run after its end goes, and what comes for
-#: one that needs attention is held back until it goes on. Also says in how many seconds the next timer is due.
+#: Wakes sleeping runs with something due, deletes messages for ended runs, and suspends those for runs that need
+#: attention. Also returns the seconds until the next timer.
 WAKE_RUNS = """
 WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended),
 woken AS (
@@ -115,7 +115,7 @@ SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '')
 FROM woken
 """
 
-#: Something for a run from outside; wakes it if it sleeps.
+#: Puts a tick from outside into a run's inbox and wakes the run.
 SEND = """
 WITH target AS (
     UPDATE tidemill.run SET awake = true WHERE id = $1 AND state IN ('running', 'needs_attention') RETURNING id),
@@ -123,16 +123,16 @@ put AS (INSERT INTO tidemill.inbox (run_id, data) SELECT id, $2::json FROM targe
 SELECT run_id, pg_notify('tidemill_runs', '') FROM put
 """
 
-# Ticks are looked at as text: wherever a NUL stands in one, `->>` refuses all of it.
+# Ticks are compared as text: `->>` rejects a document that has a NUL anywhere.
 
-#: Whether something that was sent to a run is on its way there, or has been taken.
+#: Whether a tick that was sent to a run is in its inbox or journal.
 HAS_ARRIVED = """
 SELECT FROM tidemill.inbox WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
 UNION ALL
 SELECT FROM tidemill.tick WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
 """
 
-#: A run that needs attention has no owner who could end it. What it has under way is wanted no longer.
+#: Ends a run that needs attention, which has no owner to do it, and requests the cancellation of its jobs.
 CANCEL_STOPPED = f"""
 WITH over AS (
     UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'needs_attention'
@@ -147,7 +147,7 @@ SELECT id, (SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM un
        {TOLD}, {ORPHANED} FROM over
 """
 
-#: Runs of owners that have ended go to whoever comes.
+#: Releases the runs of owners that have ended.
 FREE_RUNS = """
 WITH freed AS (
     UPDATE tidemill.run SET owner = NULL, awake = true WHERE id = ANY (ARRAY(
@@ -158,7 +158,7 @@ WITH freed AS (
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END FROM freed
 """
 
-#: Children whose start was stored only after their parent had ended are asked to end.
+#: Requests the cancellation of runs whose start was stored after their parent had ended.
 CANCEL_ORPHANS = """
 WITH asked AS (
     INSERT INTO tidemill.inbox (run_id, data)
@@ -171,7 +171,7 @@ WITH asked AS (
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', 'wake') END FROM asked
 """
 
-#: Runs that ended long ago, with everything that was kept of them; some at a time.
+#: Deletes a batch of runs that ended long ago, with all their rows.
 FORGET_RUNS = """
 WITH old AS MATERIALIZED (
     SELECT id FROM tidemill.run WHERE ended_at < now() - make_interval(days => $1) ORDER BY ended_at LIMIT 500
@@ -184,7 +184,7 @@ snaps AS (DELETE FROM tidemill.snapshot WHERE run_id IN (SELECT id FROM old))
 DELETE FROM tidemill.run WHERE id IN (SELECT id FROM old) RETURNING id
 """
 
-#: A new run that begins where another was after tick `$2`, asleep until its timers are set.
+#: Stores a new run that begins after tick `$2` of another, asleep until its timers are set.
 FORK_RUN = """
 WITH made AS (
     INSERT INTO tidemill.run (workflow, kind, version, input, seq, origin, forked_from, awake)
@@ -202,13 +202,13 @@ timers AS (
 SELECT id FROM made
 """
 
-#: A run that has just been made is ready to be taken up.
+#: Makes a new run claimable.
 WAKE_RUN = "UPDATE tidemill.run SET awake = true WHERE id = $1 RETURNING pg_notify('tidemill_runs', '')"
 
-#: There are runs to take up.
-TELL_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
+#: Notifies owners that there are runs to claim.
+NOTIFY_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
 
-#: What runs ask people, the longest waiting first.
+#: The questions of runs to people, longest waiting first.
 LIST_INPUTS = """
 SELECT i.run_id, i.node, i.prompt, i.schema, i.asked_at, i.due_at, r.workflow, r.kind FROM tidemill.run_input AS i
 JOIN tidemill.run AS r ON r.id = i.run_id
@@ -217,10 +217,10 @@ WHERE ($1::bigint IS NULL OR i.run_id = $1)
 ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
 """
 
-#: Whether a node of a run asks somebody something now.
+#: Whether a node of a run waits for a person's input.
 IS_ASKED = "SELECT EXISTS (SELECT FROM tidemill.run_input WHERE run_id = $1 AND node = $2) AS asked"
 
-#: What was noted by a piece of work, in the journal or on its way there.
+#: What a work item has noted, in the journal or the inbox.
 NOTED_FOR_WORK = """
 SELECT data FROM (
     SELECT data FROM tidemill.tick WHERE run_id = $1
@@ -229,13 +229,14 @@ SELECT data FROM (
 WHERE data::text ~ ('^{"kind":"noted","at":[^,]+,"work":' || $2::bigint || ',')
 """
 
-#: Something to show of a run, from a process that does not own it. One after the other, as the owner's turns are, or a
-#: reader who has seen a number would miss a smaller one that commits later.
+#: Publishes something of a run from a process that does not own it. Serialised with the owner's turns: otherwise a
+#: reader that has seen a number would miss a smaller one that commits later.
 PUBLISH = """
 WITH held AS MATERIALIZED (SELECT id FROM tidemill.run WHERE id = $1 FOR NO KEY UPDATE)
 INSERT INTO tidemill.published (run_id, data) SELECT held.id, p.data FROM held, unnest($2::json[]) AS p(data)
 """
 
+#: Runs, newest first.
 LIST_RUNS = """
 SELECT id, workflow, kind, state, CASE WHEN key NOT LIKE '~%' THEN key END AS key, seq, owner, awake, note,
        created_at, ended_at FROM tidemill.run
@@ -243,11 +244,13 @@ WHERE ($1::text IS NULL OR state = $1) AND ($2::text IS NULL OR workflow = $2) A
 ORDER BY id DESC LIMIT $4
 """
 
+#: One run.
 SHOW_RUN = """
 SELECT r.*, w.host AS owner_host, w.pid AS owner_pid FROM tidemill.run AS r
 LEFT JOIN tidemill.worker AS w ON w.id = r.owner WHERE r.id = $1
 """
 
+#: A run's journal, and what it has published, after a number.
 READ_TICKS = "SELECT seq, data FROM tidemill.tick WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
 READ_PUBLISHED = "SELECT seq, at, data FROM tidemill.published WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
 
@@ -265,14 +268,14 @@ async def start_run(
     kind: str | None = None,
     within: Within | None = None,
 ) -> tuple[int, bool]:
-    """Store a new run; returns its id, and whether it is new. `parent` is a run and the work there that waits.
+    """Store a new run; returns its id, and whether it is new. `parent` is a run and its work item that waits.
 
-    `kind` is what an owner must know in order to drive it: the workflow, if nothing else is said. `within` is done in
-    the same transaction, unless a first try, whose answer was lost, did it.
+    `kind` is what an owner must know to drive it; the default is the workflow. `within` runs in the same transaction,
+    unless an earlier attempt whose response was lost has already done it.
     """
     if key is not None:
         check_key("unique_key", key)
-    # A start without a key has one of its own, so that it happens once even if the answer to a first try was lost.
+    # A start without a key gets an internal one, so that it happens once even if the first response was lost.
     own = None if key is not None else OWN_KEY + new_token()
     who = (origin, owner, *(parent or (None, None)), kind or workflow)
     given = (workflow, version, own or key, input, *who)
@@ -288,7 +291,7 @@ async def start_run(
         rows = await (database.fetch(START_RUN, *given) if within is None else database.run(together, patience=30.0))
         if rows:
             return rows[0]["id"], rows[0]["created"] or own is not None
-        # The holder of the key was being stored at the same moment.
+        # The holder of the key was being stored at the same moment: try again.
 
 
 async def fork_run(
@@ -302,7 +305,7 @@ async def fork_run(
     timers: dict[str, float] | None = None,
     within: Within | None = None,
 ) -> int:
-    """A new run with another's first `at` ticks, and `more` after them; returns its id."""
+    """Store a new run with another's first `at` ticks, and `more` after them; returns its id."""
     waiting = timers or {}
     async with database.transaction(patience=30.0) as connection:
         number = await connection.fetchval(
@@ -317,35 +320,35 @@ async def fork_run(
 
 
 async def resume_runs(database: Database, kinds: Sequence[str]) -> None:
-    """Let runs of these kinds that needed attention go on, with all that came for them meanwhile."""
+    """Resume runs of these kinds that needed attention, with all messages suspended meanwhile."""
 
     async def together(connection: Executor) -> None:
         async with connection.transaction():
             rows = await connection.fetch(database.sql(RESUME_RUNS), list(kinds))
-            await connection.execute(database.sql(RELEASE_MAIL), [row["id"] for row in rows])
+            await connection.execute(database.sql(RELEASE_SUSPENDED), [row["id"] for row in rows])
 
     await database.run(together, patience=None)
 
 
 async def forget_runs(database: Database, *, keep_days: int) -> int:
-    """Remove runs that ended more than so many days ago; returns how many. Some at a time: call it again."""
+    """Delete a batch of runs that ended more than so many days ago; returns how many. Call it until it returns 0."""
     return len(await database.fetch(FORGET_RUNS, keep_days, patience=None))
 
 
 def new_token() -> str:
-    """By which a sender can tell whether what it has sent has arrived."""
+    """A new token by which a sender can tell whether its tick has arrived."""
     return secrets.token_urlsafe(9)
 
 
 async def has_arrived(database: Database, run_id: int, token: str) -> bool:
-    """Whether something with this token was sent to a run before."""
+    """Whether a tick with this token was sent to a run before."""
     return bool(await database.fetch(HAS_ARRIVED, run_id, token))
 
 
 async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: str | None = None) -> None:
-    """Put a tick into a run's inbox; an error if there is no such run, or it has ended.
+    """Put a tick into a run's inbox; an error if the run does not exist or has ended.
 
-    With a `token`, which the tick carries as well, it arrives once, even if the answer to a first try was lost.
+    With a `token`, which the tick carries as well, it arrives once, even if the first response was lost.
     """
     uncertain = False
     while True:
@@ -361,7 +364,7 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
                 raise
             uncertain = uncertain or (token is not None and not left_nothing(error))
     row = await show_run(database, run_id)
-    raise NotFoundError(f"run {run_id} has ended ({row['state']}): it takes nothing more")
+    raise NotFoundError(f"run {run_id} has ended ({row['state']}): it accepts nothing more; start a new run")
 
 
 async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: str) -> None:
@@ -396,7 +399,7 @@ async def read_ticks(database: Database, run_id: int, *, after: int = 0, limit: 
 
 
 async def load_run(database: Database, run_id: int) -> tuple[asyncpg.Record, bytes | None, list[bytes]]:
-    """A run, its newest snapshot and the ticks after that: all that its state can be made of."""
+    """A run, its newest snapshot and the ticks after it: everything that its state is rebuilt from."""
     async with database.transaction(patience=30.0) as connection:
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         row = await connection.fetchrow(database.sql(SHOW_RUN), run_id)
@@ -414,21 +417,21 @@ async def list_inputs(
     after: tuple[datetime, int, str] | None = None,
     limit: int = 200,
 ) -> list[asyncpg.Record]:
-    """What runs ask people, the longest waiting first, from one on; all of them, or one."""
+    """The questions of runs to people, longest waiting first, after a given one; of all runs, or of one."""
     return await database.fetch(LIST_INPUTS, run_id, limit, *(after or (None, None, None)))
 
 
 async def is_asked(database: Database, run_id: int, node: str) -> bool:
-    """Whether a node of a run waits for somebody's answer."""
+    """Whether a node of a run waits for a person's input."""
     row = await database.fetchrow(IS_ASKED, run_id, node)
     return row is not None and row["asked"]
 
 
 async def publish(database: Database, run_id: int, shown: Sequence[bytes]) -> None:
-    """Show something of a run."""
+    """Publish something of a run."""
     await database.fetch(PUBLISH, run_id, list(shown))
 
 
 async def read_published(database: Database, run_id: int, *, after: int = 0, limit: int = 1000) -> list[Any]:
-    """What a run has shown from a point on: (seq, at, data) each."""
+    """What a run has published after a number: (seq, at, data) each."""
     return await database.fetch(READ_PUBLISHED, run_id, after, limit)

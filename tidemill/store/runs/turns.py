@@ -1,13 +1,13 @@
-"""What happened to runs, written down: one turn of an owner over all its runs is one statement.
+"""Writing what happened to runs: one turn of an owner over all its runs is one statement.
 
-    mine = await commit_turn(database, connection, owner, number, turns)      # the runs that were still its own
+    mine = await commit_turn(database, connection, owner, number, turns)      # the runs that it still owned
 
-Ticks, what they publish, timers, jobs to do, inbox rows used up, runs ended and let go: all of it is there together
-or not at all. A statement has only the parts that its turn needs; most turns are ticks and nothing else. The journal's
-primary key is the fence behind the owner's number.
+Ticks, published events, timers, new jobs, consumed inbox rows, ended and released runs are stored atomically. A
+statement has only the parts that its turn needs; most turns have only ticks. The journal's primary key is the fence
+behind the owner's number.
 
-A plan is made when the tables are empty and kept when they are full. So each row is looked up by a key that is given,
-by `= ANY (ARRAY(...))` or in a LATERAL with a LIMIT, and nothing is a join whose size would have to be guessed.
+A plan is made when the tables are empty and reused when they are full. So each row is looked up by a given key, by
+`= ANY (ARRAY(...))` or in a LATERAL with a LIMIT, and never by a join whose size must be estimated.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from tidemill.store.jobs.archive import TOLD, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED
 from tidemill.store.runs.log import StepLog
 
-#: Why a job of a run is cancelled when the run wants it no longer.
-UNWANTED = "its run wants it no longer"
+#: The reason for cancelling a job of a run that no longer needs it.
+UNWANTED = "its run no longer needs it"
 
 
 #: A concurrency key, and how many of its jobs may run at once.
 Gate = tuple[str, int]
 
-#: A job of a run as it is stored: queue, task, args, priority, at, delay, deadline, options, origin, tags; its gate.
+#: A stored job of a run: queue, task, args, priority, at, delay, deadline, options, origin, tags; its concurrency key.
 JobRow = tuple[
     str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None, Gate | None
 ]
 
 
-#: Wakes runs whose parent has ended. To be selected, else it does not happen.
+#: Wakes runs whose parent has ended. Must be selected, because PostgreSQL skips unselected expressions.
 ORPHANED = "(SELECT count(pg_notify('tidemill_runs', 'wake')) FROM (SELECT FROM orphans LIMIT 1) AS o)"
 
 
 def relatives_sql(rows: str) -> str:
-    """The parts `told` and `orphans` of a statement that ends runs: their parents hear of it, their children end.
+    """The parts `told` and `orphans` of a statement that ends runs: parents are notified, children are cancelled.
 
-    Of these rows, those in `over` have ended. Whoever uses it selects `TOLD` and `ORPHANED` as well.
+    The rows in `over` have ended. The statement must also select `TOLD` and `ORPHANED`.
     """
     return f"""
 told AS (
@@ -61,7 +61,7 @@ orphans AS (
 
 
 class NewRun(msgspec.Struct, gc=False):
-    """A run that its owner has begun and that is stored with its first turn."""
+    """A run that its owner has started; it is stored with its first turn."""
 
     kind: str
     workflow: str
@@ -71,7 +71,7 @@ class NewRun(msgspec.Struct, gc=False):
 
 
 class RunTurn(msgspec.Struct, gc=False):
-    """What one run has to write down in one turn. `before` is the last tick that it knows to be stored."""
+    """What one run writes in one turn. `before` is the last tick that it knows to be stored."""
 
     run_id: int
     before: int
@@ -83,48 +83,48 @@ class RunTurn(msgspec.Struct, gc=False):
     jobs: list[tuple[int, JobRow]] = []
     stops: list[int] = []
     asks: list[tuple[str, str, bytes | None, float | None]] = []
-    """Nodes that ask a person something: the prompt, the schema of the answer, until when."""
+    """Nodes that wait for a person's input: the prompt, the schema of the answer, the deadline."""
     settled: list[str] = []
-    """Nodes that ask no longer."""
+    """Nodes that no longer wait for input."""
     logs: list[StepLog] = []
     new: NewRun | None = None
     reaches_out: bool = True
-    """Whether the run may have jobs, or have asked people something: that ends with it."""
+    """Whether the run may have jobs or questions to people, which end with it."""
     state: str | None = None
     result: bytes | None = None
     error: bytes | None = None
     note: str | None = None
     snapshot: bytes | None = None
     within: Any = None
-    """A connection with an open transaction that is committed with this turn."""
+    """A connection with an open transaction that commits with this turn."""
     release: bool = False
     awake: bool = False
-    """Whether a run that is let go has work to do, whatever the inbox says."""
+    """Whether a released run has work to do, whatever is in its inbox."""
 
     @property
     def is_more_than_ticks(self) -> bool:
-        """Whether anything but its journal and its own row changes."""
+        """Whether the turn changes anything except the journal and the run's own row."""
         return bool(self.used or self.timers or self.jobs or self.stops or self.asks or self.settled)
 
     @property
     def changes_head(self) -> bool:
-        """Whether more than the number of ticks changes in the run's own row."""
+        """Whether the turn changes more than the number of ticks in the run's row."""
         return self.release or self.state is not None or self.note is not None
 
     @property
     def is_one_tick(self) -> bool:
-        """Whether one thing has happened to a run that is stored already, and nothing else is to be written."""
+        """Whether the turn only adds one tick to a run that is stored already."""
         more = self.new or self.shown or self.snapshot or self.changes_head or self.is_more_than_ticks
         return len(self.ticks) == 1 and not more
 
 
 _NEW = {"kind": "text", "workflow": "text", "version": "text", "input": "json", "origin": "json"}
-# Not by the owner: all that it has would be read for the few that are written. And in a CASE, about which the planner
-# assumes nothing: expecting hardly any row to be left, it would compare each of them with each that is given.
+# Not by owner, which would read all its runs for the few that are written. The CASE hides the estimate from the
+# planner, which would expect hardly any row to match and choose a nested loop.
 _HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0) = $1 THEN r.turn < $2 END"
 
-# A run that is let go while something comes for it may fall asleep over it: what it looks at is older than the lock.
-# `WAKE_RUNS` has to follow.
+# A run that is released while a message arrives may stay asleep, because the inbox is read before the lock is taken.
+# `WAKE_RUNS` must follow.
 _WHOLE_HEAD = """
     state = coalesce(w.state, r.state), result = coalesce(w.result, r.result), error = coalesce(w.error, r.error),
     note = coalesce(w.note, r.note),
@@ -134,7 +134,7 @@ _WHOLE_HEAD = """
         SELECT true FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ({used})
         LIMIT 1) IS TRUE ELSE r.awake END"""
 
-#: A turn of one run with one tick: what a run that goes on alone writes, step by step.
+#: A turn of one run with one tick: the common case of a run that proceeds alone.
 ONE_TICK = """
 WITH mine AS (
     UPDATE tidemill.run SET seq = $4, turn = $2
@@ -143,14 +143,14 @@ ticks AS (INSERT INTO tidemill.tick (run_id, seq, data) SELECT id, $4, $6::json 
 SELECT id FROM mine
 """
 
-#: After a lost answer: which of these runs had been written in this turn. One that ended or was let go has no owner.
+#: After a lost response: the runs that this turn has written. One that ended or was released has no owner.
 WRITTEN_RUNS = """
 SELECT r.id FROM unnest($3::bigint[], $4::bigint[]) AS w(run_id, seq)
 JOIN tidemill.run AS r ON r.id = w.run_id AND r.seq = w.seq
 WHERE r.turn = $2 AND (r.owner = $1 OR r.owner IS NULL)
 """
 
-#: Jobs of runs that want them no longer and that nobody has begun.
+#: Cancels jobs that their runs no longer need and that have not started.
 CANCEL_UNWANTED = f"""
 WITH gone AS (
     DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
@@ -162,7 +162,7 @@ WITH gone AS (
 SELECT id, concurrency_key, {TOLD} FROM gone
 """
 
-#: New run numbers for an owner that begins runs itself.
+#: Reserves run ids for an owner that starts runs itself.
 RESERVE_NUMBERS = """
 SELECT nextval(pg_get_serial_sequence('tidemill.run', 'id')) FROM generate_series(1, $1::int)
 """
@@ -193,7 +193,7 @@ class _Turns:
         return f"WITH {','.join(self.parts)}\nSELECT id{news} FROM mine"
 
     def _arrays(self, rows: Iterable[Sequence[Any]], *types: str) -> str:
-        """Rows as parameters, one array for each column."""
+        """Rows as parameters, one array per column."""
         return ", ".join(self._array(kind, values) for kind, values in self._columns(rows, types))
 
     def _columns(self, rows: Iterable[Sequence[Any]], types: Sequence[str]) -> Iterable[tuple[str, list[Any]]]:
@@ -201,7 +201,7 @@ class _Turns:
 
     def _array(self, kind: str, values: list[Any]) -> str:
         if values.count(None) == len(values):
-            values = []  # `unnest` fills it up again.
+            values = []  # `unnest` fills it with NULLs.
         as_text = kind in _WRITTEN_QUICKLY
         self.parameters.append(_array_text(values) if as_text else values)
         return f"${len(self.parameters)}{'::text' if as_text else ''}::{kind}[]"
@@ -233,7 +233,7 @@ class _Turns:
         self.parts.append(f"\nmine AS MATERIALIZED ({mine})")
 
     def _add_same(self, turns: Sequence[RunTurn]) -> None:
-        """Runs of which nothing changes but the number of ticks: most of them, most of the time."""
+        """Add runs of which only the number of ticks changes: most of them."""
         heads = self._arrays(((t.run_id, t.last, t.before) for t in turns), "bigint", "bigint", "bigint")
         self.parts.append(f"""
 same AS (
@@ -242,7 +242,7 @@ same AS (
     WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD} RETURNING r.id)""")
 
     def _add_changed(self, turns: Sequence[RunTurn]) -> None:
-        """Runs that end, are let go or have something noted about them."""
+        """Add runs that end, are released or get a note."""
         heads = self._arrays(
             ((t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.release, t.awake) for t in turns),
             *("bigint", "bigint", "bigint", "text", "json", "json", "text", "boolean", "boolean"),
@@ -270,11 +270,11 @@ born AS (
     ON CONFLICT (id) DO NOTHING RETURNING id)""")
 
     def _add(self, name: str, rows: list[Any], types: tuple[str, ...], text: str) -> None:
-        """A part of the statement that is needed for these rows, if there are any."""
+        """Add a part of the statement for these rows, if there are any."""
         if rows:
             given = f"ROWS FROM ({', '.join(self._set(kind, values) for kind, values in self._columns(rows, types))})"
-            # IS NOT FALSE keeps the planner from a join whose size it would guess wrongly; and should there be more
-            # documents than rows, the table refuses what belongs to no run.
+            # IS NOT FALSE keeps the planner from a join whose size it would misestimate; if there are more documents
+            # than rows, the NOT NULL of `run_id` rejects the extra ones.
             mine = "(run_id IN (SELECT id FROM mine)) IS NOT FALSE"
             self.parts.append(f"\n{name} AS ({text.format(given=given, mine=mine)})")
 
@@ -407,13 +407,13 @@ _STOP_JOBS = f"""
         WHERE {{mine}})) RETURNING id"""
 
 
-#: The driver looks at every element of an array before it sends it; a number is written faster than looked at. JSON
-#: that is never NULL goes as one JSON array, a "document" in it for each row.
+#: The driver inspects every element of an array before it sends it; text is faster for numbers. JSON that is never NULL
+#: is sent as one JSON array, with a "document" for each row.
 _WRITTEN_QUICKLY = frozenset({"bigint", "int", "smallint", "float8", "boolean"})
 
 
 def _array_text(values: Sequence[Any]) -> str:
-    """An array of numbers as PostgreSQL reads it."""
+    """An array of numbers in PostgreSQL's text format."""
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
@@ -422,7 +422,7 @@ def _fields(of: Any, names: Iterable[str]) -> list[Any]:
 
 
 def job_row(job: NewJob) -> JobRow:
-    """A job as a turn takes it."""
+    """A job as a row of a turn."""
     return (
         job.queue,
         job.task,
@@ -441,20 +441,20 @@ def job_row(job: NewJob) -> JobRow:
 async def commit_turn(
     database: Database, connection: Executor, owner: int, number: int, turns: Sequence[RunTurn]
 ) -> set[int]:
-    """Write down one turn of many runs, by its number; returns those that were still the owner's."""
+    """Write one numbered turn of many runs; returns those that the owner still owned."""
     if len(turns) == 1 and turns[0].is_one_tick:
         (one,) = turns
         given = (owner, number, one.run_id, one.last, one.before, one.ticks[0])
         return {row[0] for row in await connection.fetch(database.sql(ONE_TICK), *given)}
     turn = _Turns(owner, number, turns)
     mine = {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
-    if turn.throttled_keys:  # Should this be the last that is heard of the owner, maintenance does it.
+    if turn.throttled_keys:  # If the owner dies here, maintenance admits them.
         await connection.execute(database.sql(ADMIT_THROTTLED), turn.throttled_keys)
     return mine
 
 
 async def cancel_unwanted(database: Database) -> int:
-    """Cancel jobs of runs that want them no longer, as far as nobody has begun them; returns how many."""
+    """Cancel jobs that their runs no longer need, unless they have started; returns how many."""
     async with database.transaction(patience=None) as connection:
         rows = await connection.fetch(database.sql(CANCEL_UNWANTED))
         if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
@@ -463,5 +463,5 @@ async def cancel_unwanted(database: Database) -> int:
 
 
 async def reserve_numbers(database: Database, count: int) -> list[int]:
-    """Numbers for runs that an owner will begin itself."""
+    """Reserve ids for runs that an owner will start itself."""
     return [row[0] for row in await database.fetch(RESERVE_NUMBERS, count, patience=None)]

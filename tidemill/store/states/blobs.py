@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tidemill.store.database import Database, Executor
 
 LIST_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1"
-LOOK_AT_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
+READ_BLOB_VERSIONS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
 READ_BLOBS = "SELECT path, content, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
 #: One writer at a time changes a content; the next one sees what the first has written.
 HOLD_BLOB = "SELECT pg_advisory_xact_lock(hashtextextended('tidemill.state_blob/' || $1 || '/' || $2, 11))"
@@ -27,9 +27,9 @@ async def list_blobs(database: Database, store: str) -> list[tuple[str, int]]:
     return [(row["path"], row["version"]) for row in await database.fetch(LIST_BLOBS, store)]
 
 
-async def look_at_blobs(database: Database, store: str, paths: Sequence[str]) -> dict[str, int]:
+async def read_blob_versions(database: Database, store: str, paths: Sequence[str]) -> dict[str, int]:
     """The versions of those of these paths that are there."""
-    return {row["path"]: row["version"] for row in await database.fetch(LOOK_AT_BLOBS, store, list(paths))}
+    return {row["path"]: row["version"] for row in await database.fetch(READ_BLOB_VERSIONS, store, list(paths))}
 
 
 async def read_blobs(database: Database, store: str, paths: Sequence[str]) -> list[tuple[str, bytes, int]]:

@@ -13,7 +13,7 @@ from tidemill.store.database import Database
 SEPARATOR = "\x1f"
 
 #: All states of a pipeline, as one row for each stage.
-GLANCE_AT_STATES = """
+SUMMARISE_STATES = """
 SELECT stage, count(*) AS count, min(code) AS code, max(code) <> min(code) AS is_mixed, min(size) AS least,
        bool_or(invalid_by IS NOT NULL) AS is_invalid, array_agg(signature) AS signatures,
        string_agg(entity, E'\x1f') AS entities, string_agg(content, E'\x1f') AS contents,
@@ -21,7 +21,7 @@ SELECT stage, count(*) AS count, min(code) AS code, max(code) <> min(code) AS is
 FROM tidemill.state WHERE pipeline = $1 AND content <> '' GROUP BY stage
 """
 #: The same of files that nobody here makes.
-GLANCE_AT_FILES = """
+SUMMARISE_FILES = """
 SELECT count(*) AS count, array_agg(signature) AS signatures, string_agg(path, E'\x1f') AS paths,
        string_agg(content, E'\x1f') AS contents
 FROM tidemill.state_file WHERE pipeline = $1
@@ -30,8 +30,8 @@ FROM tidemill.state_file WHERE pipeline = $1
 
 async def glance(database: Database, pipeline: str) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
     """What the database knows: of the files that nobody makes, and of the states of each stage."""
-    (files,) = await database.fetch(GLANCE_AT_FILES, pipeline)
-    states = await database.fetch(GLANCE_AT_STATES, pipeline)
+    (files,) = await database.fetch(SUMMARISE_FILES, pipeline)
+    states = await database.fetch(SUMMARISE_STATES, pipeline)
     return dict(files), {row["stage"]: dict(row) for row in states}
 
 

@@ -161,7 +161,7 @@ noted AS (
 SELECT pg_notify('tidemill_streams', stream) FROM wanted
 """
 
-TELL_STATUS = """
+WRITE_STATUS = """
 INSERT INTO tidemill.stream_status (dispatcher, stream, host, pid, status) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (dispatcher) DO UPDATE SET seen_at = now(), status = excluded.status
 """
@@ -336,7 +336,7 @@ async def set_control(
 
 
 async def tell_status(database: Database, dispatcher: UUID, stream: str, host: str, pid: int, status: bytes) -> None:
-    await database.fetch(TELL_STATUS, dispatcher, stream, host, pid, status, patience=1.0)
+    await database.fetch(WRITE_STATUS, dispatcher, stream, host, pid, status, patience=1.0)
 
 
 async def read_status(database: Database, stream: str | None = None) -> list[asyncpg.Record]:
