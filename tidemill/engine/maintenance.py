@@ -83,13 +83,37 @@ class Maintenance:
             await life.wait(self.settings.sweep_seconds)
 
     async def sweep(self) -> None:
-        """Everything that must happen soon, once."""
-        for worker, jobs in await sweeps.reclaim_lapsed(
-            self._database, self._lost, lease_seconds=self.settings.lease_seconds
-        ):
+        """Everything that must happen soon, once: most of the time one statement says that nothing has to."""
+        database, settings = self._database, self.settings
+        found = await sweeps.find_sweeps(database, silence_seconds=settings.silence_seconds)
+        if "lapsed" in found:
+            await self._reclaim_lapsed()
+        if "silent" in found:
+            await self._flag_silent()
+        if found & {"lapsed", "ended"} and (late := await sweeps.reclaim_late_claims(database, self._lost)):
+            log.warning("jobs of workers that have just ended went back to their queues", jobs=late)
+            self.meter.count("jobs_reclaimed", by=late)
+        if "throttled" in found:
+            await sweeps.admit_due(database)
+        if "expired" in found and (expired := await sweeps.expire_jobs(database)):
+            log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
+        if "no_worker" in found:
+            await sweeps.route_jobs(database)
+        if "unwanted" in found:
+            await cancel_unwanted(database)
+        if "orphans" in found:
+            await sweeps.cancel_orphans(database)
+        if found & {"lapsed", "abandoned"} and (freed := await sweeps.free_runs(database)):
+            log.warning("runs of owners that have ended wait for another", runs=freed)
+
+    async def _reclaim_lapsed(self) -> None:
+        lease = self.settings.lease_seconds
+        for worker, jobs in await sweeps.reclaim_lapsed(self._database, self._lost, lease_seconds=lease):
             log.error("LOST WORKER: its lease lapsed and its jobs went back to their queues", worker=worker, jobs=jobs)
             self.meter.count("lease_reclaims")
             self.meter.count("jobs_reclaimed", by=jobs)
+
+    async def _flag_silent(self) -> None:
         for row in await sweeps.flag_silent(self._database, silence_seconds=self.settings.silence_seconds):
             log.error(
                 "DEAD WORKER: no heartbeat while it owns running jobs; look at the process and restart it",
@@ -97,17 +121,6 @@ class Maintenance:
                 queues=row["queues"],
                 silent_for=round(row["silent"], 1),
             )
-        if late := await sweeps.reclaim_late_claims(self._database, self._lost):
-            log.warning("jobs of workers that have just ended went back to their queues", jobs=late)
-            self.meter.count("jobs_reclaimed", by=late)
-        await sweeps.admit_due(self._database)
-        if expired := await sweeps.expire_jobs(self._database):
-            log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
-        await sweeps.route_jobs(self._database)
-        await cancel_unwanted(self._database)
-        await sweeps.cancel_orphans(self._database)
-        if freed := await sweeps.free_runs(self._database):
-            log.warning("runs of owners that have ended wait for another", runs=freed)
 
     async def keep_house(self) -> None:
         """What can wait: partitions, retention, leftovers, orphaned jobs."""

@@ -30,7 +30,7 @@ from tidemill.store.jobs.schedules import (
 
 log = structlog.get_logger("tidemill.scheduler")
 
-SAFETY_POLL = 10.0
+SAFETY_POLL = 30.0
 TELL_EVERY = 60.0
 
 

@@ -158,6 +158,11 @@ class Database:
             )
         return known.get(self.application) or schema_of(self.application, self.installation)
 
+    @property
+    def can_listen(self) -> bool:
+        """Whether wake-ups arrive: not through a pooler that gives each transaction another connection."""
+        return not self.settings.transaction_pooler or self.settings.listen_url is not None
+
     def sql(self, statement: str) -> str:
         """The statement with the real schemas in place of `tidemill` and `installation`."""
         known = self._rewritten.get(statement)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
-from tidemill.engine.lease import Lease, RenewedLease
+from tidemill.engine.lease import Condition, Lease, RenewedLease
 from tidemill.store.database import Connection, Database, is_away
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.notify import Listener
@@ -37,6 +37,9 @@ from tidemill.store.runs.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, co
 
 log = structlog.get_logger("tidemill.runs")
 
+IDLE_POLL = 30.0
+POLL_WITHOUT_WAKE_UPS = 1.0
+
 Row = Mapping[str, Any]
 
 #: What is stored of runs: the newest snapshot of each, and the ticks after it.
@@ -51,8 +54,18 @@ class RunStore(Protocol):
 
     # -- being an owner ---------------------------------------------------------------------------
 
+    @property
+    def idle_poll(self) -> float:
+        """How many seconds a worker without runs waits for a wake-up before it looks."""
+        ...
+
     def lease(
-        self, describe: Callable[[], WorkerCard], *, lease_seconds: float, heartbeat_seconds: float
+        self,
+        describe: Callable[[], WorkerCard],
+        condition: Callable[[], Condition] = Condition,
+        *,
+        lease_seconds: float,
+        heartbeat_seconds: float,
     ) -> RenewedLease:
         """The lease that covers the runs of one owner; when it ends, they go to others."""
         ...
@@ -139,12 +152,24 @@ class PostgresRunStore:
 
     # -- being an owner ---------------------------------------------------------------------------
 
-    def lease(self, describe: Callable[[], WorkerCard], *, lease_seconds: float, heartbeat_seconds: float) -> Lease:
+    @property
+    def idle_poll(self) -> float:
+        return IDLE_POLL if self._database.can_listen else POLL_WITHOUT_WAKE_UPS
+
+    def lease(
+        self,
+        describe: Callable[[], WorkerCard],
+        condition: Callable[[], Condition] = Condition,
+        *,
+        lease_seconds: float,
+        heartbeat_seconds: float,
+    ) -> Lease:
         return Lease(
             self._database,
             describe,
             lease_seconds=lease_seconds,
             heartbeat_seconds=heartbeat_seconds,
+            condition=condition,
             after_end=self._free_runs,
         )
 

@@ -20,7 +20,7 @@ import structlog
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import StoreError
 from tidemill.core.ticks import Elapsed, Tick
-from tidemill.engine.lease import describe_process
+from tidemill.engine.lease import Condition, describe_process
 from tidemill.engine.role import Life, Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind, Unopened, WorkEnd
 from tidemill.engine.runs.journal_writer import JournalWriter
@@ -86,6 +86,15 @@ class RunWorker:
         self._dirty[run] = None
         self._writes.set()
 
+    @property
+    def _safety_poll(self) -> float:
+        """How long to wait for a wake-up; one that owns no run waits for what is sure to be announced."""
+        return SAFETY_POLL if self.runs else self._store.idle_poll
+
+    def condition(self) -> Condition:
+        """How the run worker is, for the lease to tell."""
+        return Condition(is_busy=bool(self.runs))
+
     def may_rest(self, run: DurableRun) -> None:
         """Look whether a run rests, and since when."""
         if not run.at_rest:
@@ -109,6 +118,8 @@ class RunWorker:
         number = await self._numbers.next()
         if self.is_stopping:
             return None
+        if not self.runs:
+            self._news.set()  # It waits for as long as a worker without runs does.
         run = self.runs[number] = open(number)
         stored = self._born[number] = asyncio.get_running_loop().create_future()
         try:
@@ -301,7 +312,7 @@ class RunWorker:
         """Every now and then: wake runs for which something is due."""
         now = asyncio.get_running_loop().time()
         if now >= self._wake_at:
-            self._woken_at, self._wake_at = now, now + SAFETY_POLL
+            self._woken_at, self._wake_at = now, now + self._safety_poll
             due_in = await self._store.wake()
             if due_in is not None:
                 # Not later than what a release may have said meanwhile.
@@ -397,7 +408,7 @@ class RunWorker:
 
         Of very many, those that would leave soon anyway leave at once: what they take is not given back to the system.
         """
-        now, soonest = asyncio.get_running_loop().time(), SAFETY_POLL
+        now, soonest = asyncio.get_running_loop().time(), self._safety_poll
         too_many = len(self._idle_since) - MOST_AT_REST
         for number, since in list(self._idle_since.items()):
             run = self.runs.get(number)
@@ -439,7 +450,9 @@ def run_worker_role(
     heartbeat_seconds: float = 3.0,
 ) -> Role[RunWorker]:
     """A run worker with its lease, which its store gives."""
-    lease = store.lease(worker.describe, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
+    lease = store.lease(
+        worker.describe, worker.condition, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds
+    )
     return Role(worker, database, lease=lease, name="run worker")
 
 

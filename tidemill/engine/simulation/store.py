@@ -20,6 +20,7 @@ import msgspec
 from tidemill.core.errors import LeaseLostError, NotFoundError, StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.jobs.task import Task
+from tidemill.engine.lease import Condition
 from tidemill.engine.role import Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.run_store import Loaded, Row
@@ -284,8 +285,15 @@ class SimulatedRunStore:
         self.clock = simulation.clock
         self._model = simulation.model
 
+    idle_poll = 1.0  # Wake-ups are lost here.
+
     def lease(
-        self, describe: Callable[[], WorkerCard], *, lease_seconds: float, heartbeat_seconds: float
+        self,
+        describe: Callable[[], WorkerCard],
+        condition: Callable[[], Condition] = Condition,
+        *,
+        lease_seconds: float,
+        heartbeat_seconds: float,
     ) -> SimulatedLease:
         return SimulatedLease(self, describe, lease_seconds, heartbeat_seconds)
 

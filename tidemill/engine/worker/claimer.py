@@ -25,7 +25,8 @@ from tidemill.store.jobs.model_claims import ModelClaims
 
 log = structlog.get_logger("tidemill.worker")
 
-SAFETY_POLL = 5.0
+SAFETY_POLL = 30.0
+POLL_WITHOUT_WAKE_UPS = 5.0
 BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
@@ -216,7 +217,7 @@ class Claimer:
             self._appetite.slow_down()
             self._runner.give_back_unstarted("its worker was busy with other jobs")
             return
-        timeout = SAFETY_POLL
+        timeout = SAFETY_POLL if self._database.can_listen else POLL_WITHOUT_WAKE_UPS
         if self._runner.backlog:
             timeout = BACKLOG_CHECK
         elif wanted:

@@ -50,7 +50,8 @@ from tidemill.store.notify import ANYTHING
 
 log = structlog.get_logger("tidemill.worker")
 
-CONTROL_POLL = 5.0
+CONTROL_POLL = 30.0
+POLL_WITHOUT_WAKE_UPS = 5.0
 PROGRESS_EVERY = 0.3
 LINES_AFTER = 1.0
 
@@ -225,7 +226,7 @@ class Worker:
         """Follow operators' wishes, cancel requests and changed limits, soon after they are written."""
         while True:
             try:
-                async with asyncio.timeout(CONTROL_POLL):
+                async with asyncio.timeout(CONTROL_POLL if self._database.can_listen else POLL_WITHOUT_WAKE_UPS):
                     await self._control_news.wait()
             except TimeoutError:
                 pass  # nobody rang: look all the same

@@ -52,9 +52,32 @@ WHERE state = 'no_worker' AND EXISTS (
 RETURNING queue
 """
 
+#: Which sweeps have something to do. One statement, for most of the time none has; each condition has a small index.
+FIND_SWEEPS = """
+SELECT EXISTS (SELECT FROM tidemill.worker WHERE ended_at IS NULL AND lease_until < now()) AS lapsed,
+       EXISTS (SELECT FROM tidemill.worker WHERE ended_at IS NULL AND flagged_at IS NULL
+               AND seen_at < now() - make_interval(secs => $1)) AS silent,
+       EXISTS (SELECT FROM tidemill.worker WHERE ended_at > now() - interval '1 minute') AS ended,
+       EXISTS (SELECT FROM tidemill.job WHERE state = 'throttled' AND due_at <= now()) AS throttled,
+       EXISTS (SELECT FROM tidemill.job WHERE deadline <= now() AND state <> 'running') AS expired,
+       EXISTS (SELECT FROM tidemill.job WHERE state = 'no_worker') AS no_worker,
+       EXISTS (SELECT FROM tidemill.job
+               WHERE cancel_reason IS NOT NULL AND run_id IS NOT NULL AND state <> 'running') AS unwanted,
+       EXISTS (SELECT FROM tidemill.run AS c JOIN tidemill.run AS p ON p.id = c.parent
+               WHERE c.parent IS NOT NULL AND c.ended_at IS NULL AND p.ended_at IS NOT NULL) AS orphans,
+       EXISTS (SELECT FROM tidemill.run WHERE owner IS NOT NULL
+               AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))) AS abandoned
+"""
+
 Decide = Callable[[ClaimedJob, str], Finish | Requeue]
 
 AT_ONCE = 5000  # jobs of a lost worker that are reclaimed in one batch
+
+
+async def find_sweeps(database: Database, *, silence_seconds: float) -> set[str]:
+    """The sweeps that have something to do now, by the name of what they look for."""
+    row = await database.fetchrow(FIND_SWEEPS, silence_seconds, patience=None)
+    return set() if row is None else {name for name, found in row.items() if found}
 
 
 async def reclaim_lapsed(database: Database, decide: Decide, *, lease_seconds: float) -> list[tuple[str, int]]:
