@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
 
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
@@ -55,7 +56,7 @@ class JobWaits:
                         idle_since = loop.time()
                     await changes.wait(SAFETY_POLL if self._waiting else LINGER)
         except Exception as error:  # noqa: BLE001 - raised where it is waited for
-            for each in self._futures():
+            for each in self._futures(list(self._waiting)):
                 each.set_exception(error)
         finally:
             self._changes = self._task = None
@@ -64,9 +65,9 @@ class JobWaits:
         """Wake up the waits for jobs that have ended."""
         ids = list(self._waiting)
         unfinished = await find_unfinished(self._database, ids)
-        for each in self._futures(*(job_id for job_id in ids if job_id not in unfinished)):
+        for each in self._futures(job_id for job_id in ids if job_id not in unfinished):
             each.set_result(None)
 
-    def _futures(self, *ids: int) -> list[asyncio.Future[None]]:
-        found = [each for job_id in ids or self._waiting for each in self._waiting.get(job_id, ())]
+    def _futures(self, ids: Iterable[int]) -> list[asyncio.Future[None]]:
+        found = [each for job_id in ids for each in self._waiting.get(job_id, ())]
         return [each for each in found if not each.done()]
