@@ -297,7 +297,7 @@ async def test_counts_per_queue_tell_what_waits_runs_and_has_ended(app: App, dat
     async with running_worker(app, ["c"]):
         counts = {row["queue"]: row for row in await count_queues(database)}
     a, b, c = counts["a"], counts["b"], counts["c"]
-    assert (a["ready"], a["delayed"], a["held"], a["running"], a["workers"]) == (1, 1, 1, 0, 0)
+    assert (a["ready"], a["scheduled"], a["throttled"] + a["no_worker"], a["running"], a["workers"]) == (1, 1, 1, 0, 0)
     assert (b["ready"], b["succeeded"], b["unsuccessful"]) == (0, 0, 1)
     assert c["workers"] == 1
 

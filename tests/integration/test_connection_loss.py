@@ -222,7 +222,7 @@ async def test_an_enqueue_whose_answer_was_lost_is_not_stored_twice_behind_the_c
     async def quick(n: int) -> None: ...
 
     async with MuteServer(database_url) as mute:
-        through = App("through", database_url=mute.url, pool_size=2)
+        through = App("test", database_url=mute.url, pool_size=2)
         through.task(name="quick")(quick.function)
         await through.enqueue("quick", 0)
         mute.swallow_answers_with(b'{"n":7}')

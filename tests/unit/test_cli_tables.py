@@ -36,9 +36,21 @@ def test_ids_and_states_of_runs_are_whole_however_long_a_note_is() -> None:
 
 
 def test_heads_and_figures_of_queues_are_whole() -> None:
-    counts = {"waiting": 12, "delayed": 3, "held": 0, "running": 10, "succeeded": 52708, "unsuccessful": 781}
+    counts = {"waiting": 12, "scheduled": 3, "throttled": 0, "no_worker": 0, "running": 10}
+    counts |= {"succeeded": 52708, "unsuccessful": 781}
     limit = {"rate": 5.0, "burst": None, "limited_by": None}
     row = Queue(name="pipelines", **counts, oldest=42.0, workers=4, control=[], **limit)
     head, _, told = lines(queues_table([row]))
-    assert head.split() == ["queue", "wait", "later", "held", "run", "done/h", "fail/h", "oldest", "workers", "limit"]
+    assert head.split() == [
+        "queue",
+        "wait",
+        "sched",
+        "throttled",
+        "run",
+        "done/h",
+        "fail/h",
+        "oldest",
+        "workers",
+        "limit",
+    ]
     assert told.split() == ["pipelines", "12", "3", "0", "10", "52,708", "781", "42s", "4", "5/s"]

@@ -31,7 +31,9 @@ def worker(name: str, pid: int, **changes: Any) -> dict[str, Any]:
 
 
 def queue(name: str, **counts: Any) -> dict[str, Any]:
-    row = dict.fromkeys(("ready", "delayed", "held", "running", "succeeded", "unsuccessful", "workers"), 0)
+    row = dict.fromkeys(
+        ("ready", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
+    )
     return {"queue": name, **row, "oldest": None, **counts}
 
 

@@ -33,8 +33,9 @@ class Counts(msgspec.Struct, frozen=True):
     """How much there is now."""
 
     jobs_waiting: int
-    jobs_delayed: int
-    jobs_held: int
+    jobs_scheduled: int
+    jobs_throttled: int
+    jobs_no_worker: int
     jobs_running: int
     oldest_waiting: Annotated[float | None, Meta(description="Seconds since the job that waits longest became due.")]
     runs_live: int

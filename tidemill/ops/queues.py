@@ -46,8 +46,9 @@ class Queue(msgspec.Struct, frozen=True):
 
     name: str
     waiting: int
-    delayed: int
-    held: int
+    scheduled: int
+    throttled: int
+    no_worker: int
     running: int
     oldest: float | None
     workers: int

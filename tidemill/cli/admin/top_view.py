@@ -192,9 +192,9 @@ def _workers(rows: Sequence[Row], used: Mapping[tuple[str, int], ProcessUsage], 
 def _queues(rows: Sequence[Row], width: int) -> Table:
     wide = width >= WIDE
     heads = (
-        ("waiting", "running", "delayed", "held", "done/min", "failed/min", "oldest", "workers")
+        ("waiting", "running", "scheduled", "throttled", "done/min", "failed/min", "oldest", "workers")
         if wide
-        else ("wait", "run", "later", "held", "done/m", "fail/m", "oldest", "served")
+        else ("wait", "run", "sched", "throttled", "done/m", "fail/m", "oldest", "served")
     )
     made = _table("queues", *heads, numbers=heads)
     for row in rows:
@@ -202,8 +202,8 @@ def _queues(rows: Sequence[Row], width: int) -> Table:
             cut(row["queue"], 40 if wide else 20),
             _count(row["ready"], "bold"),
             _count(row["running"], "cyan"),
-            _count(row["delayed"]),
-            _count(row["held"], "yellow"),
+            _count(row["scheduled"]),
+            _count(row["throttled"] + row["no_worker"], "yellow"),
             _count(row["succeeded"], "green"),
             _count(row["unsuccessful"], "bold red"),
             "" if row["oldest"] is None else short(row["oldest"]),

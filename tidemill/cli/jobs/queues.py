@@ -51,13 +51,13 @@ def limit(name: str, rate: str, /, *, place: ServerOptions = ANYWHERE) -> None:
 
 
 def queues_table(rows: Sequence[Queue]) -> Table:
-    counts = ("wait", "later", "held", "run", "done/h", "fail/h", "oldest", "workers", "limit")
+    counts = ("wait", "sched", "throttled", "run", "done/h", "fail/h", "oldest", "workers", "limit")
     made = table("queue", *counts, numbers=counts)
     for row in rows:
-        failed = row.unsuccessful or 0
+        failed, blocked = row.unsuccessful or 0, row.throttled + row.no_worker
         made.add_row(
             row.name,
-            *(f"{number or 0:,}" for number in (row.waiting, row.delayed, row.held, row.running, row.succeeded)),
+            *(f"{number or 0:,}" for number in (row.waiting, row.scheduled, blocked, row.running, row.succeeded)),
             Text(f"{failed:,}", style="bold red" if failed else ""),
             "" if row.oldest is None else short(row.oldest),
             Text(str(row.workers) if row.workers else "none", style="" if row.workers else "yellow"),

@@ -115,7 +115,7 @@ def foot(title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], id
     parts: list[RenderableType] = [Rule(Text(title, style="bold"), style="dim"), queue_table(queues)]
     if jobs:
         parts.append(progress_table(jobs))
-    elif not any(row["ready"] + row["delayed"] + row["running"] + row["succeeded"] for row in queues):
+    elif not any(row["ready"] + row["scheduled"] + row["running"] + row["succeeded"] for row in queues):
         parts.append(Text(idle, style="dim", no_wrap=True, overflow="ellipsis"))
     parts.append(Text(status, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
@@ -124,14 +124,14 @@ def foot(title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], id
 def queue_table(queues: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("queue", no_wrap=True, max_width=30)
-    for name in ("waiting", "delayed", "held", "running", "done/min", "failed/min", "oldest", "workers"):
+    for name in ("waiting", "scheduled", "throttled", "running", "done/min", "failed/min", "oldest", "workers"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in queues[:MOST_QUEUES]:
         table.add_row(
             row["queue"],
             _number(row["ready"], "bold"),
-            _number(row["delayed"]),
-            _number(row["held"], "yellow"),
+            _number(row["scheduled"]),
+            _number(row["throttled"] + row["no_worker"], "yellow"),
             _number(row["running"], "cyan"),
             _number(row["succeeded"], "green"),
             _number(row["unsuccessful"], "bold red"),
@@ -159,7 +159,9 @@ def progress_table(jobs: Sequence[Row]) -> Table:
 
 def empty_queue(name: str) -> Row:
     """A queue of which nothing is known yet."""
-    counts = dict.fromkeys(("ready", "delayed", "held", "running", "succeeded", "unsuccessful", "workers"), 0)
+    counts = dict.fromkeys(
+        ("ready", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
+    )
     return {"queue": name, **counts, "oldest": None}
 
 

@@ -87,7 +87,7 @@ def registry_of(totals: Totals, *, took: float = 0.0) -> CollectorRegistry:
 def queue_metrics(totals: Totals) -> Iterator[Metric]:
     """What waits, and who serves."""
     rows = totals.queues
-    states = ("waiting", "delayed", "held", "running")
+    states = ("waiting", "scheduled", "throttled", "no_worker", "running")
     yield _gauge(
         "tidemill_queue_jobs",
         "Unfinished jobs.",

@@ -10,8 +10,9 @@ from tidemill.store.database import Database
 LIST_QUEUES = """
 WITH live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
-           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS delayed,
-           count(*) FILTER (WHERE state IN ('throttled', 'no_worker')) AS held,
+           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS scheduled,
+           count(*) FILTER (WHERE state = 'throttled') AS throttled,
+           count(*) FILTER (WHERE state = 'no_worker') AS no_worker,
            count(*) FILTER (WHERE state = 'running') AS running,
            extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
     FROM tidemill.job GROUP BY queue),
@@ -26,7 +27,8 @@ known AS (
     SELECT queue FROM live UNION SELECT queue FROM past UNION SELECT queue FROM served
     UNION SELECT name FROM tidemill.queue
     UNION SELECT queue FROM tidemill.worker_control WHERE queue <> '*')
-SELECT k.queue AS name, coalesce(waiting, 0) AS waiting, coalesce(delayed, 0) AS delayed, coalesce(held, 0) AS held,
+SELECT k.queue AS name, coalesce(waiting, 0) AS waiting, coalesce(scheduled, 0) AS scheduled,
+       coalesce(throttled, 0) AS throttled, coalesce(no_worker, 0) AS no_worker,
        coalesce(running, 0) AS running, oldest, coalesce(workers, 0) AS workers, q.rate, q.burst, q.by,
        ARRAY(SELECT c.host || '=' || c.mode FROM tidemill.worker_control AS c
              WHERE c.queue IN (k.queue, '*') ORDER BY 1) AS control,

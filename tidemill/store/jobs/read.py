@@ -44,8 +44,9 @@ FIND_UNFINISHED = "SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[])"
 COUNT_QUEUES = """
 WITH live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS ready,
-           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS delayed,
-           count(*) FILTER (WHERE state IN ('throttled', 'no_worker')) AS held,
+           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS scheduled,
+           count(*) FILTER (WHERE state = 'throttled') AS throttled,
+           count(*) FILTER (WHERE state = 'no_worker') AS no_worker,
            count(*) FILTER (WHERE state = 'running') AS running,
            extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
     FROM tidemill.job GROUP BY queue),
@@ -56,7 +57,8 @@ past AS (
 served AS (
     SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
     WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue)
-SELECT queue, coalesce(ready, 0) AS ready, coalesce(delayed, 0) AS delayed, coalesce(held, 0) AS held,
+SELECT queue, coalesce(ready, 0) AS ready, coalesce(scheduled, 0) AS scheduled,
+       coalesce(throttled, 0) AS throttled, coalesce(no_worker, 0) AS no_worker,
        coalesce(running, 0) AS running, oldest, coalesce(succeeded, 0) AS succeeded,
        coalesce(unsuccessful, 0) AS unsuccessful, coalesce(workers, 0) AS workers, q.rate
 FROM live FULL JOIN past USING (queue) FULL JOIN served USING (queue)

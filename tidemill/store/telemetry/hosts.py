@@ -97,15 +97,17 @@ ORDER BY host, pid, role
 QUEUE_DEPTHS = """
 WITH live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
-           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS delayed,
-           count(*) FILTER (WHERE state IN ('throttled', 'no_worker')) AS held,
+           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS scheduled,
+           count(*) FILTER (WHERE state = 'throttled') AS throttled,
+           count(*) FILTER (WHERE state = 'no_worker') AS no_worker,
            count(*) FILTER (WHERE state = 'running') AS running,
            extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
     FROM tidemill.job GROUP BY queue),
 served AS (
     SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
     WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue)
-SELECT queue, coalesce(waiting, 0) AS waiting, coalesce(delayed, 0) AS delayed, coalesce(held, 0) AS held,
+SELECT queue, coalesce(waiting, 0) AS waiting, coalesce(scheduled, 0) AS scheduled,
+       coalesce(throttled, 0) AS throttled, coalesce(no_worker, 0) AS no_worker,
        coalesce(running, 0) AS running, coalesce(oldest, 0) AS oldest, coalesce(workers, 0) AS workers
 FROM live FULL JOIN served USING (queue) ORDER BY queue
 """

@@ -13,8 +13,9 @@ from tidemill.store.database import Database
 COUNT_ALL = """
 SELECT now() AS at, j.*, r.*, w.*, s.*, (SELECT count(*) FROM tidemill.run_input) AS inputs_open
 FROM (SELECT count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS jobs_waiting,
-             count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS jobs_delayed,
-             count(*) FILTER (WHERE state IN ('throttled', 'no_worker')) AS jobs_held,
+             count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS jobs_scheduled,
+             count(*) FILTER (WHERE state = 'throttled') AS jobs_throttled,
+             count(*) FILTER (WHERE state = 'no_worker') AS jobs_no_worker,
              count(*) FILTER (WHERE state = 'running') AS jobs_running,
              extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8
                  AS oldest_waiting

@@ -216,8 +216,9 @@ export interface Input {
 export interface Queue {
   name: string;
   waiting: number;
-  delayed: number;
-  held: number;
+  scheduled: number;
+  throttled: number;
+  no_worker: number;
   running: number;
   oldest: number | null;
   workers: number;
@@ -307,8 +308,9 @@ export interface Overview {
   at: string;
   counts: {
     jobs_waiting: number;
-    jobs_delayed: number;
-    jobs_held: number;
+    jobs_scheduled: number;
+    jobs_throttled: number;
+    jobs_no_worker: number;
     jobs_running: number;
     oldest_waiting: number | null;
     runs_live: number;

@@ -101,13 +101,13 @@ function Figures({ overview, monitors }: { overview: Overview; monitors: { open:
   const alerts = monitors?.reduce((sum, each) => sum + each.open, 0) ?? 0;
   const counts = overview.counts;
   const failing = summarizeFailures(overview);
-  const backlog = counts.jobs_waiting + counts.jobs_held;
+  const backlog = counts.jobs_waiting + counts.jobs_throttled + counts.jobs_no_worker;
   const perSecond = rate((sample) => sample.done);
   const oldest = counts.oldest_waiting;
   return (
     <div className="tiles">
       <Tile to={failing.count ? "#failing" : "/jobs?state=failed"} name="Failing now" value={`${count(failing.count)}${failing.more ? "+" : ""}`} tone={failing.count ? "bad" : "ok"} note={failing.what} />
-      <Tile to={`/jobs?${WAITING_JOB_STATES.map((state) => `state=${state}`).join("&")}`} name="Backlog" value={count(backlog)} note={`${count(counts.jobs_running)} running, ${count(counts.jobs_delayed)} scheduled`} />
+      <Tile to={`/jobs?${WAITING_JOB_STATES.map((state) => `state=${state}`).join("&")}`} name="Backlog" value={count(backlog)} note={`${count(counts.jobs_running)} running, ${count(counts.jobs_scheduled)} scheduled`} />
       <Tile to="/jobs?state=ready" name="Oldest waiting" value={oldest === null ? "none" : duration(oldest)} tone={oldest !== null && oldest > 60 ? "wait" : undefined} note={oldest === null ? "no job is due" : "after its due time"} />
       <Tile to="/jobs?state=succeeded" name="Throughput" value={perSecond === null ? "…" : <>{perSecond >= 10 ? Math.round(perSecond) : perSecond.toFixed(1)} <small>/s</small></>} note={perSecond === null ? "measuring" : "job attempts, last minute"}>
         <Spark values={rates()} />

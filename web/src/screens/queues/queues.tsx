@@ -41,7 +41,7 @@ export function Queues() {
             A queue appears when a task uses it: <code>@app.task(queue="mail")</code>. Start workers with <code>tidemill up app.py</code>.
           </Empty>
         ) : (
-          <Table label="Queues" heads={["Queue", "State", num("Waiting"), num("Running"), num("Scheduled", "Jobs that are not due yet"), num("Throttled", "Jobs that wait for a limit, or that no worker can run"), num("Oldest", "Time since the oldest waiting job was due"), num("Wait p50", "Median wait, from due to started, of jobs started in the last five minutes"), num("Wait p99", "The same for 99% of the jobs"), num("Workers"), "Limit"]} hasActions={may}>
+          <Table label="Queues" heads={["Queue", "State", num("Waiting"), num("Running"), num("Scheduled", "Jobs that are not due yet"), num("Throttled", "Jobs that wait for a limit"), num("No worker", "Jobs whose task no running worker knows"), num("Oldest", "Time since the oldest waiting job was due"), num("Wait p50", "Median wait, from due to started, of jobs started in the last five minutes"), num("Wait p99", "The same for 99% of the jobs"), num("Workers"), "Limit"]} hasActions={may}>
             {found.data?.items.map((queue) => (
               <tr key={queue.name}>
                 <td>
@@ -57,8 +57,9 @@ export function Queues() {
                 <td className="num">
                   <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=running`}>{count(queue.running)}</Link>
                 </td>
-                <td className="num">{count(queue.delayed)}</td>
-                <td className="num">{count(queue.held)}</td>
+                <td className="num">{count(queue.scheduled)}</td>
+                <td className="num">{count(queue.throttled)}</td>
+                <td className="num">{count(queue.no_worker)}</td>
                 <td className="num"><Duration seconds={queue.oldest} /></td>
                 <td className="num nowrap"><Duration seconds={queue.half_within} atMost /></td>
                 <td className="num nowrap"><Duration seconds={queue.most_within} atMost /></td>
