@@ -1,4 +1,4 @@
-"""Alerts: opened and resolved with the entity they are about, seen by people, told of by notices."""
+"""Alerts: opened and resolved with their entity, acknowledged by people, sent by notices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.store.monitors.notices import send_silenced_now
 
 ACKED_AT_ONCE = 500
 
-#: Alerts of these entities that are open.
+#: The open alerts of these entities.
 OPEN_ALERTS = """
 SELECT id, trigger, entity, kind, severity, extract(epoch FROM started_at)::float8 AS started_at,
        extract(epoch FROM opened_at)::float8 AS opened_at, tick, extract(epoch FROM acked_at)::float8 AS acked_at,
@@ -24,7 +24,7 @@ SELECT id, trigger, entity, kind, severity, extract(epoch FROM started_at)::floa
 FROM tidemill.alert WHERE monitor = $1 AND entity = ANY ($2) AND resolved_at IS NULL
 """
 
-#: Resolve alerts, each once, and remember why.
+#: Resolves alerts, each once, and stores the reason.
 RESOLVE_ALERTS = """
 WITH done AS (
     UPDATE tidemill.alert AS a SET resolved_at = to_timestamp(n.at), resolution = n.why, realert_at = NULL
@@ -35,7 +35,7 @@ told AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
 SELECT id FROM done
 """
 
-#: Store new alerts; one whose occurrence was told of before is left out.
+#: Stores new alerts; one whose occurrence was reported before is skipped.
 OPEN_NEW = """
 WITH made AS (
     INSERT INTO tidemill.alert (monitor, trigger, entity, kind, key, severity, started_at, opened_at, tick, resolved_at,
@@ -64,7 +64,7 @@ _COLUMNS = """
     a.resolution, a.acked_at, a.acked_by, a.realert, a.realert_at, a.again_after, a.owner, a.note, a.silence
 """
 
-#: Alerts, the newest first.
+#: Alerts, newest first.
 LIST_ALERTS = f"""
 SELECT {_COLUMNS} FROM tidemill.alert AS a
 WHERE ($1::text IS NULL OR a.monitor = $1) AND ($2::text IS NULL OR a.entity = $2)
@@ -76,7 +76,7 @@ WHERE ($1::text IS NULL OR a.monitor = $1) AND ($2::text IS NULL OR a.entity = $
 ORDER BY a.opened_at DESC, a.id DESC LIMIT $7
 """
 
-#: Alerts that are open, were resolved lately, or are about a moment that is news; however many there have ever been.
+#: Alerts that are open, were resolved lately, or are recent momentary ones, at a cost independent of all others.
 CURRENT_ALERTS = f"""
 WITH wanted AS (
     SELECT id FROM tidemill.alert WHERE monitor = $1 AND resolved_at IS NULL
@@ -88,10 +88,11 @@ WHERE a.monitor = $1 AND (a.resolved_at IS NULL OR a.resolved_at > now() - make_
                           OR (a.kind = 'momentary' AND a.acked_at IS NULL))
 ORDER BY a.opened_at DESC, a.id DESC LIMIT $4
 """
+#: One alert, and its history.
 SHOW_ALERT = f"SELECT {_COLUMNS}, a.explain FROM tidemill.alert AS a WHERE a.id = $1"
 SHOW_HISTORY = "SELECT at, action, who, detail FROM tidemill.alert_history WHERE alert = $1 ORDER BY id"
 
-#: Acknowledge alerts that nobody has; sets when each comes back.
+#: Acknowledges unacknowledged alerts; sets when each is raised again.
 ACK_ALERTS = """
 WITH done AS (
     UPDATE tidemill.alert SET acked_at = to_timestamp($2), acked_by = $3,
@@ -105,12 +106,12 @@ told AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
 SELECT id FROM done ORDER BY id
 """
 
-#: Alerts before somebody does something to them.
+#: Locks alerts before a change.
 HOLD_ALERTS = """
 SELECT id, note, owner FROM tidemill.alert WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE
 """
 
-#: Alerts that wait for somebody to see them: open ones, and those about a moment.
+#: Unacknowledged alerts: open ones and momentary ones.
 _UNSEEN = """
 a.acked_at IS NULL AND (a.resolved_at IS NULL OR a.kind = 'momentary') AND ($1::text IS NULL OR a.monitor = $1)
 AND ($2::text IS NULL OR a.entity = $2) AND ($3::text IS NULL OR a.trigger = $3)
@@ -122,7 +123,7 @@ SELECT a.id, a.note, a.owner FROM tidemill.alert AS a WHERE {_UNSEEN} ORDER BY a
 """
 NEWEST_ALERT = "SELECT coalesce(max(id), 0) AS id FROM tidemill.alert"
 
-#: A note, or whose alert it is.
+#: Sets the note or the owner of an alert.
 NOTE_ALERT = """
 WITH done AS (
     UPDATE tidemill.alert SET note = coalesce($2, note), owner = coalesce($3, owner) WHERE id = $1 RETURNING id)
@@ -130,6 +131,7 @@ INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
 SELECT id, now(), CASE WHEN $2::text IS NULL THEN 'taken by ' || $3 ELSE 'note' END, $4, $2 FROM done RETURNING alert
 """
 
+#: Adds, locks, ends and lists silences.
 ADD_SILENCE = """
 INSERT INTO tidemill.silence (monitor, matchers, starts_at, ends_at, by, comment)
 VALUES ($1, $2, to_timestamp($3), to_timestamp($4), $5, $6) RETURNING id
@@ -144,10 +146,10 @@ SELECT id, monitor, matchers, starts_at, ends_at, by, comment FROM tidemill.sile
 WHERE ($1::text IS NULL OR monitor = $1) AND ends_at > to_timestamp($2) ORDER BY ends_at
 """
 
-#: The same, until the transaction ends: whoever ends one of them meanwhile waits, and finds what came to wait for it.
+#: The same, locked until the transaction ends: a concurrent end waits, and then finds the notices written meanwhile.
 HOLD_SILENCES = f"{LIST_SILENCES} FOR SHARE"
 
-#: Open alerts of a trigger end when it is switched off.
+#: Resolves the open alerts of a trigger that is switched off.
 RESOLVE_TRIGGER = """
 WITH done AS (
     UPDATE tidemill.alert SET resolved_at = now(), resolution = $3, realert_at = NULL
@@ -157,7 +159,7 @@ INSERT INTO tidemill.alert_history (alert, at, action, who, detail) SELECT id, n
 RETURNING alert
 """
 
-#: Acknowledgements of a time, for a replay.
+#: Acknowledgements of a time span, for a replay.
 READ_ACKS = """
 SELECT trigger, entity, tick, extract(epoch FROM acked_at)::float8 AS acked_at FROM tidemill.alert
 WHERE monitor = $1 AND acked_at IS NOT NULL AND kind <> 'momentary'
@@ -165,7 +167,7 @@ WHERE monitor = $1 AND acked_at IS NOT NULL AND kind <> 'momentary'
 
 
 class Silence(msgspec.Struct, frozen=True):
-    """Alerts of which nobody is told until `ends_at`: those that all matchers fit, which may hold `*` and `?`."""
+    """Suppresses notices of alerts until `ends_at`: those that match all matchers, which may contain `*` and `?`."""
 
     id: int
     monitor: str
@@ -175,8 +177,8 @@ class Silence(msgspec.Struct, frozen=True):
 
 
 class Unseen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Alerts that nobody has acknowledged, open ones and those about a moment, by what they are. What is not said does
-    not matter; `up_to` leaves out alerts that came after somebody had looked."""
+    """A filter of unacknowledged alerts, open and momentary. Fields that are not given match everything; `up_to`
+    excludes alerts that were opened after the caller's list was read."""
 
     monitor: str | None = None
     entity: str | None = None
@@ -207,7 +209,7 @@ async def resolve_alerts(
 async def open_alerts(
     database: Database, connection: Executor, alerts: Sequence[Mapping[str, Any]]
 ) -> list[asyncpg.Record]:
-    """Store new alerts; returns those that were not told of before."""
+    """Store new alerts; returns those that were not reported before."""
     if not alerts:
         return []
     return await connection.fetch(database.sql(OPEN_NEW), encode(alerts).decode())
@@ -225,14 +227,14 @@ async def list_alerts(
     before: int | None = None,
     limit: int = 100,
 ) -> list[asyncpg.Record]:
-    """Alerts, the newest first, from one on; `current` leaves out what was resolved longer ago than `linger`."""
+    """Alerts, newest first, starting below one; `current` excludes those resolved longer ago than `linger`."""
     return await database.fetch(LIST_ALERTS, monitor, entity, trigger, current, linger, since, limit, before)
 
 
 async def list_current(
     database: Database, monitor: str, *, linger: float = 120.0, news: float = 600.0, limit: int = 1000
 ) -> list[asyncpg.Record]:
-    """What a live page shows: open alerts, those resolved within `linger`, momentary ones of the last `news` s."""
+    """Alerts for a live page: open ones, those resolved within `linger`, momentary ones of the last `news` s."""
     return await database.fetch(CURRENT_ALERTS, monitor, linger, news, limit)
 
 
@@ -250,9 +252,9 @@ async def show_history(database: Database, id: int) -> list[asyncpg.Record]:
 async def ack_alerts(
     database: Database, ids: Sequence[int], *, by: str, at: float, note: str | None = None, said: str = ""
 ) -> set[int]:
-    """Acknowledge alerts; returns those that nobody had acknowledged before. One that does not exist is an error.
+    """Acknowledge alerts; returns those that were not acknowledged before. One that does not exist is an error.
 
-    `said` is a name that whoever does it goes by: people see it on the alert, and the audit names `by`.
+    `said` is a display name: people see it on the alert, while the audit entry names `by`.
     """
     async with database.transaction(patience=30.0) as connection:
         known = await connection.fetch(database.sql(HOLD_ALERTS), list(ids))
@@ -262,12 +264,12 @@ async def ack_alerts(
 
 
 async def match_unseen(database: Database, which: Unseen, *, limit: int) -> list[int]:
-    """Alerts that match and that nobody has acknowledged, the oldest first."""
+    """The matching unacknowledged alerts, oldest first."""
     return [row["id"] for row in await database.fetch(MATCH_UNSEEN, *which.arguments(), limit)]
 
 
 async def ack_unseen(database: Database, which: Unseen, *, by: str, at: float, note: str | None = None) -> list[int]:
-    """Acknowledge all that match now, some at a time; returns which. What is opened meanwhile is left alone."""
+    """Acknowledge all that match now, in batches; returns their ids. Alerts opened meanwhile are left alone."""
     if which.up_to is None:
         newest = (await database.fetch(NEWEST_ALERT))[0]["id"]
         which = msgspec.structs.replace(which, up_to=newest)
@@ -290,7 +292,7 @@ async def _ack(
     note: str | None,
     said: str = "",
 ) -> list[int]:
-    """Acknowledge alerts that are held; returns those that nobody had acknowledged before."""
+    """Acknowledge locked alerts; returns those that were not acknowledged before."""
     ids = [row["id"] for row in known]
     rows = await connection.fetch(database.sql(ACK_ALERTS), ids, at, _seen_as(by, said), note)
     done = [row["id"] for row in rows]
@@ -306,9 +308,9 @@ async def _ack(
 async def note_alert(
     database: Database, id: int, *, by: str, note: str | None = None, owner: str | None = None, said: str = ""
 ) -> None:
-    """Put a note on an alert, or say whose it is."""
+    """Set the note or the owner of an alert."""
     if note is None and owner is None:
-        raise ConfigError("say a note or an owner")
+        raise ConfigError("give a note or an owner")
     async with database.transaction(patience=30.0) as connection:
         known = await connection.fetchrow(database.sql(HOLD_ALERTS), [id])
         if known is None:
@@ -327,7 +329,7 @@ def _held(row: asyncpg.Record) -> dict[str, Any]:
 
 
 def _seen_as(by: str, said: str) -> str:
-    """Whom people see on an alert."""
+    """The name that people see on an alert."""
     return f"{said}, {by}" if said and said != by else by
 
 
@@ -345,11 +347,11 @@ async def add_silence(
     by: str,
     comment: str = "",
 ) -> int:
-    """Tell nobody of the alerts that these matchers fit, until a moment."""
+    """Suppress notices of the alerts that these matchers match, until a time."""
     if unknown := set(matchers) - {"trigger", "entity", "severity"}:
         raise ConfigError(f"a silence matches by trigger, entity or severity, not by {min(unknown)!r}")
     if not matchers:
-        raise ConfigError("a silence without a matcher would silence everything: say trigger=*, if that is meant")
+        raise ConfigError("a silence without a matcher would silence everything: use trigger=* to do that on purpose")
     async with database.transaction(patience=30.0) as connection:
         number: Any = await connection.fetchval(
             database.sql(ADD_SILENCE), monitor, encode(dict(matchers)), starts_at, ends_at, by, comment
@@ -362,7 +364,7 @@ async def add_silence(
 
 
 async def end_silence(database: Database, id: int, *, by: str) -> None:
-    """End a silence now: of what is still open people are told at once."""
+    """End a silence now: notices of alerts that are still open are sent at once."""
     async with database.transaction(patience=30.0) as connection:
         held = await connection.fetchrow(database.sql(HOLD_SILENCE), id)
         if held is None:
@@ -377,12 +379,12 @@ async def end_silence(database: Database, id: int, *, by: str) -> None:
 
 
 async def read_silences(database: Database, monitor: str | None, now: float) -> list[Silence]:
-    """Silences that have not ended, those that have not begun among them."""
+    """Silences that have not ended, including those that have not begun."""
     return _silences(await database.fetch(LIST_SILENCES, monitor, now))
 
 
 async def hold_silences(database: Database, connection: Executor, monitor: str, now: float) -> list[Silence]:
-    """The same, as they stay until the transaction ends."""
+    """The same, locked until the transaction ends."""
     return _silences(await connection.fetch(database.sql(HOLD_SILENCES), monitor, now))
 
 

@@ -1,4 +1,4 @@
-"""The log of observed events by the week: partitions made ahead of time, dropped when old, and read by the span."""
+"""The log of observed events: weekly partitions, created ahead of time, dropped when old, and read by time span."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ from tidemill.store.partitions import drop_partition, list_partitions, make_part
 WEEK = 604_800
 _PARTITION = re.compile(r"monitor_event_w(\d+)\Z")
 
+#: The longest time that any monitor keeps events.
 LONGEST_KEPT = "SELECT coalesce(max(keep), 0) AS keep FROM tidemill.monitor"
+#: Deletes old events that had no partition.
 DELETE_UNPARTITIONED_EVENTS = "DELETE FROM tidemill.monitor_event_default WHERE at < $1"
+#: Deletes the ticks that their monitor no longer keeps.
 FORGET_TICKS = """
 DELETE FROM tidemill.monitor_tick AS t USING tidemill.monitor AS m WHERE m.name = t.monitor AND t.at < $1 - m.keep
 """
 
-#: Events of a span, entity by entity, in the order in which they happened.
+#: The events of a time span, per entity, in the order in which they happened.
 READ_SPAN = """
 SELECT entity, source_id, at, tick, data FROM tidemill.monitor_event
 WHERE monitor = $1 AND at >= $2 AND at < $3 AND ($4::text[] IS NULL OR entity = ANY ($4))
 ORDER BY entity, at
 """
+#: The ticks of a time span.
 READ_TICKS_BETWEEN = "SELECT number, at, clock FROM tidemill.monitor_tick WHERE monitor = $1 AND at >= $2 AND at < $3"
 
-#: The newest events, as they arrived.
+#: The newest events, in order of arrival.
 READ_TAIL = """
 SELECT entity, source_id, at, tick, data FROM tidemill.monitor_event
 WHERE monitor = $1 AND ($2::text IS NULL OR entity = $2) AND tick >= $3 AND at >= $5
@@ -39,7 +43,7 @@ ORDER BY tick DESC, at DESC LIMIT $4
 
 
 async def make_partitions(database: Database, now: float, *, back: int = 2, ahead: int = 1) -> list[str]:
-    """Make sure that there are partitions for the weeks around now; returns the new ones."""
+    """Create the missing partitions of the weeks around now; returns the new ones."""
     existing, made = set(await list_partitions(database, "monitor_event")), list[str]()
     this = int(now // WEEK)
     for week in range(max(0, this - back), this + ahead + 1):
@@ -51,7 +55,7 @@ async def make_partitions(database: Database, now: float, *, back: int = 2, ahea
 
 
 async def drop_old(database: Database, now: float) -> list[str]:
-    """Drop what is older than every monitor wants, and ticks older than their monitor wants."""
+    """Drop events older than every monitor keeps, and ticks older than their monitor keeps."""
     row = await database.fetchrow(LONGEST_KEPT)
     oldest = now - (row["keep"] if row else 0)
     dropped = []
@@ -68,7 +72,7 @@ async def drop_old(database: Database, now: float) -> list[str]:
 async def read_span(
     database: Database, monitor: str, since: float, until: float, entities: list[str] | None = None
 ) -> AsyncIterator[asyncpg.Record]:
-    """The events of a span, entity by entity, however many there are."""
+    """The events of a time span, per entity, streamed in any number."""
     async with database.transaction() as connection:
         async for row in connection.cursor(database.sql(READ_SPAN), monitor, since, until, entities, prefetch=5000):
             yield row
@@ -95,7 +99,7 @@ async def read_tail(
 
 
 def moment(text: str, *, what: str = "time") -> float:
-    """Seconds since 1970 from an ISO date or time; without a zone it is UTC."""
+    """Parse an ISO date or time to seconds since 1970; without a zone it is UTC."""
     try:
         read = datetime.fromisoformat(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""States of the next version of a fold, kept aside until they are complete, then put in place all at once."""
+"""States of the next version of a fold, stored separately until they are complete, then swapped in at once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import msgspec
 
 from tidemill.store.database import Database
 
+#: Entities whose state of the next version is missing.
 NOT_REBUILT = """
 SELECT e.entity, e.folded FROM tidemill.monitor_entity AS e
 WHERE e.monitor = $1 AND NOT EXISTS (
     SELECT FROM tidemill.monitor_rebuild AS r WHERE r.monitor = $1 AND r.entity = e.entity AND r.version = $2)
 ORDER BY e.entity LIMIT $3
 """
+#: Stores states of the next version.
 KEEP_REBUILT = """
 INSERT INTO tidemill.monitor_rebuild (monitor, version, entity, folded, at, id, count, state)
 SELECT $1, $2, * FROM unnest($3::text[], $4::bigint[], $5::float8[], $6::text[], $7::bigint[], $8::json[])
 ON CONFLICT DO NOTHING
 """
 
-#: The new states in place of the old ones. What the old version has folded meanwhile, the new one folds again.
+#: Replaces the old states. The new version folds again what the old version has folded meanwhile.
 PUT_IN_PLACE = """
 UPDATE tidemill.monitor_entity AS e
 SET version = $2, state = r.state, at = r.at, id = r.id, count = r.count, problem = NULL,
@@ -33,7 +35,7 @@ WHERE r.monitor = $1 AND r.version = $2 AND e.monitor = $1 AND e.entity = r.enti
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
-    """The state of an entity as the next version sees it."""
+    """The state of an entity in the next version."""
 
     entity: str
     folded: int
@@ -53,14 +55,14 @@ async def keep_rebuilt(database: Database, monitor: str, version: str, states: S
 
 
 async def take_over(database: Database, monitor: str, version: str) -> bool:
-    """Make a version the one that counts, if its states are complete."""
+    """Make a version the current one, if its states are complete."""
     async with database.transaction() as connection:
         tick_at = await connection.fetchval(
             database.sql("SELECT tick_at FROM tidemill.monitor WHERE name = $1 FOR UPDATE"), monitor
         )
         if await connection.fetch(database.sql(NOT_REBUILT), monitor, version, 1):
             return False
-        # Nobody may be in the middle of writing a state of the version before.
+        # Wait for writers of states of the previous version.
         await connection.fetch(
             database.sql("SELECT FROM tidemill.monitor_shard WHERE monitor = $1 FOR UPDATE"), monitor
         )

@@ -1,7 +1,7 @@
-"""Monitors as the database knows them: who follows which entities, what arrives, what is to do, and what came of it.
+"""Monitors in the database: owners of entities, arriving events, ticks, pending work and committed results.
 
-What arrives belongs to the tick after the last complete one. `seal_tick` completes it; from then on every owner of a
-share of the entities may fold it. What follows for an entity is written in one transaction, if it is still the owner's.
+Arriving events belong to the tick after the last complete one. `seal_tick` completes it; from then on every owner of
+a share of the entities may fold it. The results of an entity are written in one transaction, if the owner is unchanged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import LeaseLostError, NotFoundError
 from tidemill.store.database import Database, Executor
 
-#: News for monitors: a tick is complete, or somebody wants something.
+#: Notifies monitors of a complete tick or an operator's request.
 MONITORS_CHANNEL = "monitors"
 SHARDS = 64
 
-#: Make a monitor known; a version is set only once here, for another one takes over when it has caught up.
+#: Registers a monitor; its version is only set once here, because a new one takes over when it has caught up.
 DECLARE_MONITOR = """
 WITH known AS (
     INSERT INTO tidemill.monitor AS m (name, version, keep) VALUES ($1, $2, $3)
@@ -28,7 +28,7 @@ WITH known AS (
 INSERT INTO tidemill.monitor_shard (monitor, shard) SELECT $1, generate_series(0, $4 - 1) ON CONFLICT DO NOTHING
 """
 
-#: A monitor's row.
+#: One monitor, and all monitors.
 READ_MONITOR = """
 SELECT name, version, tick, tick_at, cursor_at, cursor_id, cursor_token, lateness, events, duplicates, ignored, late,
        resets, paused, off, keep, status, seen_at FROM tidemill.monitor WHERE name = $1
@@ -45,7 +45,7 @@ SELECT m.name, m.version, m.tick, m.tick_at, m.cursor_at, m.lateness, m.events, 
 FROM tidemill.monitor AS m WHERE $1::text IS NULL OR m.name = $1 ORDER BY m.name
 """
 
-#: What differs whenever something that is shown of a monitor may have changed: looked up, not counted.
+#: Values that change whenever anything shown about a monitor may have changed: looked up, not counted.
 READ_PULSE = """
 SELECT m.tick, m.tick_at, m.paused, m.off, m.status, m.seen_at,
        EXISTS (SELECT FROM tidemill.monitor_entity AS e WHERE e.monitor = m.name AND e.head > e.folded) AS behind,
@@ -53,12 +53,12 @@ SELECT m.tick, m.tick_at, m.paused, m.off, m.status, m.seen_at,
 FROM tidemill.monitor AS m WHERE m.name = $1
 """
 
-#: The processes that follow a monitor now.
+#: The processes that run a monitor now.
 LIST_MEMBERS = """
 SELECT id FROM tidemill.worker WHERE ended_at IS NULL AND lease_until > now() AND $1 = ANY (queues) ORDER BY id
 """
 
-#: Let go of what is not wanted, take what is and has no living owner; returns what is one's own.
+#: Releases unwanted shares, takes wanted ones without a living owner; returns the owned shares.
 SHARE_OUT = """
 WITH gone AS (
     UPDATE tidemill.monitor_shard SET owner = NULL WHERE monitor = $1 AND owner = $2 AND shard <> ALL ($3)),
@@ -71,13 +71,13 @@ SELECT shard FROM tidemill.monitor_shard WHERE monitor = $1 AND owner = $2 AND s
 UNION SELECT shard FROM took ORDER BY 1
 """
 
-#: Follow entities of which nothing was known.
+#: Adds unknown entities.
 ADD_ENTITIES = """
 INSERT INTO tidemill.monitor_entity (monitor, entity, shard)
 SELECT $1, * FROM unnest($2::text[], $3::smallint[]) ON CONFLICT DO NOTHING
 """
 
-#: Store a page: new events of entities that are followed, the entities they touch, the cursor and the counts.
+#: Stores a page: new events of followed entities, the entities they touch, the cursor and the counts.
 INGEST = """
 WITH held AS (SELECT tick + 1 AS tick FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
 kept AS (
@@ -96,7 +96,7 @@ touched AS (
     UPDATE tidemill.monitor_entity AS e
     SET head = held.tick, fresh_at = CASE WHEN e.head > e.folded THEN least(e.fresh_at, c.oldest) ELSE c.oldest END
     FROM held, counted AS c
-    -- An array and not a join, so that entities are looked up by key whatever the planner knows of their number.
+    -- An array and not a join, so that entities are looked up by key whatever the planner estimates.
     WHERE e.monitor = $1 AND e.entity = ANY (ARRAY(SELECT DISTINCT entity FROM stored))
       AND (e.head <> held.tick OR e.fresh_at IS NULL OR e.fresh_at > c.oldest))
 UPDATE tidemill.monitor AS m
@@ -108,9 +108,9 @@ FROM counted AS c WHERE m.name = $1
 RETURNING c.stored, c.oldest, c.given - c.followed AS ignored
 """
 
-#: Complete a tick, if it brought anything or a timer is due by then; returns it. Its time is the one up to which the
-#: source has been read: of one in parts, all of them. A timer that the last complete tick serves, and that its entity's
-#: owner has not come to yet, needs no other.
+#: Completes a tick, if it has events or a timer is due by then; returns it. Its time is the one up to which the source
+#: has been read, in all its parts. A timer that the last complete tick serves, but that the entity's owner has not
+#: processed yet, needs no further tick.
 SEAL_TICK = """
 WITH heard AS (
     SELECT CASE WHEN $4::int = 0 THEN least($2::float8, $3::float8)
@@ -144,7 +144,7 @@ SELECT least((SELECT min(due_at) FROM tidemill.monitor_entity WHERE monitor = $1
               WHERE monitor = $1 AND resolved_at IS NULL AND realert_at IS NOT NULL)) AS at
 """
 
-#: Entities of these shares with something to fold, or whose timer is due.
+#: Entities of these shares with unfolded events, or whose timer is due.
 FIND_WORK = """
 SELECT entity, shard, folded, fresh_at, at, id, last_at, count, due_at, version, marks, labels,
        head > folded AND folded < $3 AS fresh
@@ -161,7 +161,7 @@ FROM tidemill.monitor_entity WHERE monitor = $1 AND shard = ANY ($2) AND active 
        AND e.shard = ANY ($2) AND e.folded < $3 LIMIT $5)))
 """
 
-#: What of their events is not folded yet.
+#: The events of entities that are not folded yet.
 FRESH_EVENTS = """
 SELECT e.entity, e.source_id, e.at, e.tick, e.data
 FROM unnest($2::text[], $3::float8[], $4::bigint[]) AS w(entity, fresh_at, folded)
@@ -170,7 +170,7 @@ JOIN tidemill.monitor_event AS e
 WHERE e.at >= $5 AND e.tick <= $6
 """
 
-#: The newest events of entities from a moment on, up to a tick each; `$5` of them at most.
+#: The newest events of entities from a time on, up to a tick each; at most `$5`.
 PAST_EVENTS = """
 SELECT e.entity, e.source_id, e.at, e.tick, e.data
 FROM unnest($2::text[], $3::float8[], $4::bigint[]) AS w(entity, since, tick) CROSS JOIN LATERAL (
@@ -178,7 +178,7 @@ FROM unnest($2::text[], $3::float8[], $4::bigint[]) AS w(entity, since, tick) CR
     WHERE monitor = $1 AND entity = w.entity AND at >= w.since AND tick <= w.tick ORDER BY at DESC LIMIT $5) AS e
 """
 
-#: The ticks that matter: those that brought these events, and all from the first timer on.
+#: The relevant ticks: those of these events, and all from the first timer on.
 READ_TICKS = """
 SELECT number, at, clock FROM tidemill.monitor_tick WHERE monitor = $1 AND number <= $2 AND number = ANY ($3)
 UNION
@@ -191,13 +191,13 @@ SELECT at, id, count, state FROM tidemill.monitor_checkpoint WHERE monitor = $1 
 ORDER BY count
 """
 
-#: These shares are still the owner's, and stay so until the transaction ends.
+#: Locks these shares if they still belong to the owner, until the transaction ends.
 HOLD_SHARDS = """
 SELECT count(*) FROM (SELECT FROM tidemill.monitor_shard
                       WHERE monitor = $1 AND owner = $2 AND shard = ANY ($3) FOR SHARE) AS held
 """
 
-#: Where entities stand now, each only if nobody else has moved it. A wish for an earlier look is kept.
+#: Stores the progress of entities, each only if it is unchanged since. A request for an earlier evaluation is kept.
 COMMIT_ENTITIES = """
 UPDATE tidemill.monitor_entity AS e
 SET folded = n.folded, at = n.at, id = n.id, last_at = n.last_at, count = n.count, version = $2, state = n.state,
@@ -209,7 +209,7 @@ FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::float8[], $7::text[], $8
 WHERE e.monitor = $1 AND e.entity = n.entity AND e.folded = n.was
 """
 
-#: Older states, each in one of two places; those that a late event has made wrong are removed first.
+#: Older states, each in one of two slots; those that a late event has invalidated are deleted first.
 DROP_CHECKPOINTS = """
 DELETE FROM tidemill.monitor_checkpoint AS c USING unnest($2::text[], $3::float8[]) AS n(entity, at)
 WHERE c.monitor = $1 AND c.entity = n.entity AND c.at >= n.at
@@ -221,7 +221,7 @@ ON CONFLICT (monitor, entity, slot) DO UPDATE
 SET version = excluded.version, at = excluded.at, id = excluded.id, count = excluded.count, state = excluded.state
 """
 
-#: What went wrong in users' code.
+#: Stores errors of users' code.
 NOTE_PROBLEMS = """
 INSERT INTO tidemill.monitor_problem AS p (monitor, place, entity, error, count)
 SELECT $1, place, entity, min(error), count(*)
@@ -235,23 +235,24 @@ SELECT place, entity, error, count, first_at, last_at FROM tidemill.monitor_prob
 WHERE monitor = $1 ORDER BY last_at DESC LIMIT $2
 """
 
+#: Stores a monitor's status, and counts late events.
 WRITE_STATUS = "UPDATE tidemill.monitor SET status = $2, seen_at = now() WHERE name = $1"
 COUNT_LATE = "UPDATE tidemill.monitor SET late = late + $2 WHERE name = $1"
 
 
 class NewEvents(msgspec.Struct, frozen=True):
-    """A page as columns."""
+    """A page of events as columns."""
 
     ids: list[str]
     times: list[float]
     entities: list[str]
     data: list[bytes]
     nobodys: int = 0
-    """Events that were about nobody."""
+    """Events without an entity."""
 
 
 class CursorMove(msgspec.Struct, frozen=True):
-    """Where the cursor is once a page is stored; None leaves it."""
+    """The cursor after a page is stored; None leaves it."""
 
     at: float | None = None
     id: str | None = None
@@ -260,7 +261,7 @@ class CursorMove(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """What came of a page: how many events were new, how old the oldest of them is, how many were nobody's."""
+    """The result of storing a page: the number of new events, the age of the oldest, and those without an entity."""
 
     count: int
     oldest: float | None
@@ -268,7 +269,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class EntityMove(msgspec.Struct, frozen=True):
-    """Where an entity stands now, and where it was."""
+    """The new progress of an entity, and the previous one."""
 
     entity: str
     shard: int
@@ -295,12 +296,12 @@ async def declare_monitor(database: Database, name: str, version: str, *, keep: 
 async def read_monitor(database: Database, name: str) -> asyncpg.Record:
     row = await database.fetchrow(READ_MONITOR, name)
     if row is None:
-        raise NotFoundError(f"there is no monitor {name!r}: it is made known by `tidemill monitor run app.py`")
+        raise NotFoundError(f"there is no monitor {name!r}: start it with `tidemill monitor run app.py`")
     return row
 
 
 async def read_pulse(database: Database, name: str) -> asyncpg.Record | None:
-    """Where a monitor stands, in one quick look: whoever shows it need not ask for more while this stays the same."""
+    """A cheap fingerprint of a monitor: what is shown about it need not be read again while this is unchanged."""
     return await database.fetchrow(READ_PULSE, name)
 
 
@@ -309,17 +310,17 @@ async def list_monitors(database: Database, name: str | None = None) -> list[asy
 
 
 async def list_members(database: Database, name: str, version: str) -> list[int]:
-    """The workers that follow a monitor with this version of its fold, oldest first."""
+    """The workers that run a monitor with this version of its fold, oldest first."""
     return [row["id"] for row in await database.fetch(LIST_MEMBERS, member_queue(name, version))]
 
 
 def member_queue(name: str, version: str) -> str:
-    """By what a process that follows a monitor is known among the workers."""
+    """The queue name under which a process that runs a monitor is registered as a worker."""
     return f"monitor:{name}@{version}"
 
 
 async def share_out(database: Database, name: str, owner: int, wanted: Sequence[int]) -> list[int]:
-    """Own these shares, as far as nobody living does; returns those that are owned now."""
+    """Own these shares, unless a living owner has them; returns those that are owned now."""
     return [row["shard"] for row in await database.fetch(SHARE_OUT, name, owner, list(wanted))]
 
 
@@ -344,24 +345,24 @@ async def ingest(database: Database, connection: Executor, name: str, events: Ne
         list(set(events.entities)),
     )
     if row is None:
-        raise NotFoundError(f"there is no monitor {name!r} in the database any more")
+        raise NotFoundError(f"there is no monitor {name!r} any more: start it with `tidemill monitor run`")
     return Stored(row["stored"], row["oldest"], row["ignored"])
 
 
 async def seal_tick(
     database: Database, name: str, at: float, *, heard: float | None = None, parts: int = 0
 ) -> tuple[int, float, float | None] | None:
-    """Complete the present tick; None if nothing has happened and nothing is due.
+    """Complete the current tick; None if nothing has happened and nothing is due.
 
-    `heard` is the time up to which the source has been read, unless that is now. Of a source in parts the time is known
-    for each: while one of so many was never read, no tick is complete.
+    `heard` is the time up to which the source has been read, unless that is now. A source in parts has a time for
+    each: while one of its parts was never read, no tick is complete.
     """
     row = await database.fetchrow(SEAL_TICK, name, at, heard, parts)
     return None if row is None else (row["number"], row["at"], row["clock"])
 
 
 async def next_due(database: Database, name: str) -> float | None:
-    """When the next timer of any entity goes off."""
+    """When the next timer of any entity is due."""
     row = await database.fetchrow(NEXT_DUE, name)
     return None if row is None else row["at"]
 
@@ -369,10 +370,10 @@ async def next_due(database: Database, name: str) -> float | None:
 async def commit_entities(
     database: Database, connection: Executor, name: str, version: str, owner: int, moves: Sequence[EntityMove]
 ) -> None:
-    """Write where entities stand, or raise `LeaseLostError` if any of them is not the owner's any more."""
+    """Write the progress of entities, or raise `LeaseLostError` if the owner has lost any of them."""
     shards = sorted({move.shard for move in moves})
     if await connection.fetchval(database.sql(HOLD_SHARDS), name, owner, shards) != len(shards):
-        raise LeaseLostError(f"monitor {name}: entities have gone to another process")
+        raise LeaseLostError(f"monitor {name}: another process has taken over some of its entities")
     columns: list[list[Any]] = [
         [getattr(move, field) for move in moves]
         for field in (
@@ -381,7 +382,7 @@ async def commit_entities(
     ]  # fmt: skip
     done = await connection.execute(database.sql(COMMIT_ENTITIES), name, version, *columns)
     if int(done.rpartition(" ")[2]) != len(moves):
-        raise LeaseLostError(f"monitor {name}: entities were moved by another process")
+        raise LeaseLostError(f"monitor {name}: another process has changed some of its entities")
     dropped = [(move.entity, move.drop_from) for move in moves if move.drop_from is not None]
     if dropped:
         await connection.execute(database.sql(DROP_CHECKPOINTS), name, *map(list, zip(*dropped, strict=True)))
@@ -393,7 +394,7 @@ async def commit_entities(
 async def note_problems(
     database: Database, connection: Executor, name: str, problems: Sequence[tuple[str, str, str]]
 ) -> None:
-    """Remember what went wrong: place, entity and error of each."""
+    """Store errors: place, entity and error of each."""
     if problems:
         await connection.execute(database.sql(NOTE_PROBLEMS), name, *map(list, zip(*problems, strict=True)))
 

@@ -1,4 +1,4 @@
-"""Notices: who has to be told of which alert. Written with the alert, put into a message once, marked when sent."""
+"""Notices: which channel is sent which alert. Written with the alert, bound to one message, marked when sent."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import asyncpg
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 
-#: The task that sends notices, and how the batch of those that wait for the end of a silence begins.
+#: The task that sends notices, and the prefix of batches that wait for the end of a silence.
 NOTIFY_TASK = "tidemill.notify"
 SILENCED = "s"
 
-#: Notices of new alerts; a second one of the same kind for the same channel is not made.
+#: Stores notices of new alerts; a second one of the same kind for the same channel is skipped.
 WRITE_NOTICES = """
 INSERT INTO tidemill.alert_notice (monitor, alert, channel, what, batch)
 SELECT $1, * FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[]) ON CONFLICT DO NOTHING RETURNING id
 """
 
-#: Put the waiting notices of a batch into a message, unless they are in one already; those in one stay in it.
+#: Binds the waiting notices of a batch to a message; those already bound stay.
 BIND_NOTICES = """
 UPDATE tidemill.alert_notice SET message = $4
 WHERE monitor = $1 AND channel = $2 AND batch = $3 AND sent_at IS NULL AND message IS NULL
 """
 
-#: What a batch has still to tell, message by message.
+#: The unsent notices of a batch, by message.
 WAITING_NOTICES = """
 SELECT n.id, n.message, n.what, a.id AS alert, a.monitor, a.trigger, a.entity, a.kind, a.severity, a.started_at,
        a.opened_at, a.resolved_at, a.resolution, a.acked_at, a.owner, a.key, a.note
@@ -34,15 +34,17 @@ WHERE n.monitor = $1 AND n.channel = $2 AND n.batch = $3 AND n.sent_at IS NULL A
 ORDER BY n.message, n.id
 """
 
-#: Those of a batch that are in no message yet, with what their alerts are silenced by.
+#: The notices of a batch that are not bound yet, with the silence of their alert.
 LOOSE_NOTICES = """
 SELECT n.id, a.trigger, a.entity, a.severity FROM tidemill.alert_notice AS n JOIN tidemill.alert AS a ON a.id = n.alert
 WHERE n.monitor = $1 AND n.channel = $2 AND n.batch = $3 AND n.sent_at IS NULL AND n.message IS NULL ORDER BY n.id
 """
+#: Moves notices to another batch.
 PUT_OFF = "UPDATE tidemill.alert_notice SET batch = $2 WHERE id = ANY ($1)"
+#: Marks notices as sent.
 MARK_NOTICES = "UPDATE tidemill.alert_notice SET sent_at = now(), outcome = $2 WHERE id = ANY ($1) AND sent_at IS NULL"
 
-#: What waits for the end of a silence is sent now.
+#: Sends notices now that wait for the end of a silence.
 SEND_SILENCED_NOW = """
 UPDATE tidemill.job SET due_at = now(), note = 'its silence was ended',
     state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
@@ -54,7 +56,7 @@ RETURNING queue, concurrency_key
 async def write_notices(
     database: Database, connection: Executor, monitor: str, notices: Sequence[tuple[int, str, str, str]]
 ) -> None:
-    """Alert, channel, kind and batch of each."""
+    """Store notices: (alert, channel, kind, batch) each."""
     if notices:
         await connection.fetch(database.sql(WRITE_NOTICES), monitor, *map(list, zip(*notices, strict=True)))
 
@@ -62,7 +64,7 @@ async def write_notices(
 async def bind_notices(
     database: Database, monitor: str, channel: str, batch: str, message: str
 ) -> list[asyncpg.Record]:
-    """Decide which notices the next message carries, durably; returns all that is not sent yet."""
+    """Decide durably which notices the next message has; returns all that are not sent yet."""
     await database.fetch(BIND_NOTICES, monitor, channel, batch, message)
     return await database.fetch(WAITING_NOTICES, monitor, channel, batch)
 
@@ -70,12 +72,12 @@ async def bind_notices(
 async def loose_notices(
     database: Database, connection: Executor, monitor: str, channel: str, batch: str
 ) -> list[asyncpg.Record]:
-    """What waits in a batch and is in no message yet: trigger, entity and severity of each."""
+    """The notices of a batch that are not bound to a message: trigger, entity and severity of each."""
     return await connection.fetch(database.sql(LOOSE_NOTICES), monitor, channel, batch)
 
 
 async def put_off(database: Database, connection: Executor, ids: Sequence[int], batch: str) -> None:
-    """Tell of these with another batch."""
+    """Move notices to another batch."""
     await connection.execute(database.sql(PUT_OFF), list(ids), batch)
 
 
@@ -84,7 +86,7 @@ async def mark_notices(database: Database, ids: Sequence[int], outcome: str) -> 
 
 
 async def send_silenced_now(database: Database, connection: Executor, monitor: str, silence: int) -> None:
-    """Send now what was to be sent when a silence ends."""
+    """Send now what was waiting for the end of a silence."""
     rows = await connection.fetch(database.sql(SEND_SILENCED_NOW), NOTIFY_TASK, monitor, f"{SILENCED}{silence}")
     if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
         await connection.execute(database.sql(ADMIT_THROTTLED), keys)

@@ -1,4 +1,4 @@
-"""Whom a monitor follows, how far the past of each has been read, and what operators want of a monitor."""
+"""The entities of a monitor, the progress of their backfills, and operators' requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemill.store.monitors.settings_history import hold_monitor, write_setting
 
 _NEWS = "SELECT pg_notify('tidemill_monitors', $1)"
 
-#: Follow entities, and read the past of those that were not followed.
+#: Adds entities, and starts the backfill of new ones.
 ADD_TO_ROSTER = """
 INSERT INTO tidemill.monitor_entity AS e (monitor, entity, shard, backfill)
 SELECT $1, n.entity, n.shard, $4::json FROM unnest($2::text[], $3::smallint[]) AS n(entity, shard)
@@ -26,22 +26,24 @@ ON CONFLICT (monitor, entity) DO UPDATE SET active = true, backfill = excluded.b
 RETURNING entity
 """
 
-#: Follow entities no longer; what is known of them stays.
+#: Stops following entities; their data stays.
 REMOVE_FROM_ROSTER = """
 UPDATE tidemill.monitor_entity SET active = false, backfill = NULL, due_at = NULL
 WHERE monitor = $1 AND entity = ANY ($2) AND active RETURNING entity
 """
+#: The entities of a monitor.
 LIST_ROSTER = """
 SELECT entity, active, added_at, last_at, count, folded, head > folded AS behind, due_at, labels, problem, backfill
 FROM tidemill.monitor_entity WHERE monitor = $1 AND ($2 OR active) AND ($3::text IS NULL OR entity > $3)
 ORDER BY entity LIMIT $4
 """
 
-#: Read the past of entities again, from a moment on.
+#: Starts the backfill of entities again, from a time on.
 START_BACKFILL = """
 UPDATE tidemill.monitor_entity SET backfill = $3::json
 WHERE monitor = $1 AND active AND ($2::text[] IS NULL OR entity = ANY ($2)) RETURNING entity
 """
+#: Unfinished backfills, and their progress.
 NEXT_BACKFILLS = """
 SELECT entity, backfill FROM tidemill.monitor_entity
 WHERE monitor = $1 AND backfill IS NOT NULL AND active ORDER BY added_at, entity LIMIT $2
@@ -50,7 +52,7 @@ MOVE_BACKFILL = """
 UPDATE tidemill.monitor_entity SET backfill = $3::json WHERE monitor = $1 AND entity = $2 AND backfill IS NOT NULL
 """
 
-#: Throw the states away; they are made anew from the log, and nobody is told again of what was told.
+#: Deletes the states, which are rebuilt from the log; alerts that were reported before are not reported again.
 RESET_STATES = """
 UPDATE tidemill.monitor_entity SET state = NULL, problem = NULL,
     due_at = (SELECT tick_at FROM tidemill.monitor WHERE name = $1)
@@ -64,18 +66,20 @@ FORGET_PROBLEMS = """
 DELETE FROM tidemill.monitor_problem WHERE monitor = $1 AND ($2::text[] IS NULL OR entity = ANY ($2))
 """
 
-#: At once, and sooner than it was to be: so a look that is under way notices that another is wanted.
+#: Due at once and earlier than before, so that a running evaluation notices that another is requested.
 _SOONER = "least(coalesce(e.due_at, m.tick_at), m.tick_at) - 0.00001"
 
+#: Pauses a monitor, and switches triggers.
 SET_PAUSED = "UPDATE tidemill.monitor SET paused = $2 WHERE name = $1"
 SWITCH_OFF = "UPDATE tidemill.monitor SET off = array_append(array_remove(off, $2), $2) WHERE name = $1"
 SWITCH_ON = "UPDATE tidemill.monitor SET off = array_remove(off, $2) WHERE name = $1"
+#: Makes all entities due for evaluation.
 EVALUATE_ALL = f"""
 UPDATE tidemill.monitor_entity AS e SET due_at = {_SOONER} FROM tidemill.monitor AS m
 WHERE m.name = $1 AND e.monitor = $1 AND e.active
 """
 
-#: Labels of an entity; it is looked at again at once.
+#: Sets labels of an entity and makes it due for evaluation.
 LABEL_ENTITY = f"""
 UPDATE tidemill.monitor_entity AS e
 SET labels = (coalesce(e.labels, '{{}}')::jsonb || $3::text::jsonb)::json, due_at = {_SOONER} FROM tidemill.monitor AS m
@@ -83,7 +87,7 @@ WHERE m.name = $1 AND e.monitor = $1 AND e.entity = $2 RETURNING e.labels
 """
 READ_LABELS = "SELECT coalesce(labels, '{}') AS labels FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = $2"
 
-#: An entity as it stands.
+#: One entity, and the states of many.
 SHOW_ENTITY = """
 SELECT entity, active, added_at, last_at, at, id, count, head, folded, due_at, version, state, labels, problem, backfill
 FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = $2
@@ -98,7 +102,7 @@ ORDER BY entity LIMIT $2
 async def add_to_roster(
     database: Database, monitor: str, entities: Sequence[str], shards: Sequence[int], *, backfill: object, by: str
 ) -> list[str]:
-    """Follow entities; returns those that were not followed before, whose past is read from now on."""
+    """Follow entities; returns those that are new, whose backfill starts now."""
     async with database.transaction(patience=30.0) as connection:
         await read_monitor(database, monitor)
         plan = None if backfill is None else encode(backfill)
@@ -110,7 +114,7 @@ async def add_to_roster(
 
 
 async def remove_from_roster(database: Database, monitor: str, entities: Sequence[str], *, by: str) -> list[str]:
-    """Follow entities no longer, and resolve their alerts; returns those that were followed."""
+    """Stop following entities and resolve their alerts; returns those that were followed."""
     async with database.transaction(patience=30.0) as connection:
         await read_monitor(database, monitor)
         rows = await connection.fetch(database.sql(REMOVE_FROM_ROSTER), monitor, list(entities))
@@ -132,7 +136,7 @@ async def list_roster(
 async def start_backfill(
     database: Database, monitor: str, entities: Sequence[str] | None, plan: object, *, by: str
 ) -> list[str]:
-    """Read the past of entities again, or of everybody."""
+    """Start the backfill of entities again, or of all."""
     async with database.transaction(patience=30.0) as connection:
         await read_monitor(database, monitor)
         wanted = None if entities is None else list(entities)
@@ -151,12 +155,12 @@ async def next_backfills(database: Database, monitor: str, limit: int) -> list[a
 async def move_backfill(
     database: Database, connection: Executor, monitor: str, entity: str, plan: object | None
 ) -> None:
-    """How far the past of an entity has been read; None when all of it has."""
+    """Store how far the backfill of an entity has come; None when it is complete."""
     await connection.execute(database.sql(MOVE_BACKFILL), monitor, entity, None if plan is None else encode(plan))
 
 
 async def reset_monitor(database: Database, monitor: str, entities: Sequence[str] | None, *, by: str) -> list[str]:
-    """Make states anew from the log: of these entities, or of all."""
+    """Rebuild states from the log: of these entities, or of all."""
     async with database.transaction(patience=30.0) as connection:
         await read_monitor(database, monitor)
         wanted = None if entities is None else list(entities)
@@ -177,9 +181,9 @@ async def set_paused(database: Database, monitor: str, paused: bool, *, by: str)
 
 
 async def switch_trigger(database: Database, monitor: str, trigger: str, on: bool, *, by: str, said: str = "") -> None:
-    """Switch a trigger off, which resolves its open alerts, or on again, which looks at everybody anew.
+    """Switch a trigger off, which resolves its open alerts, or on, which evaluates all entities again.
 
-    `said` is a name that whoever does it goes by; the audit names `by`, and has that as well.
+    `said` is a display name; the audit entry names `by` and includes it.
     """
     async with database.transaction(patience=30.0) as connection:
         held = await hold_monitor(database, connection, monitor)
@@ -210,15 +214,15 @@ async def label_entity(
     expecting: tuple[str, Any] | None = None,
     said: str = "",
 ) -> bool:
-    """Put labels on an entity, such as present=false; with `expecting`, only if that label has that value until then.
+    """Set labels of an entity, such as present=false; with `expecting`, only if that label has that value before.
 
-    Returns whether it was done. A label that is not there is None. `said` is as in `switch_trigger`.
+    Returns whether they were set. A missing label is None. `said` is as in `switch_trigger`.
     """
     async with database.transaction(patience=30.0) as connection:
         held = await hold_monitor(database, connection, monitor)
         found: Any = await connection.fetchval(database.sql(READ_LABELS), monitor, entity)
         if found is None:
-            raise NotFoundError(f"monitor {monitor} knows nothing of {entity!r}")
+            raise NotFoundError(f"monitor {monitor} does not follow {entity!r}: add it with `roster add`")
         before: dict[str, Any] = decode(found)
         if expecting is not None and before.get(expecting[0]) != expecting[1]:
             return False
@@ -233,7 +237,7 @@ async def label_entity(
 async def show_entity(database: Database, monitor: str, entity: str) -> asyncpg.Record:
     row = await database.fetchrow(SHOW_ENTITY, monitor, entity)
     if row is None:
-        raise NotFoundError(f"monitor {monitor} knows nothing of {entity!r}")
+        raise NotFoundError(f"monitor {monitor} does not follow {entity!r}: add it with `roster add`")
     return row
 
 
@@ -245,7 +249,7 @@ async def show_states(
     after: str | None = None,
     limit: int = 10_000,
 ) -> list[asyncpg.Record]:
-    """Everybody whom a monitor follows, or these of them, with their states, by name, from one on."""
+    """The entities of a monitor, or those given, with their states, by name, starting after one."""
     return await database.fetch(SHOW_STATES, monitor, limit, None if entities is None else list(entities), after)
 
 

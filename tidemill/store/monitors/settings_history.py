@@ -1,6 +1,6 @@
-"""The settings of a monitor over time: labels of entities, triggers that are off. Each counts from the next tick.
+"""The settings of a monitor over time: labels of entities, triggers that are off. Each applies from the next tick on.
 
-A change locks the monitor's row, as the completion of a tick does. So every change counts for the same ticks, live and
+A change locks the monitor's row, as the completion of a tick does. So every change applies to the same ticks, live and
 in a replay.
 """
 
@@ -26,7 +26,7 @@ SELECT tick, entity, before, after, extract(epoch FROM at)::float8 AS at FROM ti
 WHERE monitor = $1 AND tick > $2 AND (entity IS NULL OR $3::text[] IS NULL OR entity = ANY ($3)) ORDER BY id
 """
 
-#: Changes that are older than all stored ticks.
+#: Deletes changes that are older than all stored ticks.
 DELETE_OLD_SETTINGS = """
 DELETE FROM tidemill.monitor_setting AS w USING tidemill.monitor AS m
 WHERE m.name = w.monitor AND w.tick < (SELECT min(number) FROM tidemill.monitor_tick AS t WHERE t.monitor = m.name)
@@ -44,7 +44,7 @@ async def hold_monitor(database: Database, connection: Executor, monitor: str) -
 async def write_setting(
     database: Database, connection: Executor, monitor: str, tick: int, entity: str | None, before: object, after: object
 ) -> None:
-    """Store a change, after `hold_monitor`: it counts from the tick after this one."""
+    """Store a change, after `hold_monitor`: it applies from the tick after this one."""
     await connection.execute(database.sql(WRITE_SETTING), monitor, tick + 1, entity, encode(before), encode(after))
 
 

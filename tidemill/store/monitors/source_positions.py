@@ -1,4 +1,4 @@
-"""The parts of a monitor's source: how far each has been read. Moved with what was read, by the owner of its share."""
+"""The parts of a monitor's source: how far each has been read. Written with the events, by the owner of the share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from tidemill.core.errors import LeaseLostError
 from tidemill.store.database import Database, Executor
 from tidemill.store.monitors.monitors import HOLD_SHARDS, SHARDS
 
+#: The positions of these parts.
 READ_PARTS = "SELECT part, position FROM tidemill.monitor_source_position WHERE monitor = $1 AND part = ANY ($2)"
 
-#: Where parts go on, and up to which moment they have been read, which never goes back.
+#: Moves the positions of parts, and the time up to which they have been read, which never decreases.
 MOVE_PARTS = """
 INSERT INTO tidemill.monitor_source_position AS p (monitor, part, position, heard_at)
 SELECT $1, * FROM unnest($2::int[], $3::bigint[], $4::float8[])
@@ -25,7 +26,7 @@ def share_of_part(part: int) -> int:
 
 
 async def read_parts(database: Database, monitor: str, parts: Sequence[int]) -> dict[int, int]:
-    """Where parts go on, those that have been read at all."""
+    """The positions of those parts that have been read before."""
     return {row["part"]: row["position"] for row in await database.fetch(READ_PARTS, monitor, list(parts))}
 
 
@@ -37,11 +38,11 @@ async def move_parts(
     positions: Mapping[int, int],
     heard: Mapping[int, float],
 ) -> None:
-    """Move parts on, or raise `LeaseLostError` if one of them is not the owner's any more."""
+    """Move the positions of parts, or raise `LeaseLostError` if the owner has lost one of them."""
     parts = sorted(positions)
     shares = sorted({share_of_part(part) for part in parts})
     if await connection.fetchval(database.sql(HOLD_SHARDS), monitor, owner, shares) != len(shares):
-        raise LeaseLostError(f"monitor {monitor}: parts of its source have gone to another process")
+        raise LeaseLostError(f"monitor {monitor}: another process has taken over parts of its source")
     await connection.execute(
         database.sql(MOVE_PARTS),
         monitor,

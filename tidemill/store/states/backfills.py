@@ -1,8 +1,8 @@
-"""Backfills: many states that are built again because somebody asked, and how far that has come.
+"""Backfills: many states that are rebuilt on request, and their progress.
 
-A backfill is no process of its own. It marks its states as invalid under its own name; whoever keeps the pipeline up
-to date builds them, and a state that was built has lost the mark. What is left to do is what still has it. Where a
-backfill has a rate, its states wait in line (`state_waiting`), and the same one marks some of them at a time.
+A backfill has no process of its own. It marks its states as invalid under its own name; the pipeline's driver builds
+them, and a built state loses the mark. The marked states are what is left to do. If a backfill has a rate, its states
+queue in `state_waiting`, and the driver marks a few of them at a time.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from tidemill.store.database import Database
 from tidemill.store.states.requests import INVALIDATE, SET_APPROVED
 from tidemill.store.states.states import News, notify_states
 
-AT_MOST = 5.0  # seconds' worth of states at once, when nobody was there to mark them
+AT_MOST = 5.0  # seconds' worth of states at once, after no driver was running
 
-#: A new one; its name is what its states are marked with.
+#: Stores a new backfill; its name marks its states.
 START_BACKFILL = """
 INSERT INTO tidemill.state_backfill (pipeline, stage, first, last, downstream, by, total, rate, paced_at)
 VALUES ($1, $2, $3, $4, $5, $6, 0, $7::float8, now() - make_interval(secs => 1 / $7::float8)) RETURNING id, mark
 """
 
-#: States that are marked later, in this order, those of one stage after those of another.
+#: Queues states that are marked later, in this order, stage by stage.
 WAIT_IN_LINE = """
 INSERT INTO tidemill.backfill_state (backfill, place, stage, entity)
 SELECT $1, coalesce((SELECT max(place) FROM tidemill.backfill_state WHERE backfill = $1), 0) + place, $2, entity
 FROM unnest($3::text[]) WITH ORDINALITY AS new (entity, place)
 """
 
-#: Mark as many as it is time for: by the rate of each backfill, and never for more than a few seconds at once.
+#: Marks the states that are due by the rate of each backfill, at most a few seconds' worth at once.
 MARK_DUE = """
 WITH due AS (
     SELECT id, pipeline, mark, rate, passed, floor(passed * rate)::bigint AS count
@@ -59,9 +59,10 @@ mended AS (
 SELECT (SELECT array_agg(DISTINCT pipeline) FROM marked) AS pipelines, EXISTS (SELECT FROM due) AS waiting
 """
 
+#: Stores the number of states of a backfill.
 SET_TOTAL = "UPDATE tidemill.state_backfill SET total = $2 WHERE id = $1"
 
-#: The newest of a pipeline, with what is left of each, and what of that has failed since.
+#: The newest backfills of a pipeline, with the number of states left, and how many of those have failed.
 LIST_BACKFILLS = """
 SELECT b.id, b.stage, b.first, b.last, b.downstream, b.by, b.started_at, b.stopped_at, b.stopped_by, b.total,
        left_over.count + (SELECT count(*) FROM tidemill.backfill_state AS w WHERE w.backfill = b.id) AS left,
@@ -73,7 +74,7 @@ FROM tidemill.state_backfill AS b, LATERAL (
 WHERE b.pipeline = $1 ORDER BY b.id DESC LIMIT $2
 """
 
-#: Leave what was not built yet as it is.
+#: Stops a backfill and leaves its unbuilt states as they are.
 STOP_BACKFILL = """
 WITH stopped AS (
     UPDATE tidemill.state_backfill SET stopped_at = now(), stopped_by = $3
@@ -88,7 +89,7 @@ SELECT (SELECT count(*) FROM stopped) AS stopped,
 
 
 class NewBackfill(msgspec.Struct, frozen=True):
-    """What is to be built again: the states of a stage from `first` to `last`, and with `downstream` what follows."""
+    """A request to rebuild the states of a stage from `first` to `last`, and with `downstream` the stages after it."""
 
     pipeline: str
     stage: str
@@ -98,13 +99,13 @@ class NewBackfill(msgspec.Struct, frozen=True):
     states: Mapping[str, Sequence[str]]
     """The entities of each stage."""
     approved: Mapping[str, str]
-    """Stages whose states may be built again however many they are, and their code."""
+    """Stages, with their code, whose states may be rebuilt in any number."""
     rate: float | None = None
-    """How many states a second; all at once, if not given."""
+    """How many states per second; all at once if None."""
 
 
 async def start_backfill(database: Database, new: NewBackfill, *, by: str, lasts: float) -> tuple[int, int]:
-    """Have states built again under a name of their own; returns its number, and how many there are."""
+    """Mark states for a rebuild under a new name; returns the backfill's id, and the number of states."""
     async with database.transaction(patience=30.0) as connection:
         (row,) = await connection.fetch(
             database.sql(START_BACKFILL), new.pipeline, new.stage, new.first, new.last, new.downstream, by, new.rate
@@ -132,7 +133,7 @@ async def start_backfill(database: Database, new: NewBackfill, *, by: str, lasts
 
 
 async def mark_due(database: Database, pipelines: Sequence[str]) -> bool:
-    """Mark the states of backfills with a rate for which it is time; whether any were waiting, for now or for later."""
+    """Mark the due states of backfills with a rate; returns whether any states were queued, due or not."""
     async with database.transaction(patience=None) as connection:
         (row,) = await connection.fetch(database.sql(MARK_DUE), list(pipelines), AT_MOST)
         for pipeline in row["pipelines"] or ():
@@ -141,12 +142,12 @@ async def mark_due(database: Database, pipelines: Sequence[str]) -> bool:
 
 
 async def list_backfills(database: Database, pipeline: str, *, limit: int = 20) -> list[asyncpg.Record]:
-    """The newest backfills of a pipeline, and how far they have come."""
+    """The newest backfills of a pipeline, and their progress."""
     return await database.fetch(LIST_BACKFILLS, pipeline, limit)
 
 
 async def stop_backfill(database: Database, pipeline: str, number: int, *, by: str) -> int | None:
-    """Leave the rest of a backfill as it is; returns how many that were, None if it has ended or never was."""
+    """Stop a backfill; returns how many states were left, None if it has ended or does not exist."""
     async with database.transaction(patience=30.0) as connection:
         row = await connection.fetchrow(database.sql(STOP_BACKFILL), pipeline, number, by)
         if row is None or not row["stopped"]:

@@ -1,4 +1,4 @@
-"""States that are kept in the database: their content, and a version that grows with every write."""
+"""State contents stored in the database, each with a version that grows with every write."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Callable, Sequence
 
 from tidemill.store.database import Database, Executor
 
+#: The versions of all paths, or of the given ones.
 LIST_BLOBS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1"
 READ_BLOB_VERSIONS = "SELECT path, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
 READ_BLOBS = "SELECT path, content, version FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
-#: One writer at a time changes a content; the next one sees what the first has written.
+#: Serialises the writers of a path, so that each reads what the previous one has written.
 HOLD_BLOB = "SELECT pg_advisory_xact_lock(hashtextextended('tidemill.state_blob/' || $1 || '/' || $2, 11))"
-#: Every write gets a new version, even if the content is the same.
+#: Writes contents; every write gets a new version, even if the content is the same.
 WRITE_BLOBS = """
 INSERT INTO tidemill.state_blob (store, path, content)
 SELECT $1, * FROM unnest($2::text[], $3::bytea[])
 ON CONFLICT (store, path) DO UPDATE SET content = excluded.content, written_at = now(), version = DEFAULT
 RETURNING path, version
 """
+#: Deletes paths, or moves them under a prefix.
 DROP_BLOBS = "DELETE FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
 ARCHIVE_BLOBS = "UPDATE tidemill.state_blob SET path = $3 || path WHERE store = $1 AND path = ANY ($2::text[])"
 
@@ -28,18 +30,18 @@ async def list_blobs(database: Database, store: str) -> list[tuple[str, int]]:
 
 
 async def read_blob_versions(database: Database, store: str, paths: Sequence[str]) -> dict[str, int]:
-    """The versions of those of these paths that are there."""
+    """The versions of those of these paths that exist."""
     return {row["path"]: row["version"] for row in await database.fetch(READ_BLOB_VERSIONS, store, list(paths))}
 
 
 async def read_blobs(database: Database, store: str, paths: Sequence[str]) -> list[tuple[str, bytes, int]]:
-    """Those of these paths that are there, with content and version."""
+    """The content and version of those of these paths that exist."""
     rows = await database.fetch(READ_BLOBS, store, list(paths))
     return [(row["path"], row["content"], row["version"]) for row in rows]
 
 
 async def change_blob(database: Database, store: str, path: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Read a content, change it and write it; concurrent changes wait for each other."""
+    """Read a content, change it and write it; concurrent changes are serialised."""
     async with database.transaction() as connection:
         await connection.execute(database.sql(HOLD_BLOB), store, path)
         rows = await connection.fetch(database.sql(READ_BLOBS), store, [path])
@@ -66,5 +68,5 @@ async def drop_blobs(database: Database, store: str, paths: Sequence[str]) -> No
 
 
 async def archive_blobs(database: Database, store: str, paths: Sequence[str], prefix: str) -> None:
-    """Move paths out of the way."""
+    """Move paths under a prefix."""
     await database.fetch(ARCHIVE_BLOBS, store, list(paths), prefix)

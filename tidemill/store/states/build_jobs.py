@@ -1,4 +1,4 @@
-"""What lists of states need to know beside the states: which are being built, by what code, and who keeps them."""
+"""What lists of states need besides the states: running builds, the current code, and whether a driver runs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import asyncpg
 
 from tidemill.store.database import Database
 
-#: Builds that wait in queues or run, of some stages' tasks.
+#: Queued and running build jobs of these tasks.
 LIST_BUILD_JOBS = """
 SELECT task, unique_key, id, state, queue, started_at FROM tidemill.job
 WHERE task = ANY ($1::text[]) AND unique_key IS NOT NULL
 """
 
-#: The code of each stage that whoever drives the pipeline runs.
+#: The code of each stage that the pipeline's driver runs.
 LIST_NEWEST_CODES = """
 SELECT DISTINCT ON (stage) stage, code FROM tidemill.state_code WHERE pipeline = $1 ORDER BY stage, seen_at DESC
 """
 
-#: Whether some process holds the lead of a pipeline, as `TAKE_LEAD` takes it.
+#: Whether a process holds the lead of a pipeline, as taken by `TAKE_LEAD`.
 IS_KEPT = """
 SELECT EXISTS (
     SELECT FROM pg_locks
@@ -35,11 +35,11 @@ async def list_build_jobs(database: Database, tasks: Sequence[str]) -> list[asyn
 
 
 async def newest_codes(database: Database, pipeline: str) -> dict[str, str]:
-    """What whoever drives a pipeline takes for the code of its stages."""
+    """The code of each stage that the pipeline's driver runs."""
     return {row["stage"]: row["code"] for row in await database.fetch(LIST_NEWEST_CODES, pipeline)}
 
 
 async def is_kept(database: Database, pipeline: str) -> bool:
-    """Whether some process keeps a pipeline up to date."""
+    """Whether a process drives this pipeline."""
     row = await database.fetchrow(IS_KEPT, f"{database.schema}:{pipeline}")
     return row is not None and row["kept"]

@@ -1,4 +1,4 @@
-"""What has become of states: their builds so far, and everything that is known of one."""
+"""The history of states: their builds, and everything that is known about one state."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ tidemill.state_build WHERE pipeline = $1 AND ($2::text IS NULL OR stage = $2) AN
 """
 LIST_BUILDS = f"SELECT * FROM {_BUILDS} ORDER BY at DESC LIMIT $4"
 
-#: The same in pages. Builds of one moment are told apart by where they lie: rows here are never changed.
+#: The same in pages. Builds of the same time are ordered by ctid: rows here are never updated.
 PAGE_BUILDS = f"""
 SELECT ctid AS place, * FROM {_BUILDS} AND ($5::timestamptz IS NULL OR (at, ctid) < ($5, $6::tid))
 ORDER BY at DESC, ctid DESC LIMIT $4
 """
+#: One state, and its failure.
 SHOW_STATE = "SELECT * FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = $3"
 SHOW_FAILURE = "SELECT * FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = $3"
+#: Deletes a batch of old builds.
 FORGET_BUILDS = """
 DELETE FROM tidemill.state_build WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM tidemill.state_build WHERE at < now() - make_interval(days => $1) LIMIT 5000))
@@ -46,13 +48,13 @@ async def page_builds(
     before: tuple[datetime, int, int] | None,
     limit: int,
 ) -> list[asyncpg.Record]:
-    """Builds, the newest first, from a moment and a place on."""
+    """Builds, newest first, starting after a time and ctid."""
     at, place = (None, None) if before is None else (before[0], before[1:])
     return await database.fetch(PAGE_BUILDS, pipeline, stage, entity, limit, at, place)
 
 
 async def show_state(database: Database, pipeline: str, stage: str, entity: str) -> dict[str, Any] | None:
-    """Everything that is known of a state."""
+    """Everything that is known about a state."""
     row = await database.fetchrow(SHOW_STATE, pipeline, stage, entity)
     return None if row is None else dict(row)
 
@@ -63,6 +65,6 @@ async def show_failure(database: Database, pipeline: str, stage: str, entity: st
 
 
 async def forget_builds(database: Database, *, keep_days: int) -> None:
-    """Forget builds that are older than this, some at a time."""
+    """Delete a batch of builds older than this."""
     while len(await database.fetch(FORGET_BUILDS, keep_days)) == _SOME_BUILDS:
         continue

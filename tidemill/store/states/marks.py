@@ -1,4 +1,4 @@
-"""Marks of states that a pipeline's own process builds just now, for people who look on."""
+"""Marks of states that a pipeline's own process is building now, for display."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import asyncpg
 
 from tidemill.store.database import Database, columns
 
-#: These, and no others, are built by this builder; those of whom nothing was heard for long are forgotten.
+#: Replaces the marks of a builder, and deletes those of builders that have been silent for long.
 SET_MARKS = """
 WITH new AS (
     SELECT stage, entity, to_timestamp(began_at) AS began_at
@@ -22,6 +22,7 @@ SELECT $1, stage, entity, $2, began_at FROM new
 ON CONFLICT (pipeline, stage, entity) DO UPDATE SET builder = excluded.builder, began_at = excluded.began_at,
     seen_at = now()
 """
+#: The marks of a pipeline that were renewed lately.
 LIST_MARKS = """
 SELECT stage, entity, began_at FROM tidemill.state_building
 WHERE pipeline = $1 AND seen_at > now() - make_interval(secs => $2)
@@ -29,10 +30,10 @@ WHERE pipeline = $1 AND seen_at > now() - make_interval(secs => $2)
 
 
 async def set_marks(database: Database, pipeline: str, builder: str, marks: Sequence[tuple[str, str, float]]) -> None:
-    """Say which states a builder is at, and since when: stage, entity, time. None: it is at nothing."""
+    """Set which states a builder is building, and since when: (stage, entity, time) each; empty if none."""
     await database.fetch(SET_MARKS, pipeline, builder, *columns(marks, 3))
 
 
 async def list_marks(database: Database, pipeline: str, *, heard_within: float) -> list[asyncpg.Record]:
-    """The states that are being built, as far as that was said lately."""
+    """The states that are being built, by marks that were renewed within this time."""
     return await database.fetch(LIST_MARKS, pipeline, heard_within)

@@ -1,8 +1,8 @@
-"""States in the database: what each was made from and by which code, and failures.
+"""States in the database: the inputs and code that each was built from, and failures.
 
-A build is stored in two steps. `intend` says what is about to be put in place; then, in one transaction that holds
-the rows, the files are put in place and `promote` makes the intent the truth. Whoever was overtaken by another
-builder, or by somebody who invalidated the state, finds that its version has moved on and changes nothing.
+A build is stored in two steps. `intend` records what is about to be put in place; then, in one transaction that locks
+the rows, the files are put in place and `promote` makes the intent current. If another builder or an invalidation has
+changed the state meanwhile, its version differs and the build changes nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import msgspec
 from tidemill.core.codec import encode, storable
 from tidemill.store.database import Database, Executor, columns
 
-#: News that states were written; the payload is JSON: a pipeline, and paths in it (none: look for yourself).
+#: Notifies of written states; the payload is JSON: a pipeline, and its changed paths (empty: re-read everything).
 STATES_CHANNEL = "states"
 _LONGEST_NEWS = 7000
 
 
 class NewState(msgspec.Struct):
-    """A result about to be stored; `version` is the one that it was built upon."""
+    """A result about to be stored; `version` is the one that it was built on."""
 
     entity: str
     content: str
@@ -44,7 +44,7 @@ class Built(msgspec.Struct):
 
 
 class NewFailure(msgspec.Struct):
-    """A build that went wrong."""
+    """A failed build."""
 
     entity: str
     code: str
@@ -55,11 +55,12 @@ class NewFailure(msgspec.Struct):
     reason: str
 
 
-#: All states of a pipeline, as lean as can be.
+#: All states of a pipeline, with as few columns as possible.
 LOAD_STATES = """
 SELECT stage, entity, content, code, inputs, size, signature, version, invalid_by, intent_content
 FROM tidemill.state WHERE pipeline = $1
 """
+#: The known files, failures, codes and controls of a pipeline.
 LOAD_FILES = "SELECT path, signature, size, content FROM tidemill.state_file WHERE pipeline = $1"
 LOAD_FAILURES = """
 SELECT stage, entity, code, inputs, attempts, error, extract(epoch FROM failed_at)::float8 AS failed_at,
@@ -74,23 +75,23 @@ BUILT_AT = (
     "SELECT entity, built_at FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
 )
 
-#: The rows of some states only.
+#: The rows of some states.
 LOAD_SOME = LOAD_STATES + " AND stage = $2 AND entity = ANY ($3::text[])"
 
 LOAD_SOME_FAILURES = LOAD_FAILURES + " AND stage = $2 AND entity = ANY ($3::text[])"
 
-#: What a stage's code is made of.
+#: Stores the parts that a stage's code is made of.
 KEEP_CODE = """
 INSERT INTO tidemill.state_code (pipeline, stage, code, parts)
 SELECT $1, stage, code, parts::json FROM unnest($2::text[], $3::text[], $4::text[]) AS new (stage, code, parts)
 ON CONFLICT (pipeline, stage, code) DO UPDATE SET seen_at = now()
 """
-#: The code that whoever drives the pipeline runs.
+#: Stores the code that the pipeline's driver runs.
 NEWEST_CODE = """
 SELECT code FROM tidemill.state_code WHERE pipeline = $1 AND stage = $2 ORDER BY seen_at DESC LIMIT 1
 """
 
-#: Contents of files that were read.
+#: Stores the content hashes of files.
 KEEP_FILES = """
 INSERT INTO tidemill.state_file AS f (pipeline, path, signature, size, content)
 SELECT $1, * FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[])
@@ -99,14 +100,14 @@ ON CONFLICT (pipeline, path) DO UPDATE
 """
 FORGET_FILES = "DELETE FROM tidemill.state_file WHERE pipeline = $1 AND path = ANY ($2::text[])"
 
-#: Signatures of outputs whose content is what it was.
+#: Updates the signatures of outputs whose content has not changed.
 TOUCH_STATES = """
 UPDATE tidemill.state AS s SET signature = new.signature
 FROM unnest($3::text[], $4::bigint[]) AS new (entity, signature)
 WHERE s.pipeline = $1 AND s.stage = $2 AND s.entity = new.entity
 """
 
-#: Say what is about to be put in place, where nothing has happened since the build began.
+#: Records what is about to be put in place, where the state has not changed since the build began.
 INTEND = """
 INSERT INTO tidemill.state AS s (pipeline, stage, entity, version, intent_by, intent_content, intent_code,
                                  intent_inputs, intent_size)
@@ -120,7 +121,7 @@ ON CONFLICT (pipeline, stage, entity) DO UPDATE
 RETURNING entity
 """
 
-#: Hold the states whose intent is still ours, and that nothing has happened to since.
+#: Locks the states whose intent is still ours and that have not changed since.
 HOLD_INTENDED = """
 SELECT s.entity, s.content FROM tidemill.state AS s
 JOIN unnest($4::text[], $5::bigint[]) AS new (entity, version) USING (entity)
@@ -128,7 +129,7 @@ WHERE s.pipeline = $1 AND s.stage = $2 AND s.intent_by = $3 AND s.version = new.
 ORDER BY s.entity FOR UPDATE OF s
 """
 
-#: What was intended is in place now.
+#: Makes the intended content current.
 PROMOTE = """
 WITH done AS (
     UPDATE tidemill.state AS s SET
@@ -150,7 +151,7 @@ mended AS (
 SELECT entity, version FROM done
 """
 
-#: A build went wrong: one more failure for this code and these inputs, or the first for others.
+#: Records a failed build: one more failure for the same code and inputs, or the first for others.
 FAIL = """
 WITH failed AS (
     INSERT INTO tidemill.state_failure AS f
@@ -175,7 +176,7 @@ SELECT entity, code, inputs, attempts, error, failed_at, retry_at FROM failed
 
 NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1)"
 
-#: What was found in place is taken as it is.
+#: Records outputs found in place as built.
 ADOPT = """
 WITH new AS (
     SELECT * FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[])
@@ -192,19 +193,20 @@ ON CONFLICT (pipeline, stage, entity) DO UPDATE SET content = excluded.content, 
     intent_code = NULL, intent_inputs = NULL, intent_size = NULL
 RETURNING entity, version
 """
+#: Intents that were never promoted.
 FIND_INTENTS = """
 SELECT entity, intent_content, intent_code, intent_inputs, intent_size FROM tidemill.state
 WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) AND intent_content IS NOT NULL
 """
 FORGET_STATES = "DELETE FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
 FORGET_FAILURES = "DELETE FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
-#: Builds that wait in queues or run.
+#: Queued and running builds.
 LIST_QUEUED = "SELECT unique_key, id FROM tidemill.job WHERE task = $1 AND unique_key IS NOT NULL"
-#: How builds ended of which nothing else is known.
+#: The ends of build jobs that left no other record.
 LIST_ENDED = """
 SELECT id, state, note, errors FROM tidemill.job_history WHERE id = ANY ($1::bigint[]) AND state <> 'succeeded'
 """
-#: One process at a time drives a pipeline: whoever holds this lock, as long as its connection lives.
+#: One process at a time drives a pipeline: the one that holds this lock, as long as its connection is open.
 TAKE_LEAD = "SELECT pg_try_advisory_lock(hashtextextended($1, 7)) AS taken"
 LEAVE_LEAD = "SELECT pg_advisory_unlock_all()"
 
@@ -212,7 +214,7 @@ LEAVE_LEAD = "SELECT pg_advisory_unlock_all()"
 async def in_chunks(
     database: Database, statement: str, *args: Any, size: int = 20_000
 ) -> AsyncIterator[list[asyncpg.Record]]:
-    """The rows of a large result, some at a time, so that they need not all be held at once."""
+    """The rows of a large result in chunks, so that they need not all be in memory at once."""
     async with database.transaction(patience=30.0) as connection:
         cursor = await connection.cursor(database.sql(statement), *args)
         while rows := await cursor.fetch(size):
@@ -222,7 +224,7 @@ async def in_chunks(
 async def intend(
     database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
 ) -> set[str]:
-    """Say what is about to be put in place; returns the entities that may go on."""
+    """Record what is about to be put in place; returns the entities that may proceed."""
     rows = await connection.fetch(
         database.sql(INTEND),
         pipeline,
@@ -241,7 +243,7 @@ async def intend(
 async def hold_intended(
     database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
 ) -> dict[str, str]:
-    """Hold the rows of what was intended until the transaction ends; returns those still ours, with their content."""
+    """Lock the rows of intents until the transaction ends; returns those still ours, with their content."""
     rows = await connection.fetch(
         database.sql(HOLD_INTENDED),
         pipeline,
@@ -256,7 +258,7 @@ async def hold_intended(
 async def promote(
     database: Database, connection: Executor, pipeline: str, stage: str, builder: str, built: Sequence[Built]
 ) -> dict[str, int]:
-    """Make the intents the truth; returns the new versions."""
+    """Make the intents current; returns the new versions."""
     rows = await connection.fetch(
         database.sql(PROMOTE),
         pipeline,
@@ -276,7 +278,7 @@ async def fail_states(
     builder: str,
     waits: Sequence[float],
 ) -> list[asyncpg.Record]:
-    """Store failures, each with when it is tried again."""
+    """Store failures, each with the time of its retry."""
     async with database.transaction() as connection:
         rows = await connection.fetch(
             database.sql(FAIL),
@@ -297,7 +299,7 @@ async def fail_states(
 
 
 class News(msgspec.Struct, array_like=True):
-    """What is told when states change: which paths, and which entities of a stage. Neither: look for yourself."""
+    """A notification of changed states: which paths, and which entities of a stage. Neither: re-read everything."""
 
     pipeline: str
     by: str = ""
@@ -307,7 +309,7 @@ class News(msgspec.Struct, array_like=True):
 
 
 async def notify_states(database: Database, connection: Executor, news: News) -> None:
-    """Tell everybody, when the transaction commits."""
+    """Notify all listeners when the transaction commits."""
     data = encode(news)
     if len(data) > _LONGEST_NEWS:
         data = encode(News(news.pipeline, news.by))
@@ -315,24 +317,24 @@ async def notify_states(database: Database, connection: Executor, news: News) ->
 
 
 async def keep_codes(database: Database, pipeline: str, codes: Iterable[tuple[str, str, dict[str, str]]]) -> None:
-    """Remember what the stages' code is made of."""
+    """Store the parts that the stages' code is made of."""
     rows = [(stage, code, encode(parts).decode()) for stage, code, parts in codes]
     await database.fetch(KEEP_CODE, pipeline, *columns(rows, 3))
 
 
 async def keep_files(database: Database, pipeline: str, files: Sequence[tuple[str, int, int, str]]) -> None:
-    """Remember the content of files: path, signature, size, content."""
+    """Store the content of files: (path, signature, size, content) each."""
     for start in range(0, len(files), 10_000):
         await database.fetch(KEEP_FILES, pipeline, *columns(files[start : start + 10_000], 4))
 
 
 async def forget_files(database: Database, pipeline: str, paths: Sequence[str]) -> None:
-    """Forget what was known of files that are gone."""
+    """Delete what is known about removed files."""
     await database.fetch(FORGET_FILES, pipeline, list(paths))
 
 
 async def touch_states(database: Database, pipeline: str, stage: str, signatures: Sequence[tuple[str, int]]) -> None:
-    """Remember the signatures of outputs whose content is what it was, by entity."""
+    """Store the signatures of outputs whose content has not changed, by entity."""
     await database.fetch(TOUCH_STATES, pipeline, stage, *columns(signatures, 2))
 
 
@@ -345,16 +347,16 @@ async def adopt_states(
     by: str,
     outcome: str = "adopted",
 ) -> dict[str, int]:
-    """Take what is in place as it is: entity, content, code, inputs, size, signature."""
+    """Record outputs found in place as built: (entity, content, code, inputs, size, signature) each."""
     rows = await database.fetch(ADOPT, pipeline, stage, *columns(states, 6), by, outcome)
     return {row["entity"]: row["version"] for row in rows}
 
 
 async def forget_states(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:
-    """Forget states whose outputs are gone for good."""
+    """Delete states whose outputs were removed for good."""
     await database.fetch(FORGET_STATES, pipeline, stage, list(entities))
 
 
 async def forget_failures(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:
-    """Forget failures of states whose inputs are gone."""
+    """Delete failures of states whose inputs were removed."""
     await database.fetch(FORGET_FAILURES, pipeline, stage, list(entities))

@@ -1,6 +1,6 @@
-"""All that the database knows of a pipeline's states in two rows and a few: for who looks whether anything has changed.
+"""Everything the database knows about a pipeline's states in a few rows, for a quick check for changes.
 
-Texts are joined, since that is quicker than rows: whoever takes them apart must find as many as there are.
+Texts are joined, which is faster than rows: the reader must check that the number of parts is right.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tidemill.store.database import Database
 
 SEPARATOR = "\x1f"
 
-#: All states of a pipeline, as one row for each stage.
+#: All states of a pipeline, as one row per stage.
 SUMMARISE_STATES = """
 SELECT stage, count(*) AS count, min(code) AS code, max(code) <> min(code) AS is_mixed, min(size) AS least,
        bool_or(invalid_by IS NOT NULL) AS is_invalid, array_agg(signature) AS signatures,
@@ -20,7 +20,7 @@ SELECT stage, count(*) AS count, min(code) AS code, max(code) <> min(code) AS is
        string_agg(inputs, E'\x1f') AS inputs
 FROM tidemill.state WHERE pipeline = $1 AND content <> '' GROUP BY stage
 """
-#: The same of files that nobody here makes.
+#: The same for files that no stage builds.
 SUMMARISE_FILES = """
 SELECT count(*) AS count, array_agg(signature) AS signatures, string_agg(path, E'\x1f') AS paths,
        string_agg(content, E'\x1f') AS contents
@@ -29,13 +29,13 @@ FROM tidemill.state_file WHERE pipeline = $1
 
 
 async def glance(database: Database, pipeline: str) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
-    """What the database knows: of the files that nobody makes, and of the states of each stage."""
+    """A summary of the files that no stage builds, and of the states of each stage."""
     (files,) = await database.fetch(SUMMARISE_FILES, pipeline)
     states = await database.fetch(SUMMARISE_STATES, pipeline)
     return dict(files), {row["stage"]: dict(row) for row in states}
 
 
 def parted(text: str, row: Mapping[str, Any]) -> list[str] | None:
-    """The texts that were joined; None if one of them has what parts them in it."""
+    """Split joined texts; None if one of them contains the separator."""
     found = text.split(SEPARATOR)
     return found if len(found) == row["count"] else None

@@ -1,11 +1,10 @@
 """The PostgreSQL log: append-only topics, read by consumer groups in ranges.
 
-Nothing is written per message that is read: a group's position moves by ranges, a range is one row while it is worked
-on, and a row less when it is done. Whoever stops renewing the lease of its ranges loses them to another reader, who
-reads again what was not done.
+Reading writes nothing per message: a group's position moves by ranges, and a range is one row while it is processed. A
+reader that stops renewing the lease of its ranges loses them to another reader, which reads unfinished messages again.
 
-Messages that are appended together lie in one row, up to `MOST_IN_ROW`: so appending costs less than a row and an entry
-in the index for each. A message's position is made of its row's id and its place in it.
+Messages that are appended together share a row, up to `MOST_IN_ROW`: this is cheaper than one row and one index entry
+each. A message's position is made of its row's id and its offset in the row.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ import msgspec
 from tidemill.store.database import Database, Executor
 from tidemill.store.partitions import keep_daily
 
-#: News for readers: the payload names the topic, or the stream whose control has changed.
+#: Notifies readers; the payload is the topic, or the stream whose control has changed.
 STREAMS_CHANNEL = "streams"
 
 MOST_IN_ROW = 256
 MOST_BYTES = 64 * 1024
-MOST_IN_RANGE = 16 * 2**20  # bytes, and the row with which there are so many
-SPREAD = 1024  # positions for each row; the view `log_message` counts in the same way
+MOST_IN_RANGE = 16 * 2**20  # bytes, rounded up to whole rows
+SPREAD = 1024  # positions per row; the view `log_message` uses the same number
 
 NOTIFY = "SELECT pg_notify('tidemill_streams', topic) FROM unnest($1::text[]) AS topic"
 
-#: A group begins at the beginning, or after what is there now.
+#: Creates a group at the beginning, or after the existing messages.
 MAKE_GROUP = """
 INSERT INTO tidemill.log_group (name, topic, xid, id)
 SELECT $1, $2, coalesce(last.xid, '0'), coalesce(last.id, 0) FROM (SELECT) AS one LEFT JOIN LATERAL (
@@ -40,10 +39,10 @@ SELECT $1, $2, coalesce(last.xid, '0'), coalesce(last.id, 0) FROM (SELECT) AS on
 ON CONFLICT DO NOTHING
 """
 
-#: One reader of a group at a time decides what is taken next.
+#: Locks a group: one reader at a time takes the next range.
 LOCK_GROUP = "SELECT xid::text, id FROM tidemill.log_group WHERE name = $1 AND topic = $2 FOR UPDATE"
 
-#: A range whose reader has fallen silent.
+#: Takes over a range whose reader's lease has lapsed.
 TAKE_OVER = """
 UPDATE tidemill.log_range SET owner = $3, lease_until = now() + make_interval(secs => $4)
 WHERE number = (SELECT number FROM tidemill.log_range
@@ -59,8 +58,8 @@ SELECT {_COLUMNS} FROM tidemill.event_log
 WHERE topic = $1 AND (xid, id) > ($2::text::xid8, $3) AND (xid, id) <= ($4::text::xid8, $5) ORDER BY xid, id
 """
 
-#: The next messages; none of a transaction that is still open, nor of any that is younger than one. Whole rows, until
-#: there are enough of them or of their bytes.
+#: The next messages, without those of an open transaction or of any younger one. Whole rows, until there are enough
+#: messages or bytes.
 READ_NEXT = f"""
 SELECT {_COLUMNS} FROM (
     SELECT *, sum(messages) OVER in_order - messages AS before, sum(size) OVER in_order - size AS size_before FROM (
@@ -71,17 +70,17 @@ SELECT {_COLUMNS} FROM (
 WHERE before < $4 AND size_before < {MOST_IN_RANGE} ORDER BY counted.xid, id
 """
 
-#: They are taken: the group moves on, and the range is ours while its lease lasts.
+#: Takes a range: moves the group's position, and leases the range to this reader.
 TAKE_RANGE = """
 WITH moved AS (UPDATE tidemill.log_group SET xid = $5::text::xid8, id = $6 WHERE name = $1 AND topic = $2)
 INSERT INTO tidemill.log_range (name, topic, from_xid, from_id, to_xid, to_id, owner, lease_until)
 VALUES ($1, $2, $3::text::xid8, $4, $5::text::xid8, $6, $7, now() + make_interval(secs => $8)) RETURNING number
 """
 
-#: Ranges that are done.
+#: Deletes finished ranges.
 FINISH_RANGES = "DELETE FROM tidemill.log_range WHERE number = ANY($1::bigint[]) AND owner = $2 RETURNING number"
 
-#: What is done of ranges that are not.
+#: Stores the progress within unfinished ranges.
 NOTE_DONE = """
 UPDATE tidemill.log_range AS r SET done = (SELECT coalesce(array_agg(id::bigint), '{}') FROM
     json_array_elements_text(new.done) AS id)
@@ -89,16 +88,16 @@ FROM ROWS FROM (json_to_recordset($1::text::json) AS (number bigint, done json))
 WHERE r.number = new.number AND r.owner = $2 RETURNING r.number
 """
 
-#: Only those that their owner knows of: one whose taking was never answered lapses, and is taken over.
+#: Renews only ranges that their owner knows of: one whose response was lost lapses and is taken over.
 RENEW = """
 UPDATE tidemill.log_range SET lease_until = now() + make_interval(secs => $2)
 WHERE owner = $1 AND number = ANY ($3::bigint[]) RETURNING number
 """
 
-#: Given back: whoever looks next may take them over.
+#: Releases ranges for the next reader to take over.
 RELEASE = "UPDATE tidemill.log_range SET lease_until = '-infinity' WHERE owner = $1 RETURNING number"
 
-#: How many messages a group has not taken, counted up to a limit of rows.
+#: How many messages a group has not taken yet, counted up to a limit of rows.
 LAG = """
 SELECT (SELECT coalesce(sum(messages), 0) FROM (
         SELECT messages FROM tidemill.event_log AS e WHERE e.topic = g.topic AND (e.xid, e.id) > (g.xid, g.id)
@@ -108,7 +107,7 @@ FROM tidemill.log_group AS g WHERE g.name = $1 AND g.topic = $2
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A message for the log."""
+    """A message to append to the log."""
 
     topic: str
     payload: bytes
@@ -118,7 +117,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class LogMessage(NamedTuple):
-    """A message of the log."""
+    """A message read from the log."""
 
     position: int
     at: float
@@ -137,7 +136,7 @@ class Range(msgspec.Struct):
 
 
 class _Row:
-    """A row of the log that still takes messages."""
+    """A row of the log that can still take messages."""
 
     __slots__ = ("headers", "keys", "payloads", "room")
 
@@ -171,7 +170,7 @@ async def append(connection: Executor, schema: str, entries: Iterable[Entry], *,
 
 
 def _records(entries: Iterable[Entry]) -> Iterator[tuple[Any, ...]]:
-    """Rows of entries, none of them too large; those of one topic in their order."""
+    """Pack entries into rows of limited size, in order per topic."""
     rows: dict[str, _Row] = {}
     for entry in entries:
         topic, payload = entry.topic, entry.payload
@@ -204,14 +203,14 @@ def _messages(rows: Sequence[Any]) -> list[LogMessage]:
 
 
 async def make_group(database: Database, name: str, topic: str, *, from_now: bool) -> None:
-    """Make sure that a group has a position."""
+    """Create a group if it does not exist yet."""
     await database.fetch(MAKE_GROUP, name, topic, from_now)
 
 
 async def take_range(
     database: Database, name: str, topic: str, *, most: int, rows: int, owner: UUID, lease: float
 ) -> Range | None:
-    """The next messages of a topic for this reader: about `most`, in at most so many rows. None if there are none."""
+    """Take the next messages of a topic for this reader: about `most`, in a limited number of rows. None if none."""
     async with database.transaction() as connection:
         row = await connection.fetchrow(database.sql(LOCK_GROUP), name, topic)
         if row is None:
@@ -233,20 +232,20 @@ async def take_range(
 
 
 async def finish_ranges(database: Database, connection: Executor, numbers: Sequence[int], owner: UUID) -> set[int]:
-    """These ranges are done; returns those that were still ours."""
+    """Finish ranges; returns those that were still ours."""
     return {row["number"] for row in await connection.fetch(database.sql(FINISH_RANGES), list(numbers), owner)}
 
 
 async def note_done(
     database: Database, connection: Executor, done: Sequence[tuple[int, Sequence[int]]], owner: UUID
 ) -> set[int]:
-    """What is done of ranges that are not finished; returns those that are still ours."""
+    """Store the progress within unfinished ranges; returns those that are still ours."""
     text = msgspec.json.encode([{"number": number, "done": ids} for number, ids in done]).decode()
     return {row["number"] for row in await connection.fetch(database.sql(NOTE_DONE), text, owner)}
 
 
 async def renew_ranges(database: Database, owner: UUID, numbers: Iterable[int], lease: float) -> set[int]:
-    """Keep these ranges for another while; returns those that are still ours."""
+    """Renew the lease of these ranges; returns those that are still ours."""
     return {row["number"] for row in await database.fetch(RENEW, owner, lease, list(numbers), patience=None)}
 
 
@@ -255,11 +254,11 @@ async def release_ranges(database: Database, owner: UUID) -> None:
 
 
 async def count_behind(database: Database, name: str, topic: str, *, most: int = 100_000) -> int:
-    """How many messages wait for a group, counted up to so many rows."""
+    """How many messages wait for a group, counted up to a limit of rows."""
     row = await database.fetchrow(LAG, name, topic, most)
     return row["behind"] if row else 0
 
 
 async def keep_log(database: Database, today: date, *, keep_days: int, days_ahead: int = 3) -> None:
-    """Make the log's next partitions and drop those that are too old."""
+    """Create the log's next partitions and drop those that are too old."""
     await keep_daily(database, "event_log", "at", today, keep_days=keep_days, days_ahead=days_ahead)

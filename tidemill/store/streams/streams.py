@@ -1,5 +1,5 @@
-"""What streams keep in PostgreSQL beside the log: cursors, messages that wait for another attempt, attempts of those
-that stay with their source, dead letters, what operators want, and what dispatchers tell of themselves."""
+"""The tables of streams besides the log: cursors, stored messages that wait for a retry, attempts of messages that stay
+at their source, dead letters, operators' controls, and the status of dispatchers."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import msgspec
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 
-#: Whoever takes a partition over owns its cursor from now on, and is told where to begin.
+#: Takes over a partition's cursor; returns where to begin.
 OWN_CURSOR = """
 INSERT INTO tidemill.source_cursor (stream, source, part, owner) VALUES ($1, $2, $3, $4)
 ON CONFLICT (stream, source, part) DO UPDATE SET owner = excluded.owner
 RETURNING position, note, done
 """
 
-#: Move a cursor, if it is still ours.
+#: Moves a cursor, if it is still ours.
 MOVE_CURSOR = """
 UPDATE tidemill.source_cursor SET position = $5, note = $6, done = $7, moved_at = now()
 WHERE stream = $1 AND source = $2 AND part = $3 AND owner = $4 RETURNING position
 """
 
-#: Keep messages for another attempt.
+#: Stores messages for a retry.
 ADD_RETRIES = """
 INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, losses, at, deadline, message_id, key,
                                    headers, plans, error, payload)
@@ -38,7 +38,7 @@ FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::floa
      AS new (source, place, delay, attempts, losses, at, deadline, message_id, key, headers, plans, error, payload)
 """
 
-#: Give messages up.
+#: Stores messages as dead letters.
 ADD_DEAD_LETTERS = """
 INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, message_id, key, headers, plans, kind,
                                   error, payload)
@@ -49,8 +49,8 @@ FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::tex
      AS new (source, place, why, attempts, at, message_id, key, headers, plans, kind, error, payload)
 """
 
-#: Kept messages of these sources that are due, for one dispatcher, until there are enough of them or of their bytes;
-#: those of a dispatcher that has fallen silent are due again.
+#: Claims due retries of these sources for one dispatcher, up to a number of messages and bytes; retries of a silent
+#: dispatcher are due again.
 CLAIM_RETRIES = """
 UPDATE tidemill.stream_retry SET claimed_by = $3, claimed_until = now() + make_interval(secs => $6)
 WHERE id = ANY (ARRAY(SELECT id FROM (
@@ -64,32 +64,33 @@ RETURNING id, source, place, attempts, losses, extract(epoch FROM at)::float8 AS
           extract(epoch FROM deadline)::float8 AS deadline, message_id, key, headers, plans, payload
 """
 
-#: When the next kept message is due, in seconds from now; those that somebody has claimed are looked at when that ends.
+#: Seconds until the next retry is due; claimed ones count from the end of their claim.
 NEXT_RETRY = """
 SELECT extract(epoch FROM min(greatest(due_at, coalesce(claimed_until, due_at))) - now())::float8 AS wait
 FROM tidemill.stream_retry WHERE stream = $1 AND source = ANY ($2)
 """
 
-#: Kept messages of sources that the stream no longer has.
+#: Stored messages of sources that the stream no longer has.
 COUNT_STRANDED = """
 SELECT source, count(*) AS messages FROM tidemill.stream_retry WHERE stream = $1 AND source <> ALL ($2)
 GROUP BY source ORDER BY source
 """
 
-#: Only those that whoever claimed them knows of: one whose claim was never answered is claimed again.
+#: Renews only claims that their owner knows of: one whose response was lost is claimed again.
 RENEW_RETRIES = """
 UPDATE tidemill.stream_retry SET claimed_until = now() + make_interval(secs => $2)
 WHERE claimed_by = $1 AND id = ANY ($3::bigint[]) RETURNING id
 """
 
-#: The attempt is over, whatever came of it.
+#: Deletes retries whose attempt has ended.
 DROP_RETRIES = "DELETE FROM tidemill.stream_retry WHERE id = ANY($1::bigint[]) RETURNING id"
 
+#: Releases claimed retries.
 RELEASE_RETRIES = """
 UPDATE tidemill.stream_retry SET claimed_by = NULL, claimed_until = NULL WHERE id = ANY($1::bigint[]) RETURNING id
 """
 
-#: How often messages were tried that stay with their source.
+#: Stores the attempts of messages that stay at their source.
 NOTE_ATTEMPTS = """
 INSERT INTO tidemill.stream_attempt (stream, source, place, due_at, attempts, losses, plans, error)
 SELECT $1, source, place, now() + make_interval(secs => delay), attempts, losses, string_to_array(plans, ','), error
@@ -99,6 +100,7 @@ ON CONFLICT (stream, source, place) DO UPDATE SET due_at = excluded.due_at, atte
     losses = excluded.losses, plans = excluded.plans, error = excluded.error
 """
 
+#: The attempts of all messages of a source.
 RECALL_ATTEMPTS = """
 SELECT place, attempts, losses, plans, extract(epoch FROM due_at)::float8 AS due
 FROM tidemill.stream_attempt WHERE stream = $1 AND source = $2
@@ -109,7 +111,7 @@ DELETE FROM tidemill.stream_attempt AS a USING unnest($2::text[], $3::text[]) AS
 WHERE a.stream = $1 AND a.source = over.source AND a.place = over.place
 """
 
-#: Notes of messages that never came again: whoever noted them died after the last of them was acked.
+#: Deletes attempts of messages that never came again, because their dispatcher died after the last ack.
 FORGET_OLD_ATTEMPTS = "DELETE FROM tidemill.stream_attempt WHERE stream = $1 AND due_at < now() - interval '30 days'"
 
 _DEAD_FILTER = """
@@ -124,7 +126,7 @@ SELECT * FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($9::bigint IS NULL 
 
 COUNT_DEAD = f"SELECT count(*) AS n FROM tidemill.dead_letter WHERE {_DEAD_FILTER}"
 
-#: Dead letters that become messages again, with all their attempts before them.
+#: Turns dead letters back into messages.
 REPLAY = f"""
 WITH chosen AS (
     DELETE FROM tidemill.dead_letter WHERE id = ANY (ARRAY(
@@ -139,9 +141,10 @@ news AS (SELECT pg_notify('tidemill_streams', stream) FROM (SELECT DISTINCT stre
 SELECT count(*) AS n, (SELECT count(*) FROM news) FROM again
 """
 
+#: The controls of a stream and its sources.
 READ_CONTROL = "SELECT source, mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1"
 
-#: What an operator wants; what is not said stays as it was.
+#: Sets an operator's control; values that are not given stay.
 SET_CONTROL = """
 WITH old AS (
     SELECT mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1 AND source = $2),
@@ -161,6 +164,7 @@ noted AS (
 SELECT pg_notify('tidemill_streams', stream) FROM wanted
 """
 
+#: Writes, deletes and reads the status of dispatchers.
 WRITE_STATUS = """
 INSERT INTO tidemill.stream_status (dispatcher, stream, host, pid, status) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (dispatcher) DO UPDATE SET seen_at = now(), status = excluded.status
@@ -174,6 +178,7 @@ FROM tidemill.stream_status WHERE seen_at > now() - interval '15 seconds' AND ($
 ORDER BY stream, host, pid
 """
 
+#: The number of stored retries and dead letters.
 COUNT_KEPT = """
 SELECT s.stream, (SELECT count(*) FROM tidemill.stream_retry AS r WHERE r.stream = s.stream) AS retries,
        (SELECT count(*) FROM tidemill.dead_letter AS d WHERE d.stream = s.stream) AS dead
@@ -181,17 +186,17 @@ FROM unnest($1::text[]) AS s (stream)
 """
 
 
-#: What names this transaction, and what has become of one whose connection was lost.
+#: The id of the current transaction, and the outcome of one whose connection was lost.
 CURRENT_TRANSACTION = "SELECT pg_current_xact_id()::text AS id"
 OUTCOME_OF = "SELECT pg_xact_status($1::text::xid8) AS outcome"
 
 
-#: Positions after one, up to and with another; None: from the beginning.
+#: Ranges of positions, each after one and up to and including another; None: from the beginning.
 Span = tuple[int | None, int]
 
 
 class StoredCursor(msgspec.Struct, frozen=True):
-    """Where a partition stands: all up to `position` is done, and `done` beyond it; None if nothing is known yet."""
+    """The progress of a partition: everything up to `position` is done, and `done` beyond it; None if unknown."""
 
     position: int | None
     note: str | None
@@ -199,7 +204,7 @@ class StoredCursor(msgspec.Struct, frozen=True):
 
 
 class DeadFilter(msgspec.Struct, frozen=True):
-    """Which dead letters are meant; what is not said does not matter."""
+    """A filter of dead letters; fields that are not given match everything."""
 
     stream: str | None = None
     source: str | None = None
@@ -215,12 +220,12 @@ class DeadFilter(msgspec.Struct, frozen=True):
 
 
 async def current_transaction(connection: Executor) -> str:
-    """The name of the connection's transaction, by which `outcome_of` finds it again."""
+    """The id of the connection's transaction, for `outcome_of`."""
     return (await connection.fetch(CURRENT_TRANSACTION))[0]["id"]
 
 
 async def outcome_of(database: Database, transaction: str) -> str | None:
-    """What became of a transaction: committed, aborted or in progress; None if it is too long ago to know."""
+    """The outcome of a transaction: committed, aborted or in progress; None if it is too old to know."""
     row = await database.fetchrow(OUTCOME_OF, transaction, patience=None)
     return None if row is None else row["outcome"]
 
@@ -243,44 +248,44 @@ async def move_cursor(
     note: str | None = None,
     done: Sequence[Span] = (),
 ) -> bool:
-    """Move a cursor; False if it is another's by now."""
+    """Move a cursor; False if another dispatcher owns it by now."""
     ranges = [asyncpg.Range(after, last, lower_inc=False, upper_inc=True) for after, last in done]
     moved = await connection.fetch(database.sql(MOVE_CURSOR), stream, source, part, owner, position, note, ranges)
     return bool(moved)
 
 
 async def add_retries(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:
-    """Keep messages for another attempt; the columns are those of the statement."""
+    """Store messages for a retry; the columns are those of the statement."""
     await connection.execute(database.sql(ADD_RETRIES), stream, *columns)
 
 
 async def add_dead_letters(
     database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]
 ) -> None:
-    """Give messages up; the columns are those of the statement."""
+    """Store messages as dead letters; the columns are those of the statement."""
     await connection.execute(database.sql(ADD_DEAD_LETTERS), stream, *columns)
 
 
 async def drop_retries(database: Database, connection: Executor, ids: Sequence[int]) -> set[int]:
-    """These attempts are over; returns those that nobody had finished before."""
+    """Delete ended retries; returns those that no other dispatcher had finished before."""
     return {row["id"] for row in await connection.fetch(database.sql(DROP_RETRIES), list(ids))}
 
 
 async def claim_retries(
     database: Database, stream: str, sources: Sequence[str], owner: UUID, *, most: int, size: int, lease: float
 ) -> list[asyncpg.Record]:
-    """Messages that are due for another attempt: at most so many, and about so many bytes."""
+    """Claim due retries, up to a number of messages and about a number of bytes."""
     return await database.fetch(CLAIM_RETRIES, stream, list(sources), owner, most, size, lease, patience=None)
 
 
 async def next_retry(database: Database, stream: str, sources: Sequence[str]) -> float | None:
-    """Seconds until a kept message is due; None if none is kept."""
+    """Seconds until a retry is due; None if none is stored."""
     row = await database.fetchrow(NEXT_RETRY, stream, list(sources), patience=None)
     return None if row is None else row["wait"]
 
 
 async def count_stranded(database: Database, stream: str, sources: Sequence[str]) -> dict[str, int]:
-    """How many messages are kept of sources that are not among these, by source."""
+    """How many messages are stored of sources that are not among these, by source."""
     rows = await database.fetch(COUNT_STRANDED, stream, list(sources), patience=None)
     return {row["source"]: row["messages"] for row in rows}
 
@@ -288,14 +293,14 @@ async def count_stranded(database: Database, stream: str, sources: Sequence[str]
 async def note_attempts(
     database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]
 ) -> None:
-    """Note how often messages were tried that stay with their source; the columns are those of the statement."""
+    """Store the attempts of messages that stay at their source; the columns are those of the statement."""
     await connection.execute(database.sql(NOTE_ATTEMPTS), stream, *columns)
 
 
 async def forget_attempts(
     database: Database, connection: Executor, stream: str, places: Sequence[tuple[str, str]]
 ) -> None:
-    """These messages, by source and place, are through."""
+    """Delete the attempts of finished messages, given by source and place."""
     sources, names = [source for source, _ in places], [place for _, place in places]
     await connection.execute(database.sql(FORGET_ATTEMPTS), stream, sources, names)
 
@@ -303,12 +308,12 @@ async def forget_attempts(
 async def list_dead(
     database: Database, which: DeadFilter, *, before: int | None = None, limit: int = 50
 ) -> list[asyncpg.Record]:
-    """Dead letters, the newest first, from an id on."""
+    """Dead letters, newest first, starting below an id."""
     return await database.fetch(LIST_DEAD, *which.arguments(), limit, before)
 
 
 async def replay_dead(database: Database, which: DeadFilter, *, by: str | None = None, limit: int = 100_000) -> int:
-    """Make messages of dead letters again; returns how many. With `by`, the audit says who did."""
+    """Turn dead letters back into messages; returns how many. With `by`, an audit entry is written."""
     async with database.transaction(patience=30.0) as connection:
         count: int = await connection.fetchval(database.sql(REPLAY), *which.arguments(), limit) or 0
         if by is not None:
@@ -331,7 +336,7 @@ async def set_control(
     enabled: bool | None = None,
     by: str,
 ) -> None:
-    """Say what is wanted of a stream or a source; dispatchers hear of it at once."""
+    """Set the control of a stream or a source, and notify the dispatchers."""
     await database.fetch(SET_CONTROL, stream, source, mode, weight, max_qps, enabled, by, database.application)
 
 
@@ -340,5 +345,5 @@ async def tell_status(database: Database, dispatcher: UUID, stream: str, host: s
 
 
 async def read_status(database: Database, stream: str | None = None) -> list[asyncpg.Record]:
-    """What the dispatchers that are there tell of themselves."""
+    """The status of the running dispatchers."""
     return await database.fetch(READ_STATUS, stream)

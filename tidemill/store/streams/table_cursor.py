@@ -1,4 +1,4 @@
-"""Reading a table of somebody else's in the order of (time, id), a page at a time."""
+"""Reading a user's table in the order of (time, id), a page at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z")
 
 
 class TableCursor(msgspec.Struct, frozen=True):
-    """Which table, and which of its columns are the id, the time and whom a row is about."""
+    """A table, and its columns for the id, the time and the entity of a row."""
 
     table: str
     id: str
@@ -25,7 +25,7 @@ class TableCursor(msgspec.Struct, frozen=True):
     def validate(self) -> TableCursor:
         for name in (self.table, self.id, self.time, *(() if self.of is None else (self.of,))):
             if not _NAME.match(name):
-                raise ConfigError(f"{name!r} is not the name of a table or column")
+                raise ConfigError(f"{name!r} is not a valid name of a table or column")
         return self
 
 
@@ -37,7 +37,7 @@ async def read_table(
     entity: str | None,
     limit: int,
 ) -> list[asyncpg.Record]:
-    """The next rows: `data` is the row as JSON, `at` its time in seconds, `exact` and `id` where to go on."""
+    """The next rows: `data` is the row as JSON, `at` its time in seconds, `exact` and `id` where to continue."""
     conditions, args = [], []
     if since is not None:
         args.append(since)
