@@ -34,7 +34,8 @@ from tidemill import App
 from tidemill.core.codec import encode
 from tidemill.dags import Dag, node
 from tidemill.dags.runner.dag_handle import DagHandle
-from tidemill.dags.runner.runner import DAG_KIND, DagInput
+from tidemill.dags.runner.runner import DagInput
+from tidemill.store.runs.runs import DAG_KIND
 from tidemill.engine.lease import EXIT_FENCED
 from tidemill.store.database import Database
 from tidemill.store.runs.runs import start_run

@@ -14,7 +14,8 @@ from tests.support.dags import Walk
 from tidemill.cli.dags.page import folded, live, page, sheet_from, sheet_of
 from tidemill.core.codec import encode
 from tidemill.dags import Dag, input_node, node, sub_dag
-from tidemill.dags.runner.runner import DAG_KIND, DagInput
+from tidemill.dags.runner.runner import DagInput
+from tidemill.store.runs.runs import DAG_KIND
 from tidemill.dags.view.view import DagView, NodeLine, lines, nodes_json, why_job, why_run
 
 DAG = Dag(

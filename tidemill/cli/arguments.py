@@ -13,9 +13,18 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 from cyclopts import Parameter
 
+from tidemill.core.errors import ConfigError
 from tidemill.ops.operation import bare_type
 
 Command = Callable[..., Any]
+
+
+def run_number(id: str) -> int:
+    """The number of a run as people write it: r12, or 12."""
+    text = id.removeprefix("r")
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"{id!r} is not a run: write it as `tidemill runs` shows it, such as r12")
+    return int(text)
 
 
 def options_of(

@@ -21,6 +21,7 @@ from tidemill.store.database import Database
 from tidemill.store.migrate import wait_for_schema
 
 if TYPE_CHECKING:
+    from tidemill.app import App
     from tidemill.cli.client import RowClient
     from tidemill.ops.http_client import HttpClient
     from tidemill.ops.operation import A, Operation, Operator, R
@@ -111,10 +112,10 @@ class ServerOptions(ConnectionOptions):
         return RowClient(self._client())
 
     @asynccontextmanager
-    async def operator(self, app: str | None = None) -> AsyncIterator[Operator]:
+    async def operator(self, app: str | App | None = None) -> AsyncIterator[Operator]:
         """Where operations are done: on the database, or by the server that is named.
 
-        `app` is the application, for operations that need its code and have no server.
+        `app` is the application or where it is, for operations that need its code and have no server.
         """
         if self.server_url is not None:
             from tidemill.ops.remote import Remote
@@ -127,19 +128,19 @@ class ServerOptions(ConnectionOptions):
             return
         from tidemill.ops.local import Caller, Local
 
-        declared = None
-        if app is not None:
+        if isinstance(app, str):
             from tidemill.cli.run.roles import application
 
-            declared = application(app, self).declarations
+            app = application(app, self)
+        declared = None if app is None else app.declarations
         async with opened(self.settings() if declared is None else declared.settings) as database:
             yield Local(database, Caller(operator(), "admin"), declared)
 
-    def do(self, operation: Operation[A, R], args: A, *, app: str | None = None) -> R:
+    def do(self, operation: Operation[A, R], args: A, *, app: str | App | None = None) -> R:
         """Do one operation."""
         return self.run(lambda at: at.do(operation, args), app=app)
 
-    def run(self, work: Callable[[Operator], Awaitable[T]], *, app: str | None = None) -> T:
+    def run(self, work: Callable[[Operator], Awaitable[T]], *, app: str | App | None = None) -> T:
         """Do several operations, on one connection."""
 
         async def go() -> T:

@@ -17,11 +17,12 @@ from tidemill.dags.definition.model import Dag
 from tidemill.dags.errors import DagRunError
 from tidemill.dags.reducer.events import RunFailure, Submission
 from tidemill.dags.reducer.journal import decode_tick, encode_tick
-from tidemill.dags.runner.runner import DAG_KIND, DagInput, DagKind
+from tidemill.dags.runner.runner import DagInput, DagKind
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.simulation.store import SOME_FAULTS, Faults, Simulation
 from tidemill.engine.simulation.world import SimulationError
+from tidemill.store.runs.runs import DAG_KIND
 
 _LOOK_EVERY = 0.05
 _THINKING = 0.5

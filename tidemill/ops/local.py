@@ -88,11 +88,9 @@ class Local:
     async def _run(self, operation: Operation[A, Any], args: A) -> Any:
         if not self.caller.may(operation.scope):
             raise ForbiddenError(f"this needs a token with scope {operation.scope}, and yours has {self.caller.scope}")
-        more: tuple[Declarations, ...] = ()
-        if operation.needs_application:
-            if self._declared is None:
-                raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
-            more = (self._declared,)
+        if operation.needs_application and self._declared is None:
+            raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
+        more = (self._declared,) if operation.takes_application else ()
         reader = Reader(self.database, self.caller.name)
         try:
             if not operation.writes:

@@ -37,6 +37,7 @@ R = TypeVar("R")
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 _PATH_FIELD = re.compile(r"\{(\w+)\}")
+_LONG_FIELD = re.compile(r"\{(\w+):path\}\Z")
 
 #: Every operation by its name; `ops/registry.py` loads all of them.
 REGISTRY: dict[str, Operation[Any, Any]] = {}
@@ -76,7 +77,10 @@ class Operation(Generic[A, R]):
         preview: Operation[Any, Any] | None,
         secret: bool,
     ) -> None:
-        method, self.path = address.split(" ")
+        method, path = address.split(" ")
+        self.long_field = found[1] if (found := _LONG_FIELD.search(path)) else None
+        """The last field of the path, if it may contain slashes: `{name:path}`."""
+        self.path = path.replace(":path}", "}")
         self.method: Method = cast(Method, method)
         self.scope: Scope = scope
         self.run = run
@@ -90,7 +94,8 @@ class Operation(Generic[A, R]):
         parameters = list(inspect.signature(run).parameters)
         self.args: type[A] = hints[parameters[1]]
         self.writes = hints[parameters[0]] is Transaction
-        self.needs_application = len(parameters) == 3
+        self.takes_application = len(parameters) == 3
+        self.needs_application = self.takes_application and type(None) not in get_args(hints[parameters[2]])
         self.path_fields = tuple(_PATH_FIELD.findall(self.path))
         self.description = inspect.getdoc(run) or self.name
         if hints[parameters[0]] not in (Reader, Transaction):

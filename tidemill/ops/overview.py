@@ -13,7 +13,7 @@ from tidemill.declarations import Declarations
 from tidemill.ops.jobs import JobLine
 from tidemill.ops.operation import Arguments, Nothing, doc, operation
 from tidemill.ops.runs import RunLine
-from tidemill.store.jobs.pages import JobFilter, RunsWanted, list_job_page, list_run_page
+from tidemill.store.jobs.pages import JobFilter, RunFilter, list_job_page, list_run_page
 from tidemill.store.telemetry.overview import count_all, list_failed_states, read_done
 from tidemill.store.telemetry.throughput import read_pace
 from tidemill.store.transaction import Reader
@@ -101,7 +101,7 @@ async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Ove
     row = dict(await count_all(at.database))
     time = row.pop("at")
     jobs = await list_job_page(at.database, JobFilter(state=("failed",)), limit=NEWEST)
-    runs = await list_run_page(at.database, RunsWanted(states=("failed", "needs_attention", "timed_out")), limit=NEWEST)
+    runs = await list_run_page(at.database, RunFilter(state=("failed", "needs_attention", "timed_out")), limit=NEWEST)
     states = await list_failed_states(at.database, list(declared.pipelines.known))
     return Overview(
         time,

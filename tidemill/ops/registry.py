@@ -9,7 +9,8 @@ from tidemill.ops.operation import REGISTRY, Operation
 
 #: The modules of nouns, each of which declares operations.
 NOUNS = (
-    "overview", "jobs", "queues", "workers", "schedules", "hosts", "search", "audit", "tokens", "retention",
+    "overview", "jobs", "runs", "dags", "inputs", "queues", "workers", "schedules", "hosts", "search", "audit",
+    "tokens", "retention",
 )  # fmt: skip
 
 

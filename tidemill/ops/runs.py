@@ -1,10 +1,136 @@
-"""Runs of workflows and dags."""
+"""Runs of workflows and dags: list, start, show, send them events, fork and cancel them.
+
+Flows and dags are imported where they are needed: a command that works through a server needs neither.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
+import os
+import socket
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from msgspec import Meta
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
+from tidemill.core.job import Origin
+from tidemill.core.ticks import CancelAsked
+from tidemill.engine.explain import explain_run
+from tidemill.ops.bulk import SAMPLE, Preview
+from tidemill.ops.cursor import page_json, read_cursor
+from tidemill.ops.declarations import Declarations
+from tidemill.ops.json_rows import RUN_JSON, readable
+from tidemill.ops.local import encoded
+from tidemill.ops.logs import LogLine, read_lines
+from tidemill.ops.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.store.jobs.pages import RunFilter, Word, match_runs, write_run_page
+from tidemill.store.runs.log import read_step_logs
+from tidemill.store.runs.runs import (
+    DAG_KIND,
+    LIVE_RUN_STATES,
+    OWN_KEY,
+    cancel_within,
+    find_runs,
+    new_token,
+    read_ticks,
+    send_within,
+    show_run,
+)
+from tidemill.store.runs.runs import start_run as store_run
+from tidemill.store.transaction import Reader, Transaction
+
+if TYPE_CHECKING:
+    from tidemill.dags.runner.runner import DagKind
+
+MOST_RUNS = 10_000
+MOST_NAMED = 1_000
+
+_HOST = socket.gethostname()
+
+TickNumber = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class ListRuns(RunFilter, frozen=True, kw_only=True):
+    """Which runs to list, and which page of them."""
+
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class RunRef(Arguments, frozen=True, kw_only=True):
+    """Which run."""
+
+    id: Annotated[int, doc("The run's id.")]
+
+
+class StartRun(Arguments, frozen=True, kw_only=True):
+    """A run to start: a declared workflow or dag, its arguments, and a key that no second run has."""
+
+    workflow: Annotated[str, doc("The name of the workflow or dag.")]
+    args: Annotated[dict[str, Any], doc("The fields of the start event, or the arguments of the dag's run.")] = (
+        msgspec.field(default_factory=dict)
+    )
+    key: Annotated[str | None, doc("No second run of this workflow or dag with this key.")] = None
+    definition: Annotated[dict[str, Any] | None, doc("A dag that the application does not declare.")] = None
+
+
+class GetTicks(RunRef, frozen=True, kw_only=True):
+    """Which part of a run's journal."""
+
+    after: Annotated[TickNumber, doc("Ticks after this one.")] = 0
+    limit: Annotated[int, doc("How many ticks to show.", ge=1, le=1000)] = 200
+
+
+class GetRunLog(RunRef, frozen=True, kw_only=True):
+    """Which part of a run's log."""
+
+    step: Annotated[Word | None, doc("What this step logged.")] = None
+    limit: Annotated[int, doc("How many attempts to show.", ge=1, le=500)] = 100
+
+
+class GetStateAt(RunRef, frozen=True, kw_only=True):
+    """Which run, and after which tick."""
+
+    at: Annotated[int | None, doc("The tick; by default the last one.")] = None
+
+
+class NewEvent(Arguments, frozen=True, kw_only=True):
+    """An event by the name of its class."""
+
+    type: Annotated[str, doc("The name of the event's class.")]
+    fields: Annotated[dict[str, Any], doc("The event's fields.")] = msgspec.field(default_factory=dict)
+
+
+class SendEvent(NewEvent, frozen=True, kw_only=True):
+    """An event for a run."""
+
+    id: Annotated[int, doc("The run's id.")]
+    step: Annotated[str | None, doc("The step that receives it; by default every step that accepts it.")] = None
+
+
+class ForkRun(RunRef, frozen=True, kw_only=True):
+    """Where a new run begins."""
+
+    at: Annotated[int, doc("The last tick that the new run shares with this one.")]
+    event: Annotated[NewEvent | None, doc("The event that this tick brought instead.")] = None
+
+
+class CancelRun(RunRef, frozen=True, kw_only=True):
+    """Which run to cancel, and why."""
+
+    reason: Annotated[str | None, doc("Why, for the run's note.")] = None
+
+
+class RunSelection(Arguments, frozen=True, kw_only=True):
+    """Which runs: by their ids, or all unfinished ones that match a filter."""
+
+    ids: Annotated[list[int] | None, doc("The runs' ids.")] = None
+    filter: Annotated[RunFilter | None, doc("Conditions that the runs match.")] = None
+    reason: Annotated[str | None, doc("Why, for the runs' notes.")] = None
 
 
 class RunLine(msgspec.Struct, frozen=True):
@@ -31,3 +157,356 @@ class RunPage(msgspec.Struct, frozen=True):
 
     items: list[RunLine]
     next: str | None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one run, and why it is in its state."""
+
+    id: int
+    workflow: str
+    shape: str
+    state: str
+    version: str
+    key: str | None
+    ticks: int
+    input: Any
+    result: Any
+    error: Any
+    note: str | None
+    origin: dict[str, Any] | None
+    created_at: datetime
+    ended_at: datetime | None
+    forked_from: int | None
+    parent: int | None
+    owner_host: str | None
+    owner_pid: int | None
+    why: list[str]
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """One tick of a run's journal."""
+
+    seq: int
+    kind: str
+    at: datetime | None
+    data: Any
+
+
+class Ticks(msgspec.Struct, frozen=True):
+    """A part of a run's journal, oldest first; `total` is how many ticks there are."""
+
+    items: list[Tick]
+    total: int
+
+
+class StepLog(msgspec.Struct, frozen=True):
+    """The last lines of an attempt at a step; `work` is the piece of work that it was an attempt at."""
+
+    work: int
+    step: str
+    attempt: int
+    began_at: datetime
+    dropped: int
+    lines: list[LogLine]
+
+
+class RunLog(msgspec.Struct, frozen=True):
+    """What the steps of a run logged in its run worker, the last attempt first; steps on queues log with their jobs."""
+
+    items: list[StepLog]
+
+
+class StateAt(msgspec.Struct, frozen=True):
+    """A run's state after a tick."""
+
+    run_id: int
+    tick: int
+    total: int
+    state: Any
+
+
+class RunStarted(msgspec.Struct, frozen=True):
+    """The run; `created` is false when a run with this key existed already."""
+
+    id: int
+    created: bool
+
+
+class EventSent(msgspec.Struct, frozen=True):
+    """The event is stored, and wakes the run if it sleeps."""
+
+    run_id: int
+    type: str
+
+
+class RunsAsked(msgspec.Struct, frozen=True):
+    """Which runs were asked to end, and how many had ended already."""
+
+    count: int
+    ids: list[int]
+    unchanged: int
+
+
+@operation("GET /runs", scope="read")
+async def list_runs(at: Reader, args: ListRuns) -> RunPage:
+    """List runs of all shapes, newest first."""
+    page = await write_run_page(at.database, args, before=read_cursor(args.cursor), limit=args.limit)
+    return encoded(page_json(page, args.limit), RunPage)
+
+
+@operation("POST /runs", scope="operate", status=201)
+async def start_run(tx: Transaction, args: StartRun, declared: Declarations) -> RunStarted:
+    """Start a durable run: it is stored when this returns, and survives any crash."""
+    key = args.key
+    if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith(OWN_KEY)):
+        raise ConfigError("a run's key has 1 to 400 printable characters and does not begin with '~'")
+    new = await _new_run(args, declared, origin_of(tx))
+    number, created = await store_run(tx, **msgspec.structs.asdict(new), key=key)
+    await tx.audit("run.start", f"r{number}", after={"workflow": args.workflow, "created": created})
+    return RunStarted(number, created)
+
+
+@operation("GET /runs/{id}", scope="read")
+async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Run:
+    """Everything about one run, and what it waits for."""
+    row = await find_run(at, args.id)
+    known = readable(row, RUN_JSON)
+    if is_dag(row):
+        from tidemill.dags.view.load import load_view
+        from tidemill.dags.view.view import why_run
+
+        known["input"] = known["input"].get("args", {})
+        why = why_run(await load_view(at.database, dag_kind(declared), args.id, jobs=0))
+    else:
+        from tidemill.flows.encoding.values import plain_result
+
+        known["result"] = plain_result(known["result"])
+        why = [explain_run(row)]
+    key = known.pop("key")
+    fields = {name: value for name, value in known.items() if name in Run.__struct_fields__}
+    return Run(
+        **fields,
+        key=None if key is None or key.startswith(OWN_KEY) else key,
+        shape="dag" if is_dag(row) else "flow",
+        ticks=row["seq"],
+        why=why,
+    )
+
+
+@operation("GET /runs/{id}/ticks", scope="read")
+async def get_ticks(at: Reader, args: GetTicks) -> Ticks:
+    """The journal of a run, in order, from a tick on."""
+    row = await find_run(at, args.id)
+    rows = await read_ticks(at.database, args.id, after=args.after, limit=args.limit)
+    return Ticks([_tick(each["seq"], decode(each["data"])) for each in rows], row["seq"])
+
+
+@operation("GET /runs/{id}/log", scope="read")
+async def get_run_log(at: Reader, args: GetRunLog) -> RunLog:
+    """The last lines that each attempt at a step logged, the last attempt first.
+
+    A step on a queue logs with its job: `GET /jobs/{id}/log`.
+    """
+    await find_run(at, args.id)
+    rows = await read_step_logs(at.database, args.id, step=args.step, limit=args.limit)
+    return RunLog(
+        [
+            StepLog(row["work"], row["step"], row["attempt"], row["began_at"], row["dropped"], read_lines(row["lines"]))
+            for row in rows
+        ]
+    )
+
+
+@operation("GET /runs/{id}/state", scope="read")
+async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | None) -> StateAt:
+    """The state of a run after a tick, or now: its journal folded by its own code."""
+    row = await find_run(at, args.id)
+    total = row["seq"]
+    tick = total if args.at is None else args.at
+    if not 0 <= tick <= total:
+        raise ConfigError(f"run r{args.id} has ticks 1 to {total}; there is no tick {tick}")
+    if is_dag(row):
+        from tidemill.dags.reducer.state import encode_state
+        from tidemill.dags.view.load import load_view_at
+
+        view = await load_view_at(at.database, dag_kind(declared), args.id, tick)
+        return StateAt(args.id, tick, total, decode(encode_state(view.state)))
+    if declared is None:
+        raise ConfigError(f"the ticks of run r{args.id} are folded by the code of its workflow: say --app app.py")
+    from tidemill.flows.encoding.journal import decode_tick
+    from tidemill.flows.encoding.snapshot import encode_state
+    from tidemill.flows.runner.fork import relive
+
+    workflow = declared.runs.flow(row["workflow"]).workflow
+    ticks = await read_ticks(at.database, args.id, limit=tick) if tick else []
+
+    def fold() -> Any:
+        state, timers = relive(workflow, [decode_tick(each["data"]) for each in ticks])
+        return {**decode(encode_state(state)), "timers": timers}
+
+    return StateAt(args.id, tick, total, await asyncio.to_thread(fold))
+
+
+@operation("POST /runs/{id}/events", scope="operate", status=202)
+async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | None) -> EventSent:
+    """Send an event to a flow's run: it is stored when this returns.
+
+    Without the application, the event is checked when the run takes it.
+    """
+    from tidemill.flows.runner.sending import event_tick, named_event, unchecked_tick
+
+    row = await find_flow(tx, args.id)
+    token = new_token()
+    if declared is None:
+        tick = unchecked_tick(args.type, args.fields, args.step, token)
+    else:
+        workflow = declared.runs.flow(row["workflow"]).workflow
+        tick = event_tick(named_event(workflow, args.type, args.fields), args.step, token)
+    await deliver(tx, args.id, tick)
+    await tx.audit("run.send", f"r{args.id}", after={"type": args.type, "step": args.step})
+    return EventSent(args.id, args.type)
+
+
+@operation("POST /runs/{id}/fork", scope="operate", status=201)
+async def fork_run(tx: Transaction, args: ForkRun, declared: Declarations) -> RunStarted:
+    """Start a new run where a flow's run was after a tick."""
+    from tidemill.flows.runner.fork import fork
+    from tidemill.flows.runner.sending import named_event
+
+    row = await find_flow(tx, args.id)
+    workflow = declared.runs.flow(row["workflow"]).workflow
+    event = None if args.event is None else named_event(workflow, args.event.type, args.event.fields)
+    number = await fork(tx, workflow, args.id, at=args.at, origin=encode(origin_of(tx)), event=event)
+    await tx.audit("run.fork", f"r{args.id}", after={"run": number, "at": args.at})
+    return RunStarted(number, True)
+
+
+@operation("POST /runs/{id}/cancel", scope="operate", status=202)
+async def cancel_run(tx: Transaction, args: CancelRun) -> RunsAsked:
+    """Ask a run to end: its steps and jobs are stopped."""
+    row = await find_run(tx, args.id)
+    if not await _cancel(tx, row, args.reason):
+        raise ConflictError(f"run r{args.id} has ended already: {row['state']}")
+    return RunsAsked(1, [args.id], 0)
+
+
+@operation("POST /runs/cancel/preview", scope="read")
+async def preview_cancel_runs(at: Reader, args: RunFilter) -> Preview:
+    """Count the unfinished runs that a cancel by this filter would reach."""
+    ids = await match_runs(at.database, args.live, limit=MOST_RUNS + 1)
+    return Preview(min(len(ids), MOST_RUNS), len(ids) > MOST_RUNS, ids[:SAMPLE], ids[0] if ids else None)
+
+
+@operation("POST /runs/cancel", scope="operate", status=202, preview=preview_cancel_runs)
+async def cancel_runs(at: Reader, args: RunSelection) -> RunsAsked:
+    """Ask runs to end: those that are named, or all unfinished ones that match."""
+    if (args.ids is None) == (args.filter is None) or args.ids == []:
+        raise ConfigError("say which runs: either `ids`, or a `filter`")
+    if args.ids is not None and len(args.ids) > MOST_RUNS:
+        raise ConfigError(f"{len(args.ids):,} ids are too many at once: {MOST_RUNS:,} is the most")
+    if args.filter is not None:
+        ids = await match_runs(at.database, args.filter.live, limit=MOST_RUNS)
+    else:
+        ids = [_stored_id(each) for each in dict.fromkeys(args.ids or ())]
+    rows = await find_runs(at.database, ids)
+    reached: list[int] = []
+    for row in rows:  # One transaction each: run workers lock many runs at a time, in an order of their own.
+        async with at.transaction() as tx:
+            if await _cancel(tx, row, args.reason):
+                reached.append(row["id"])
+    return RunsAsked(len(reached), reached[:MOST_NAMED], len(rows) - len(reached))
+
+
+# -- for the other operations on runs -------------------------------------------------------------
+
+
+async def find_run(at: Reader | Transaction, id: int) -> Any:
+    """A run's row; an error if there is none."""
+    return await show_run(at.database, _stored_id(id))
+
+
+async def find_flow(at: Reader | Transaction, id: int) -> Any:
+    """The row of a flow's run."""
+    row = await find_run(at, id)
+    if is_dag(row):
+        raise ConfigError(
+            f"run r{id} is of a dag, which takes no events: answer what it asks with `tidemill submit`, or "
+            "repeat it with `tidemill dag rerun`"
+        )
+    return row
+
+
+def is_dag(row: Any) -> bool:
+    """Whether this is the row of a dag's run."""
+    return row["kind"] == DAG_KIND
+
+
+def dag_kind(declared: Declarations | None) -> DagKind:
+    """How runs of dags are read; without the application, refs of its own cannot be."""
+    if declared is not None:
+        return declared.runs.dag_kind
+    from tidemill.dags.runner.runner import DagKind
+
+    return DagKind({})
+
+
+def origin_of(tx: Transaction) -> Origin:
+    """Why a run exists that a caller starts."""
+    return Origin(by=tx.by, host=_HOST, pid=os.getpid())
+
+
+async def deliver(tx: Transaction, id: int, tick: bytes) -> None:
+    """Put a tick into a run's inbox; an error if the run has ended."""
+    if not await send_within(tx, id, tick):
+        row = await find_run(tx, id)
+        raise NotFoundError(f"run {id} has ended ({row['state']}): it takes nothing more")
+
+
+# -- inner parts ----------------------------------------------------------------------------------
+
+
+async def _new_run(args: StartRun, declared: Declarations, origin: Origin) -> Any:
+    from tidemill.dags.definition.model import Dag
+    from tidemill.flows.errors import WorkflowRuntimeError
+
+    what: Any = args.workflow
+    if args.definition is not None:
+        what = Dag.from_json(encode(args.definition))
+        if what.name != args.workflow:
+            raise ConfigError(f"the definition is of dag {what.name!r}, and not of {args.workflow!r}")
+    try:
+        return await declared.runs.new_run(what, args.args, origin)
+    except WorkflowRuntimeError as error:
+        raise ConfigError(str(error)) from error
+
+
+async def _cancel(tx: Transaction, row: Any, why: str | None) -> bool:
+    """Ask one run to end; False if it has ended."""
+    if row["state"] not in LIVE_RUN_STATES:
+        return False
+    reason = f"cancelled by {tx.by}" + (f": {why}" if why else "")
+    if not await cancel_within(tx, row["id"], _cancel_tick(row, reason), reason=reason):
+        return False
+    after = {"asked": True, "reason": why}
+    await tx.audit("run.cancel", f"r{row['id']}", before={"state": row["state"]}, after=after)
+    return True
+
+
+def _cancel_tick(row: Any, reason: str) -> bytes:
+    if is_dag(row):
+        from tidemill.dags.reducer.journal import encode_tick
+    else:
+        from tidemill.flows.encoding.journal import encode_tick
+    return encode_tick(CancelAsked(time.time(), reason))
+
+
+def _tick(seq: int, data: dict[str, Any]) -> Tick:
+    at = data.get("at")
+    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None
+    return Tick(seq, str(data.get("kind", "")), moment, data)
+
+
+def _stored_id(id: int) -> int:
+    if not 0 < id < 2**63:
+        raise NotFoundError(f"there is no run {id}: `tidemill runs` lists them")
+    return id

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from litestar.di import NamedDependency
@@ -19,7 +18,7 @@ from tidemill.server.middleware.authentication import Authenticator
 from tidemill.server.resources.pipeline_cache import PipelineCache
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
-from tidemill.store.database import Database, Executor
+from tidemill.store.database import Database
 from tidemill.store.states.states import STATES_CHANNEL
 
 if TYPE_CHECKING:
@@ -57,25 +56,6 @@ class ServerState:
             await write_audit(
                 self.database, connection, who=caller.name, action=action, target=target, before=before, after=after
             )
-
-    def noting(
-        self, caller: Caller, action: str, target: str | None = None, **after: object
-    ) -> Callable[[Executor, int, bool], Awaitable[None]]:
-        """Writes down, in the transaction that starts a run, that a caller did; the run is the target, if none is
-        named."""
-
-        async def note(connection: Executor, number: int, created: bool) -> None:
-            told = {**after, "created": created} if target is None else {"run": number, **after}
-            await write_audit(
-                self.database,
-                connection,
-                who=caller.name,
-                action=action,
-                target=target or f"r{number}",
-                after=told,
-            )
-
-        return note
 
 
 #: How a handler asks for the desk: `desk: TheDesk`.

@@ -7,18 +7,15 @@ import difflib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tidemill.app import App
+from tidemill.cli.arguments import run_number
 from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
-from tidemill.cli.dags.watch import dag_kind, require_dag, restored
 from tidemill.cli.render import out as result
 from tidemill.cli.render import print_json
 from tidemill.cli.run.roles import application
-from tidemill.cli.runs.reported_run import run_number
 from tidemill.core.errors import ConfigError
 from tidemill.core.paths import Path as Steps
-from tidemill.core.paths import format_path
 from tidemill.dags.definition.files import load_dag, located, problems_in
 from tidemill.dags.definition.model import Dag, SubDag, TaskNode
 from tidemill.dags.errors import DagError
@@ -26,7 +23,7 @@ from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState
 from tidemill.dags.runner.runner import DagKind
 from tidemill.dags.view.drawing import draw_dag, draw_dag_svg
-from tidemill.store.runs.runs import load_run
+from tidemill.dags.view.load import load_state
 
 FILES = (".yaml", ".yml", ".json")
 
@@ -93,7 +90,7 @@ def draw(
             raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
         dag, found = asyncio.run(find_dag(what, known)), None
     else:
-        program, found = asyncio.run(_state_of(run_number(run), dag_kind(refs), place))
+        program, found = asyncio.run(_state_of(run_number(run), DagKind({}, refs), place))
         dag = program.dag
         if what is not None and asyncio.run(find_dag(what, known)) != dag:
             raise ConfigError(f"run {run} was started with another definition: leave out {what} to draw that")
@@ -137,19 +134,13 @@ async def find_dag(what: str, known: App | None) -> Dag:
 
 async def _state_of(number: int, kind: DagKind, place: ConnectionOptions) -> tuple[DagProgram, DagState]:
     async with opened(place.settings()) as database:
-        row, snapshot, ticks = await load_run(database, number)
-        require_dag(row)
-        return restored(kind, row, snapshot, ticks)
+        _, program, state = await load_state(database, kind, number)
+        return program, state
 
 
 def is_file(what: str) -> bool:
     """Whether this means a file, and not a dag by its name."""
     return what.endswith(FILES) or Path(what).is_file()
-
-
-def _problem_json(problem: DagError) -> dict[str, Any]:
-    place = format_path(problem.place)
-    return {"file": problem.file, "line": problem.line, "place": place, "problem": problem.problem}
 
 
 def _nodes_of(dag: Dag) -> str:

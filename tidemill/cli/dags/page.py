@@ -1,11 +1,9 @@
-"""A run of a dag on one page, or on a terminal that is kept true: the tree of its nodes."""
+"""A run of a dag on one page, or on a terminal that is redrawn: the tree of its nodes."""
 
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,16 +14,16 @@ from rich.text import Text
 
 from tidemill.cli.jobs.page import json_text
 from tidemill.cli.render import ago, local, short
-from tidemill.cli.runs.reported_run import told_run
-from tidemill.core.codec import decode
 from tidemill.dags.reducer.events import FINAL
-from tidemill.dags.runner.runner import DagInput
-from tidemill.dags.view.view import UNSEEN_JOB, DagView, NodeLine, lines, nodes_json, why_run
+from tidemill.dags.view.view import UNSEEN_JOB, NodeLine, lines
+from tidemill.ops.dags import DagTree
+from tidemill.ops.runs import Run
+from tidemill.store.runs.runs import LIVE_RUN_STATES
 
 WIDE = 100
 BAR = 10
 GAP = "  "
-LEAST_STATE, LEAST_TIME = "succeeded", "100ms"  # so that columns do not move while one looks
+LEAST_STATE, LEAST_TIME = "succeeded", "100ms"  # so that columns do not move while the page is redrawn
 _BELOW = str.maketrans("├└─", "│  ")
 
 STYLES = {
@@ -42,91 +40,64 @@ STYLES = {
 }
 
 
-class RunPage(msgspec.Struct, frozen=True):
-    """A run as it is shown, whoever tells it. `unkept` if nobody is there to drive it, as far as that is known."""
+class DagPage(msgspec.Struct, frozen=True):
+    """A run of a dag as it is shown: the run, and its nodes."""
 
-    run: dict[str, Any]
-    state: str
-    tick: int | None
-    dag: Any
-    nodes: list[dict[str, Any]]
-    lines: list[NodeLine]
-    now: float
-    unkept: bool = False
-
-    @property
-    def id(self) -> str:
-        return f"r{self.run['id']}"
-
-    @property
-    def why(self) -> list[str]:
-        return self.run["why"]
+    run: Run
+    tree: DagTree
 
     @property
     def ended(self) -> bool:
-        return self.state not in ("running", "needs_attention")
+        return self.tree.state not in LIVE_RUN_STATES
+
+    @property
+    def lines(self) -> list[NodeLine]:
+        return lines(self.tree.nodes, self.tree.at.timestamp())
 
     @property
     def counts(self) -> tuple[int, int]:
         """How many nodes have ended, and how many there are."""
-        return sum(node["state"] in FINAL for node in self.nodes), len(self.nodes)
+        return sum(node.state in FINAL for node in self.tree.nodes), len(self.tree.nodes)
 
     @property
     def took(self) -> float:
-        row = self.run
-        end = row["ended_at"].timestamp() if row["ended_at"] is not None and self.ended else self.now
-        return max(0.0, end - row["created_at"].timestamp())
+        end = self.run.ended_at if self.run.ended_at is not None and self.ended else self.tree.at
+        return max(0.0, (end - self.run.created_at).total_seconds())
 
 
-def sheet_of(view: DagView) -> RunPage:
-    """The sheet of a run that was read from the database."""
-    given = decode(view.row["input"], DagInput)
-    told = told_run(view.row, why_run(view))
-    unkept = not view.run_workers
-    return RunPage(told, view.run_state, view.tick, given.dag, nodes_json(view), lines(view), view.now, unkept)
-
-
-def sheet_from(run: dict[str, Any], tree: dict[str, Any]) -> RunPage:
-    """The sheet of a run that a server tells."""
-    nodes = [{**node, "began": _moment(node["began"]), "ended": _moment(node["ended"])} for node in tree["nodes"]]
-    now = time.time()
-    told = {**run, "why": tree["why"]}
-    return RunPage(told, tree["state"], tree["tick"], tree["definition"], nodes, _lines(nodes, now), now)
-
-
-def page(sheet: RunPage, width: int, *, room: int | None = None) -> RenderableType:
+def page(shown: DagPage, width: int, *, room: int | None = None) -> RenderableType:
     """Everything about a run, for reading; with `room`, no more lines of its tree than that."""
-    done, total = sheet.counts
-    found = sheet.lines if room is None else folded(sheet.lines, room)
+    done, total = shown.counts
+    found = shown.lines if room is None else folded(shown.lines, room)
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for name, value in _facts(sheet):
+    for name, value in _facts(shown):
         facts.add_row(name, value)
     return Group(
-        _title(sheet),
+        _title(shown),
         Padding(facts, (0, 0, 0, 2), expand=False),
         Text.assemble(("\nnodes", "bold"), (f"  {done} of {total} have ended", "dim")),
         Padding(tree_table(found, width - 2, wrap=True), (0, 0, 0, 2), expand=False),
         Text("\nwhy", style="bold"),
-        *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in sheet.why),
+        *(Padding(Text(sentence), (0, 0, 0, 2), expand=False) for sentence in shown.tree.why),
     )
 
 
-def live(sheet: RunPage, width: int, height: int) -> RenderableType:
+def live(shown: DagPage, width: int, height: int) -> RenderableType:
     """The same for a terminal of this size, as it is now."""
-    done, total = sheet.counts
-    head = Text.assemble(_title(sheet), (f"  {done}/{total} nodes  {short(sheet.took)}", "dim"))
-    hints = [Text(each, style="dim", overflow="ellipsis", no_wrap=True) for each in sheet.why]
+    done, total = shown.counts
+    head = Text.assemble(_title(shown), (f"  {done}/{total} nodes  {short(shown.took)}", "dim"))
+    hints = [Text(each, style="dim", overflow="ellipsis", no_wrap=True) for each in shown.tree.why]
     room = max(3, height - len(hints) - 2)
-    return Group(head, tree_table(folded(sheet.lines, room), width, wrap=False), *hints)
+    return Group(head, tree_table(folded(shown.lines, room), width, wrap=False), *hints)
 
 
-def page_json(sheet: RunPage) -> dict[str, Any]:
+def page_json(page: DagPage) -> dict[str, Any]:
     """The page for programs."""
-    told = {name: value for name, value in sheet.run.items() if name != "input"}
-    more = {"state": sheet.state, "args": sheet.run["input"], "dag": sheet.dag, "nodes": sheet.nodes}
-    return {**told, **more}
+    run, tree = msgspec.structs.asdict(page.run), page.tree
+    args = run.pop("input")
+    return {**run, "state": tree.state, "why": tree.why, "args": args, "dag": tree.definition, "nodes": tree.nodes}
 
 
 def tree_table(found: Sequence[NodeLine], width: int, *, wrap: bool) -> Table:
@@ -173,67 +144,26 @@ def folded(found: list[NodeLine], room: int) -> list[NodeLine]:
     return [found[at] for at in sorted(kept)] + [NodeLine("… ", f"{len(left):,} more", "", why=names)]
 
 
-def _title(sheet: RunPage) -> Text:
-    then = "" if sheet.tick is None else f"  at tick {sheet.tick}"
-    words = f"  {sheet.run['workflow']}{then}"
-    return Text.assemble((f"run {sheet.id}  ", "bold"), (sheet.state, STYLES.get(sheet.state, "")), words)
+def _title(shown: DagPage) -> Text:
+    tree = shown.tree
+    then = "" if tree.tick is None else f"  at tick {tree.tick}"
+    words = f"  {shown.run.workflow}{then}"
+    return Text.assemble((f"run r{shown.run.id}  ", "bold"), (tree.state, STYLES.get(tree.state, "")), words)
 
 
-def _facts(sheet: RunPage) -> list[tuple[str, str]]:
-    row, origin = sheet.run, sheet.run["origin"] or {}
+def _facts(shown: DagPage) -> list[tuple[str, str]]:
+    row, origin = shown.run, shown.run.origin or {}
     by = f" by {origin['by']}" if origin.get("by") else ""
     facts = [
-        ("arguments", json_text(row["input"])),
-        ("started", f"{local(row['created_at'])}  ({ago(row['created_at'])}){by}"),
+        ("arguments", json_text(row.input)),
+        ("started", f"{local(row.created_at)}  ({ago(row.created_at)}){by}"),
         ("repeats", f"run r{origin['repeats']}" if origin.get("repeats") else ""),
-        ("key", row["key"] or ""),
+        ("key", row.key or ""),
     ]
-    if row["ended_at"] is not None and sheet.ended:
-        facts.append(("ended", f"{local(row['ended_at'])}  (took {short(sheet.took)})"))
-        facts.append(("result", "" if row["result"] is None else json_text(row["result"])))
+    if row.ended_at is not None and shown.ended:
+        facts.append(("ended", f"{local(row.ended_at)}  (took {short(shown.took)})"))
+        facts.append(("result", "" if row.result is None else json_text(row.result)))
     return [(name, value) for name, value in facts if value]
-
-
-def _lines(nodes: list[dict[str, Any]], now: float) -> list[NodeLine]:
-    """The tree of nodes as a server tells them."""
-    last: dict[str, str] = {}
-    for node in nodes:
-        last[node["node"].rpartition("/")[0]] = node["node"]
-    below: dict[str, str] = {}
-    found: list[NodeLine] = []
-    for node in nodes:
-        name = node["node"]
-        parent, _, label = name.rpartition("/")
-        above, is_last = below.get(parent, ""), last[parent] == name
-        below[name] = above + ("   " if is_last else "│  ")
-        why = "" if name in last and node["state"] == "running" else _told(node)
-        found.append(_line(node, above + ("└─ " if is_last else "├─ "), label, why, now))
-    return found
-
-
-def _line(node: dict[str, Any], branch: str, label: str, why: str, now: float) -> NodeLine:
-    state, total = node["state"], node["total"]
-    single = node["jobs"][0] if len(node["jobs"]) == 1 and total is None else None
-    shown = "queued" if state == "running" and single is not None and single["state"] != "running" else state
-    far = single["progress"] if single is not None else None
-    if total is not None:
-        far = (node["done"] or 0) / total if total else 1.0
-    end = node["ended"].timestamp() if state in FINAL and node["ended"] is not None else now
-    took = None if node["began"] is None else max(0.0, end - node["began"].timestamp())
-    count = "" if total is None else f"{node['done']}/{total}"
-    return NodeLine(branch, label, shown, far, count, took, why)
-
-
-def _told(node: dict[str, Any]) -> str:
-    """What there is to say of a node beside its state."""
-    if node["state"] in ("succeeded", "skipped", "waiting") or (node["state"] == "cancelled" and node["note"]):
-        return f"{node['note']}{' (carried over)' if node['carried'] else ''}".strip()
-    said = node["why"].removeprefix(repr(node["node"])).lstrip(": ")
-    return said.removeprefix("never runs: ").removeprefix("failed: ")
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
 
 
 def _progress(each: NodeLine, wide: bool) -> Text:

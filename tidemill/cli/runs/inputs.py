@@ -1,27 +1,21 @@
-"""What runs ask people, and the answers: `tidemill inputs`, `tidemill submit`; of dags and of flows alike.
-
-What runs are made of is loaded where it is needed: it takes a while, and a server needs none of it.
-"""
+"""`tidemill inputs` lists what runs of dags and flows ask people; `tidemill submit` answers."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from rich.table import Table
 
-from tidemill.cli.connection_options import ANYWHERE, ServerOptions, opened, operator
-from tidemill.cli.render import ago, cut, out, print_json, read_json, table
-from tidemill.cli.runs.reported_run import run_number
-from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.store.database import Database
-from tidemill.store.runs.runs import list_inputs, show_run
-
-if TYPE_CHECKING:
-    from tidemill.cli.client import RowClient
+from tidemill.cli.arguments import run_number
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.paging import read_pages
+from tidemill.cli.render import ago, cut, out, print_json, table
+from tidemill.core.errors import PayloadError
+from tidemill.ops.inputs import Input, ListInputs, SubmitInput, list_inputs, submit_input
 
 
 def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
@@ -36,25 +30,12 @@ def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, plac
     json
         Print one JSON document.
     """
-    if limit < 1:
-        raise ConfigError(f"--limit {limit} would show nothing")
-    wanted = None if run is None else run_number(run)
-
-    async def stored(database: Database) -> list[dict[str, Any]]:
-        if wanted is not None:
-            await show_run(database, wanted)
-        return [_told(dict(row)) for row in await list_inputs(database, run_id=wanted, limit=limit)]
-
-    def served(server: RowClient) -> list[dict[str, Any]]:
-        if wanted is not None:
-            server.get("runs", wanted)
-        return server.pages("inputs", limit=limit, run=wanted)
-
-    rows = place.ask(stored, served)
+    args = ListInputs(run=None if run is None else run_number(run))
+    rows, _ = place.run(lambda at: read_pages(at, list_inputs, args, limit))
     if json:
         return print_json(rows)
     if not rows:
-        return out().print("nothing waits for a person", style="dim")
+        return out().print("no run waits for input", style="dim")
     out().print(_inputs_table(rows, datetime.now(UTC)))
     return out().print("\nanswer one with: tidemill submit RUN NODE JSON", style="dim")
 
@@ -80,19 +61,14 @@ def submit(
     answer
         The answer as JSON: '{"answer": "yes"}'. To a flow, the fields of the event that it waits for.
     key
-        The same key again is the same answer: safe to say twice.
+        The same key again is the same answer: safe to submit twice.
     app
-        The application of the run, if it is of a flow or brings refs of its own: app.py. A server has it.
+        The application of the run, if it is of a flow or has refs of its own: app.py. A server has it.
     """
     number, value = run_number(id), read_value(answer, "answer")
-    if place.server_url is None:
-        taken = asyncio.run(_submit(number, node, value, key, app, place))
-    else:
-        with place.remote() as server:
-            taken = server.post("runs", number, "inputs", node, body={"value": value, "key": key})["taken"]
-    if taken:
+    if place.do(submit_input, SubmitInput(id=number, node=node, value=value, key=key), app=app).taken:
         return out().print(f"run r{number} has its answer to {node}")
-    sys.stderr.write("warning: nobody drives the run now; the answer is looked at as soon as somebody does\n")
+    sys.stderr.write("warning: no run worker drives the run now; the answer is taken as soon as one does\n")
     return out().print(f"the answer to {node} of run r{number} is stored")
 
 
@@ -106,41 +82,10 @@ def read_value(text: str, what: str) -> Any:
         ) from error
 
 
-async def _submit(number: int, node: str, value: Any, key: str | None, app: str | None, place: ServerOptions) -> bool:
-    from tidemill.cli.dags.watch import dag_kind
-    from tidemill.cli.run.roles import application
-    from tidemill.dags.runner.dag_handle import DagHandle
-    from tidemill.dags.runner.runner import DAG_KIND
-
-    known = application(app, place) if app else None
-    async with opened(place.settings() if known is None else known.settings) as database:
-        if known is not None:
-            return await known.runs.submit(database, number, node, value, by=operator(), key=key)
-        row = await show_run(database, number)
-        if row["kind"] != DAG_KIND:
-            raise ConfigError(
-                f"run r{number} is of flow {row['workflow']}, whose code makes an event of the answer: say --app app.py"
-            )
-        handle = DagHandle(database, dag_kind(), number, created=False)
-        return await handle.submit(node, value, by=operator(), key=key)
-
-
-def _told(row: dict[str, Any]) -> dict[str, Any]:
-    from tidemill.dags.runner.runner import DAG_KIND
-
-    row["shape"] = "dag" if row.pop("kind") == DAG_KIND else "flow"
-    return {**row, "schema": read_json(row["schema"])}
-
-
-def _inputs_table(rows: list[dict[str, Any]], now: datetime) -> Table:
+def _inputs_table(rows: Sequence[Input], now: datetime) -> Table:
     made = table("run", "workflow", "node", "since", "due", "prompt", wide="prompt")
     for row in rows:
         made.add_row(
-            f"r{row['run_id']}",
-            row["workflow"],
-            row["node"],
-            ago(row["asked_at"], now),
-            ago(row["due_at"], now),
-            cut(row["prompt"]),
+            f"r{row.run_id}", row.workflow, row.node, ago(row.asked_at, now), ago(row.due_at, now), cut(row.prompt)
         )
     return made

@@ -1,79 +1,63 @@
-"""`tidemill runs`, `tidemill run ID`: durable runs of workflows, and the journal of one of them.
-
-What runs are made of is loaded where it is needed: it takes a while, and a list or a server needs none of it.
-"""
+"""`tidemill runs` lists durable runs; `tidemill run ID` shows one of them and its journal."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
+from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.arguments import options_of, run_number
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import json_text
+from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, cut, out, print_json, short, state, table
-from tidemill.cli.runs.reported_run import run_number, served_run, told_run
-from tidemill.cli.runs.step_log import print_log, served_log, stored_log
-from tidemill.core.codec import decode
+from tidemill.cli.runs.step_log import print_log
 from tidemill.core.errors import ConfigError
-from tidemill.engine.explain import explain_run
-from tidemill.store.database import Database
-from tidemill.store.jobs.pages import RunsWanted, list_run_page
-from tidemill.store.runs.log import read_step_logs
-from tidemill.store.runs.runs import read_ticks, show_run
-
-if TYPE_CHECKING:
-    from tidemill.cli.client import RowClient
+from tidemill.ops.operation import Operator
+from tidemill.ops.runs import (
+    GetRunLog,
+    GetStateAt,
+    GetTicks,
+    ListRuns,
+    Run,
+    RunLine,
+    RunRef,
+    StepLog,
+    get_run,
+    get_run_log,
+    get_state_at,
+    get_ticks,
+    list_runs,
+)
 
 TICKS_AT_ONCE = 1000
 
 
-def runs(
-    *,
-    state: str | None = None,
-    workflow: str | None = None,
-    limit: int = 25,
-    before: str | None = None,
-    json: bool = False,
-    place: ServerOptions = ANYWHERE,
-) -> None:
-    """List durable runs of workflows, the newest first.
+@options_of(ListRuns, without=("up_to",))
+def runs(args: ListRuns, *, limit: int = 25, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
+    """List durable runs of workflows and dags, the newest first.
 
     Parameters
     ----------
-    state
-        Only runs in this state: running, needs_attention, succeeded, failed, cancelled, timed_out.
-    workflow
-        Only runs of this workflow.
     limit
         How many to show.
-    before
-        Only runs older than the one with this id: the next page.
     json
         Print one JSON document.
     """
-    if limit < 1:
-        raise ConfigError(f"--limit {limit} would show nothing")
-    older = None if before is None else run_number(before)
-    wanted = RunsWanted(() if state is None else (state,), workflow).validate()
-
-    async def stored(database: Database) -> list[dict[str, Any]]:
-        return [dict(row) for row in await list_run_page(database, wanted, before=older, limit=limit)]
-
-    def served(server: RowClient) -> list[dict[str, Any]]:
-        return [
-            served_run(row) for row in server.pages("runs", limit=limit, before=older, state=state, workflow=workflow)
-        ]
-
-    rows = place.ask(stored, served)
+    rows, cursor = place.run(lambda at: read_pages(at, list_runs, args, limit))
     if json:
         return print_json(rows)
     if not rows:
-        return out().print("no runs: start one with `await app.start(Workflow, ...)`", style="dim")
+        none = args == ListRuns()
+        nothing = "no runs: start one with `await app.start(Workflow, ...)`" if none else "no run matches"
+        return out().print(nothing, style="dim")
     out().print(runs_table(rows, datetime.now(UTC)))
-    if len(rows) == limit:
-        out().print(f"\nolder ones: --before r{rows[-1]['id']}", style="dim")
+    if cursor is not None:
+        out().print(f"\nolder ones: --cursor {cursor}", style="dim")
     return None
 
 
@@ -88,7 +72,7 @@ def run(
     json: bool = False,
     place: ServerOptions = ANYWHERE,
 ) -> int | None:
-    """Show one run: where it stands and why, and everything that happened to it; of a dag, the tree of its nodes.
+    """Show one run: its state and why, and its journal; of a dag, the tree of its nodes.
 
     Parameters
     ----------
@@ -113,64 +97,61 @@ def run(
         return run_program(as_workflows, [each for each in (id, *arguments) if each is not None])
     if id is None or arguments:
         raise ConfigError("say one run, as `tidemill runs` shows it: `tidemill run r12`")
-    wanted = run_number(id)
+    number = run_number(id)
 
-    async def stored(database: Database) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        row = dict(await show_run(database, wanted))
-        told = told_run(row, [explain_run(row)])
-        if told["shape"] == "dag" or at is not None:
-            return told, []
-        told["log"] = stored_log(await read_step_logs(database, wanted))
-        return told, [{"seq": tick["seq"], **decode(tick["data"])} for tick in await read_ticks(database, wanted)]
+    async def work(operator: Operator) -> int | None:
+        found = await operator.do(get_run, RunRef(id=number))
+        if found.shape == "dag":
+            from tidemill.cli.dags.watch import show_dag_run
 
-    def served(server: RowClient) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        row = served_run(server.row("runs", wanted))
-        if row["shape"] == "dag" or at is not None:
-            return row, []
-        row["log"] = served_log(server.get("runs", wanted, "log")["items"])
-        return row, _served_ticks(server, wanted)
+            return await show_dag_run(operator, number, at=at, follow=follow, json=json)
+        if follow:
+            raise ConfigError(f"--follow is for runs of dags, and run r{number} is of workflow {found.workflow}")
+        if at is not None:
+            return print_json((await operator.do(get_state_at, GetStateAt(id=number, at=at))).state)
+        ticks = await _read_ticks(operator, number)
+        log = (await operator.do(get_run_log, GetRunLog(id=number))).items[::-1]
+        if json:
+            return print_json({**msgspec.structs.asdict(found), "ticks": ticks, "log": log})
+        return _print_page(found, ticks, log)
 
-    row, ticks = place.ask(stored, served)
-    if row["shape"] == "dag":
-        from tidemill.cli.dags.watch import show_run_of_dag
-
-        return show_run_of_dag(wanted, at=at, followed=follow, app=app, json=json, place=place)
-    if follow:
-        raise ConfigError(f"--follow is for runs of dags, and run r{wanted} is of workflow {row['workflow']}")
-    if at is not None:
-        return print_json(_state_at(row, at, app, place))
-    return print_json({**row, "ticks": ticks}) if json else _print_page(row, ticks)
+    return place.run(work, app=app)
 
 
-def runs_table(rows: list[dict[str, Any]], now: datetime) -> Any:
+def runs_table(rows: Sequence[RunLine], now: datetime) -> Table:
     made = table("id", "state", "workflow", "ticks", "started", "took", "note", numbers=("ticks",), wide="note")
     for row in rows:
-        took = "" if row["ended_at"] is None else short((row["ended_at"] - row["created_at"]).total_seconds())
+        waiting = "" if row.owned or row.ended_at or row.awake else "waiting"
         made.add_row(
-            f"r{row['id']}", state(row["state"]), row["workflow"], f"{row['seq']:,}", ago(row["created_at"], now), took,
-            cut(row["note"] or ("" if row["owned"] or row["ended_at"] or row["awake"] else "waiting"), 60),
+            f"r{row.id}", state(row.state), row.workflow, f"{row.ticks:,}", ago(row.created_at, now), took(row),
+            cut(row.note or waiting, 60),
         )  # fmt: skip
     return made
 
 
-def _print_page(row: dict[str, Any], ticks: list[dict[str, Any]]) -> None:
+def took(row: RunLine) -> str:
+    """How long a run took, if it has ended."""
+    return "" if row.ended_at is None else short((row.ended_at - row.created_at).total_seconds())
+
+
+def _print_page(row: Run, ticks: list[dict[str, Any]], log: Sequence[StepLog]) -> None:
     console = out()
-    console.print(Text.assemble((f"run r{row['id']}  ", "bold"), state(row["state"]), f"  {row['workflow']}"))
-    console.print(f"  input    {json_text(row['input'])}")
-    if row["result"] is not None:
-        console.print(f"  result   {json_text(row['result'])}")
-    if row["note"] and row["note"] not in row["why"]:
-        console.print(f"  note     {row['note']}")
+    console.print(Text.assemble((f"run r{row.id}  ", "bold"), state(row.state), f"  {row.workflow}"))
+    console.print(f"  input    {json_text(row.input)}")
+    if row.result is not None:
+        console.print(f"  result   {json_text(row.result)}")
+    if row.note and row.note not in row.why:
+        console.print(f"  note     {row.note}")
     console.print("\nwhy", style="bold")
-    for sentence in row["why"]:
+    for sentence in row.why:
         console.print(f"  {sentence}")
     console.print("\nticks", style="bold")
     for tick in ticks:
-        console.print(f"  {tick['seq']:>5}  +{short(tick['at'] - ticks[0]['at']):<7} {_told(tick)}")
-    print_log(row["log"])
+        console.print(f"  {tick['seq']:>5}  +{short(tick['at'] - ticks[0]['at']):<7} {_describe(tick)}")
+    print_log(log)
 
 
-def _told(tick: dict[str, Any]) -> str:
+def _describe(tick: dict[str, Any]) -> str:
     work = tick.get("work", 0)
     match tick["kind"]:
         case "started" | "received":
@@ -195,34 +176,12 @@ def _bare(event: dict[str, Any]) -> str:
     return event["type"].rpartition(".")[2]
 
 
-def _served_ticks(server: RowClient, number: int) -> list[dict[str, Any]]:
+async def _read_ticks(at: Operator, number: int) -> list[dict[str, Any]]:
+    """The whole journal of a run."""
     found: list[dict[str, Any]] = []
     while True:
         after = found[-1]["seq"] if found else 0
-        page = server.get("runs", number, "ticks", after=after, limit=TICKS_AT_ONCE)["items"]
-        found += [{"seq": tick["seq"], **tick["data"]} for tick in page]
+        page = (await at.do(get_ticks, GetTicks(id=number, after=after, limit=TICKS_AT_ONCE))).items
+        found += [{"seq": tick.seq, **tick.data} for tick in page]
         if len(page) < TICKS_AT_ONCE:
             return found
-
-
-def _state_at(row: dict[str, Any], at: int, app: str | None, place: ServerOptions) -> Any:
-    """The state of a workflow's run after a tick, which takes its code to tell."""
-
-    async def stored(database: Database) -> Any:
-        if app is None:
-            raise ConfigError("--at folds the run's ticks and needs its code: say --app app.py")
-        from tidemill.cli.run.roles import application
-        from tidemill.flows.encoding.journal import decode_tick
-        from tidemill.flows.encoding.snapshot import encode_state
-        from tidemill.flows.runner.fork import relive
-
-        ticks = await read_ticks(database, row["id"])
-        if not 0 <= at <= len(ticks):
-            raise ConfigError(f"run r{row['id']} has ticks 1 to {len(ticks)}; there is no tick {at}")
-        workflow = application(app, place).runs.flows.get(row["workflow"])
-        if workflow is None:
-            raise ConfigError(f"{app} declares no workflow {row['workflow']!r}")
-        folded, timers = relive(workflow.workflow, [decode_tick(tick["data"]) for tick in ticks[:at]])
-        return {**decode(encode_state(folded)), "timers": timers}
-
-    return place.ask(stored, lambda server: server.get("runs", row["id"], "state", at=at)["state"])

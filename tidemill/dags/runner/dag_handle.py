@@ -8,10 +8,7 @@ import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from tidemill.core.codec import decode, encode
-from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked, Received
 from tidemill.dags.definition.model import UNSET
 from tidemill.dags.errors import DagRunError, InputRefusedError
@@ -19,16 +16,17 @@ from tidemill.dags.reducer.events import RunFailure, Submission
 from tidemill.dags.reducer.inputs import judge
 from tidemill.dags.reducer.journal import encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
-from tidemill.dags.reducer.state import DagState, encode_state
-from tidemill.dags.runner.rerun import rerun_failed, rerun_from
+from tidemill.dags.reducer.state import DagState
+from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.explain import TreeRow, explain, tree
+from tidemill.dags.view.load import load_state
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
-from tidemill.store.runs.runs import SEND, Within, cancel_run, is_asked, list_inputs, load_run, show_run, start_run
+from tidemill.store.runs.runs import DAG_KIND, SEND, cancel_run, is_asked, list_inputs, show_run, start_run
 
 if TYPE_CHECKING:
-    from tidemill.dags.runner.runner import DagInput, DagKind
+    from tidemill.dags.runner.runner import DagKind
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _MOST_JOBS = 200
@@ -82,7 +80,7 @@ class DagHandle:
 
     async def look(self) -> tuple[DagProgram, DagState]:
         """The run's program and its state as it is stored now."""
-        return (await self._load())[1:]
+        return (await load_state(self._database, self._kind, self.id))[1:]
 
     async def tree(self) -> list[TreeRow]:
         """Every node with its state and progress, in order."""
@@ -124,40 +122,21 @@ class DagHandle:
         """Ask the run to end: nodes that wait are cancelled at once, running ones as soon as they can be stopped."""
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 
-    async def rerun(
-        self, *, start: str | None = None, edited: Any = UNSET, by: str = "", within: Within | None = None
-    ) -> DagHandle:
+    async def rerun(self, *, start: str | None = None, edited: Any = UNSET, by: str = "") -> DagHandle:
         """A new run that does again what did not succeed here; with `start`, also that node and all that follows it.
 
         `edited` takes the place of that node's arguments, or is the answer to it if it asks for one.
         """
-        from tidemill.dags.runner.runner import DAG_KIND, DagInput
-
-        row, program, old = await self._load()
-        if start is None and edited is not UNSET:
-            raise ConfigError("say which node the edited input is for: start=")
-        state = rerun_failed(program, old) if start is None else rerun_from(program, old, start, edited=edited)
-        given: DagInput = decode(row["input"], DagInput)
-        again = DagInput(given.dag, given.args, msgspec.Raw(encode_state(state)))
+        row, program, old = await load_state(self._database, self._kind, self.id)
         number, _ = await start_run(
             self._database,
             workflow=row["workflow"],
             version=row["version"],
-            input=encode(again),
+            input=rerun_input(row["input"], program, old, start=start, edited=edited),
             kind=DAG_KIND,
             origin=encode({"by": by, "repeats": self.id}),
-            within=within,
         )
         return DagHandle(self._database, self._kind, number)
-
-    async def _load(self) -> tuple[Any, DagProgram, DagState]:
-        row, snapshot, ticks = await load_run(self._database, self.id)
-        program, state = self._kind.restore(row["input"], snapshot, ticks)
-        if (
-            row["state"] == "cancelled" and state.status == "running"
-        ):  # It needed attention, and nobody drove it any more.
-            program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
-        return row, program, state
 
     async def _send(self, given: Submission) -> None:
         tick = encode_tick(Received(time.time(), given, given.node))

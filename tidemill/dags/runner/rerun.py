@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.paths import RefError, format_path
 from tidemill.core.refs import ITEM
@@ -19,7 +22,8 @@ from tidemill.dags.definition.model import RUN, UNSET, plain
 from tidemill.dags.definition.plan import PlannedNode
 from tidemill.dags.reducer.events import DONE
 from tidemill.dags.reducer.reducer import DagProgram
-from tidemill.dags.reducer.state import DagState, Items, NodeState
+from tidemill.dags.reducer.state import DagState, Items, NodeState, encode_state
+from tidemill.dags.runner.runner import DagInput
 
 
 def rerun_failed(program: DagProgram, old: DagState) -> DagState:
@@ -52,6 +56,17 @@ def rerun_from(program: DagProgram, old: DagState, node: str, *, edited: Any = U
     if edited is not UNSET:
         state.nodes[step.name].edited = _checked(program, step, edited)
     return state
+
+
+def rerun_input(
+    stored: bytes, program: DagProgram, old: DagState, *, start: str | None = None, edited: Any = UNSET
+) -> bytes:
+    """The input of a run that repeats another, whose stored input, program and state are given."""
+    if start is None and edited is not UNSET:
+        raise ConfigError("say which node the edited input is for: start=")
+    state = rerun_failed(program, old) if start is None else rerun_from(program, old, start, edited=edited)
+    given = decode(stored, DagInput)
+    return encode(DagInput(given.dag, given.args, msgspec.Raw(encode_state(state))))
 
 
 def _check(program: DagProgram, old: DagState) -> None:

@@ -32,9 +32,6 @@ from tidemill.store.runs.turns import JobRow, NewRun, RunTurn
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
 
-#: What a run worker must know in order to drive runs of dags: how, and no dag in particular.
-DAG_KIND = ":dag"
-
 LONG_REST = 60.0
 _PROGRAMS_KEPT = 256
 

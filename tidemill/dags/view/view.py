@@ -1,4 +1,4 @@
-"""A run of a dag as lines: each node with its state, how far it is, how long it took, and why. Pure."""
+"""A run of a dag as nodes and as lines: each with its state, how far it is, how long it took, and why. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNSEEN_JOB = "its job waits in its queue or runs"
 
 
 class DagView(msgspec.Struct, frozen=True):
-    """A run as somebody looks at it: its row, its state, its unfinished jobs (or some of many), who could drive it."""
+    """A run at one time: its row, its state, its unfinished jobs (or some of many), and how many run workers live."""
 
     row: Mapping[str, Any]
     program: DagProgram
@@ -47,6 +47,38 @@ class DagView(msgspec.Struct, frozen=True):
         return self.run_state not in ("running", "needs_attention")
 
 
+class NodeJob(msgspec.Struct, frozen=True):
+    """An unfinished job of a node; `item` is the item of a map that it works on."""
+
+    id: int
+    state: str
+    queue: str
+    attempt: int
+    progress: float | None
+    note: str | None
+    item: int | None
+    running_for: float | None
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node of a run: `done` of `total` counts the items or nodes inside of one.
+
+    `why` is a sentence by itself; `about` is what there is to say beside the state.
+    """
+
+    node: str
+    state: str
+    done: int | None
+    total: int | None
+    began: datetime | None
+    ended: datetime | None
+    note: str
+    why: str
+    about: str
+    carried: bool
+    jobs: list[NodeJob]
+
+
 class NodeLine(msgspec.Struct, frozen=True):
     """One line of the tree: a node, or an item of a map that is under way."""
 
@@ -60,39 +92,25 @@ class NodeLine(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def lines(view: DagView) -> list[NodeLine]:
-    """The tree, top to bottom."""
+def nodes_of(view: DagView) -> list[Node]:
+    """Every node of a run, each before the nodes inside of it."""
+    jobs = jobs_by_node(view)
+    return [_node(view, row, jobs.get(row.node, [])) for row in tree(view.program, view.state)]
+
+
+def lines(nodes: Sequence[Node], now: float) -> list[NodeLine]:
+    """The tree as lines, top to bottom; `now` is the moment that it shows."""
+    last = {node.node.rpartition("/")[0]: node.node for node in nodes}
+    below: dict[str, str] = {}
     found: list[NodeLine] = []
-    jobs = jobs_by_node(view)
-    for row in tree(view.program, view.state):
-        mine = jobs.get(row.node, [])
-        found.append(_line(view, row, mine))
-        if row.total is not None and row.status == "running" and view.state.nodes[row.node].items is not None:
-            found += _items(view, row, mine)
+    for node in nodes:
+        parent, _, label = node.node.rpartition("/")
+        above, is_last = below.get(parent, ""), last[parent] == node.node
+        below[node.node] = above + ("   " if is_last else "│  ")
+        found.append(_line(node, above + ("└─ " if is_last else "├─ "), label, now))
+        if node.total is not None and node.state == "running":
+            found += _items(node, f"{below[node.node]}· ")
     return found
-
-
-def nodes_json(view: DagView) -> list[dict[str, Any]]:
-    """The tree for programs."""
-    jobs = jobs_by_node(view)
-    return [
-        {
-            "node": row.node,
-            "state": row.status,
-            "done": row.done,
-            "total": row.total,
-            "began": _moment(row.began),
-            "ended": _moment(row.ended),
-            "note": row.note,
-            "why": why_node(view, row.node, jobs.get(row.node, [])),
-            "carried": view.state.nodes[row.node].carried,
-            "jobs": [
-                {name: job[name] for name in ("id", "state", "queue", "attempt", "progress", "note")}
-                for job in jobs.get(row.node, [])
-            ],
-        }
-        for row in tree(view.program, view.state)
-    ]
 
 
 def jobs_by_node(view: DagView) -> dict[str, list[Job]]:
@@ -163,21 +181,42 @@ def why_job(job: Job) -> str:
 # -- inner parts ----------------------------------------------------------------------------------
 
 
-def _line(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> NodeLine:
+def _node(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> Node:
     node = view.state.nodes[row.node]
-    single = jobs[0] if len(jobs) == 1 and node.items is None else None
-    shown = "queued" if row.status == "running" and single is not None and single["state"] != "running" else row.status
-    far = single["progress"] if single is not None else None
-    count = ""
-    if row.total is not None:
-        count = f"{row.done}/{row.total}"
-        far = (row.done or 0) / row.total if row.total else 1.0
-    end = row.ended if row.status in FINAL else view.now
-    took = None if row.began is None or end is None else max(0.0, end - row.began)
-    return NodeLine(row.branch, row.label, shown, far, count, took, _told(view, row, node, jobs))
+    return Node(
+        row.node,
+        row.status,
+        row.done,
+        row.total,
+        _moment(row.began),
+        _moment(row.ended),
+        row.note,
+        why_node(view, row.node, jobs),
+        _about(view, row, node, jobs),
+        node.carried,
+        [
+            NodeJob(
+                **{name: job[name] for name in ("id", "state", "queue", "attempt", "progress", "note", "running_for")},
+                item=None if node.items is None else view.program.item_of(view.state, job["work"]),
+            )
+            for job in jobs
+        ],
+    )
 
 
-def _told(view: DagView, row: TreeRow, node: NodeState, jobs: Sequence[Job]) -> str:
+def _line(node: Node, branch: str, label: str, now: float) -> NodeLine:
+    single = node.jobs[0] if len(node.jobs) == 1 and node.total is None else None
+    shown = "queued" if node.state == "running" and single is not None and single.state != "running" else node.state
+    far = single.progress if single is not None else None
+    if node.total is not None:
+        far = (node.done or 0) / node.total if node.total else 1.0
+    count = "" if node.total is None else f"{node.done}/{node.total}"
+    end = node.ended.timestamp() if node.state in FINAL and node.ended is not None else now
+    took = None if node.began is None else max(0.0, end - node.began.timestamp())
+    return NodeLine(branch, label, shown, far, count, took, node.about)
+
+
+def _about(view: DagView, row: TreeRow, node: NodeState, jobs: Sequence[Job]) -> str:
     """What there is to say of a node beside its state."""
     again = " (carried over)" if node.carried else ""
     match row.status:
@@ -186,7 +225,7 @@ def _told(view: DagView, row: TreeRow, node: NodeState, jobs: Sequence[Job]) -> 
         case "failed" | "cancelled" if node.error is not None:
             return f"{node.error.kind}: {node.error.message}"
         case "running" if node.items is not None:
-            return _told_items(node, jobs)
+            return _about_items(node, jobs)
         case "running" if row.total is not None:
             return ""
         case "running":
@@ -200,7 +239,7 @@ def _told(view: DagView, row: TreeRow, node: NodeState, jobs: Sequence[Job]) -> 
     return told.removeprefix(f"{row.node!r} ").removeprefix("never runs: ")
 
 
-def _told_items(node: NodeState, jobs: Sequence[Job]) -> str:
+def _about_items(node: NodeState, jobs: Sequence[Job]) -> str:
     items = node.items
     assert items is not None  # noqa: S101 - only maps come here
     if jobs and not any(job["state"] == "running" for job in jobs):
@@ -211,19 +250,14 @@ def _told_items(node: NodeState, jobs: Sequence[Job]) -> str:
     return ", ".join(part for part in parts if not part.startswith("0 "))
 
 
-def _items(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> list[NodeLine]:
-    """Some of the items that run now; those that tell how far they are come first."""
-    running = sorted((job for job in jobs if job["state"] == "running"), key=lambda job: job["progress"] is None)
-    branch = row.branch.replace("├─ ", "│  ").replace("└─ ", "   ")
-    found: list[NodeLine] = []
-    for job in running[:MOST_ITEMS_SHOWN]:
-        index = view.program.item_of(view.state, job["work"])
-        found.append(
-            NodeLine(
-                f"{branch}· ", f"item {index}", "running", job["progress"], "", job["running_for"], job["note"] or ""
-            )
-        )
-    return found
+def _items(node: Node, branch: str) -> list[NodeLine]:
+    """Some of the items that run now; those that report progress come first."""
+    running = sorted((job for job in node.jobs if job.state == "running"), key=lambda job: job.progress is None)
+    return [
+        NodeLine(branch, f"item {job.item}", "running", job.progress, "", job.running_for, job.note or "")
+        for job in running[:MOST_ITEMS_SHOWN]
+        if job.item is not None
+    ]
 
 
 def _why_job(view: DagView, jobs: Sequence[Job]) -> str:

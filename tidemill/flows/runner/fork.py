@@ -18,8 +18,8 @@ from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.reducer.state import FlowState
 from tidemill.flows.runner.state_store import StateCell
-from tidemill.store.database import Database
-from tidemill.store.runs.runs import Within, fork_run, read_ticks
+from tidemill.store.runs.runs import fork_run, read_ticks
+from tidemill.store.transaction import Transaction
 
 
 def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
@@ -40,17 +40,16 @@ def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[s
 
 
 async def fork(
-    database: Database,
+    tx: Transaction,
     workflow: Workflow,
     source: int,
     *,
     at: int,
     origin: bytes,
     event: Event | None = None,
-    within: Within | None = None,
 ) -> int:
     """Start a new run where another was after tick `at`; with `event`, that tick brought this event instead."""
-    stored = await read_ticks(database, source, limit=at)
+    stored = await read_ticks(tx.database, source, limit=max(0, at))
     if not 1 <= at <= len(stored):
         raise ConfigError(f"run r{source} has ticks 1 to {len(stored)}; there is no tick {at} to fork from")
     ticks = [decode_tick(row["data"]) for row in stored]
@@ -69,12 +68,11 @@ async def fork(
         raise ConfigError(f"run r{source} had ended by tick {at}: fork it from an earlier one")
     kept = at - len(more)
     return await fork_run(
-        database,
+        tx,
         source,
         at=kept,
         version=declared(workflow).topology.version,
         origin=origin,
         more=more,
         timers=timers,
-        within=within,
     )

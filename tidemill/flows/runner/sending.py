@@ -1,23 +1,25 @@
-"""Events for a run from people and programs that name their class: found, checked, and ready for the run's inbox."""
+"""Events for a run by the name of their class: found, checked, and encoded for the run's inbox."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
+import msgspec
 from pydantic import ValidationError
 
+from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, HumanResponseEvent
 from tidemill.flows.encoding.events import EventRegistry, defined_elsewhere
-from tidemill.flows.encoding.journal import encode_tick
+from tidemill.flows.encoding.journal import TickRecord, encode_tick
 
 
 def named_event(workflow: object, name: str, fields: dict[str, Any]) -> Any:
     """An event by the bare or whole name of its class; a `ConfigError` says what does not fit."""
-    # What steps wait for is named in their bodies only: any event class of the application may be meant.
+    # Steps name what they wait for in their bodies only, so any event class of the application may be meant.
     classes = EventRegistry([*declared(workflow).events, HumanResponseEvent, *defined_elsewhere()])
     return make_event(classes.find(name), fields)
 
@@ -31,6 +33,12 @@ def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:
         raise ConfigError(f"{kind.__name__} cannot be made from these fields: {wrong}") from error
     except TypeError as error:
         raise ConfigError(f"{kind.__name__} cannot be made from these fields: {error}") from error
+
+
+def unchecked_tick(name: str, fields: dict[str, Any], step: str | None, token: str) -> bytes:
+    """What goes into a run's inbox for an event whose class is not at hand: it is checked when the run takes it."""
+    event = encode({"type": name, "value": fields})
+    return encode(TickRecord("received", time.time(), event=msgspec.Raw(event), target=step, token=token))
 
 
 def event_tick(event: Event, step: str | None, token: str) -> bytes:

@@ -6,15 +6,13 @@ from tidemill.server import pages
 from tidemill.server.routes import (
     alerts,
     changes,
-    dags,
     dead_letters,
-    inputs,
     metrics,
     monitors,
     pipeline_actions,
     pipelines,
     roster,
-    runs,
+    run_stream,
     session,
     streams,
     triggers,
@@ -23,9 +21,7 @@ from tidemill.server.routes import (
 
 RESOURCES = (
     session,
-    runs,
-    dags,
-    inputs,
+    run_stream,
     metrics,
     streams,
     dead_letters,

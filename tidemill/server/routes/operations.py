@@ -63,8 +63,13 @@ async def _read(operation: Operation[Any, Any], request: Request[Any, Any, Any],
         rest = read_arguments(operation.rest_type, _flat(given, lists), texts=True)
     if not operation.path_fields:
         return rest
-    path = read_arguments(operation.path_type, request.path_params, texts=True)
+    path = read_arguments(operation.path_type, _path_values(operation, request.path_params), texts=True)
     return operation.args(**msgspec.structs.asdict(path), **msgspec.structs.asdict(rest))
+
+
+def _path_values(operation: Operation[Any, Any], found: dict[str, Any]) -> dict[str, Any]:
+    long = operation.long_field
+    return found if long is None else {**found, long: str(found[long]).lstrip("/")}
 
 
 def _flat(given: dict[str, list[str]], lists: frozenset[str]) -> dict[str, Any]:
@@ -83,4 +88,9 @@ def list_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
 
 def _litestar_path(operation: Operation[Any, Any]) -> str:
     kinds = {each.name: bare_type(each.type) for each in msgspec.structs.fields(operation.args)}
-    return re.sub(r"\{(\w+)\}", lambda at: f"{{{at[1]}:{'int' if kinds[at[1]] is int else 'str'}}}", operation.path)
+
+    def typed(at: re.Match[str]) -> str:
+        kind = "path" if at[1] == operation.long_field else "int" if kinds[at[1]] is int else "str"
+        return f"{{{at[1]}:{kind}}}"
+
+    return re.sub(r"\{(\w+)\}", typed, operation.path)

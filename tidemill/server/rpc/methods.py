@@ -10,20 +10,17 @@ import msgspec
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.dags.definition.model import UNSET
+from tidemill.ops.dags import rerun_dag
+from tidemill.ops.inputs import list_inputs, submit_input
 from tidemill.ops.jobs import cancel_jobs, enqueue_job, get_job, list_jobs, retry_jobs
 from tidemill.ops.local import Caller
 from tidemill.ops.operation import Operation, bare_type
-from tidemill.ops.runs import RunPage
+from tidemill.ops.runs import cancel_run, fork_run, get_run, list_runs, send_event, start_run
 from tidemill.ops.validation import read_arguments
 from tidemill.server.live.hub import Topics
 from tidemill.server.live.live_requests import ask_stream
-from tidemill.server.resources import runs
-from tidemill.server.resources.paging import MOST
 from tidemill.server.rpc.messages import Timestamp, message_class
 from tidemill.server.server_state import ServerState
-from tidemill.store.jobs.pages import RunsWanted
-from tidemill.store.runs.runs import list_inputs
 
 Act = Callable[[ServerState, Caller, Any], Awaitable[Any]]
 Follow = Callable[[ServerState, Caller, Any], AsyncGenerator[Any]]
@@ -39,7 +36,6 @@ Run = message_class("Run")
 ListRunsResponse = message_class("ListRunsResponse")
 CancelRunResponse = message_class("CancelRunResponse")
 SendEventResponse = message_class("SendEventResponse")
-Input = message_class("Input")
 ListInputsResponse = message_class("ListInputsResponse")
 SubmitInputResponse = message_class("SubmitInputResponse")
 AskResponse = message_class("AskResponse")
@@ -63,66 +59,6 @@ def verb_of(operation: Operation[Any, Any], response: Any) -> Verb:
         return filled(response, await server_state.local(caller).do(operation, args))
 
     return Verb(operation.scope, act)
-
-
-# -- runs -----------------------------------------------------------------------------------------
-
-
-async def start_run(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    new = runs.NewRun(request.workflow, read_object(request.args, "args"), given(request, "key"))
-    return _started(await runs.begin_run(server_state, caller, new))
-
-
-async def get_run(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    return filled(Run, await runs.tell_run(server_state, request.id))
-
-
-async def list_runs(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    wanted = RunsWanted(tuple(request.states), *all_given(request, "workflow", "shape", "key", "parent"))
-    page = decode(
-        await runs.write_page(server_state, wanted, limit=read_limit(request), cursor=given(request, "cursor")), RunPage
-    )
-    return ListRunsResponse(runs=[filled(Run, line) for line in page.items], next=page.next)
-
-
-async def cancel_run(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    await runs.end_run(server_state, caller, request.id, given(request, "reason"))
-    return CancelRunResponse()
-
-
-async def send_event(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    new = runs.NewEvent(request.type, read_object(request.fields, "fields"), given(request, "step"))
-    await runs.send_event(server_state, caller, request.run_id, new)
-    return SendEventResponse()
-
-
-async def fork(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    kind = given(request, "type")
-    event = None if kind is None else runs.NewEvent(kind, read_object(request.fields, "fields"))
-    return _started(await runs.fork_of(server_state, caller, request.run_id, request.at, event))
-
-
-async def rerun(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    edited = read_json(request.edited, "edited") if request.HasField("edited") else UNSET
-    return _started(await runs.repeat_run(server_state, caller, request.run_id, given(request, "start"), edited))
-
-
-def _started(started: runs.Started) -> Any:
-    return StartRunResponse(id=started.id, created=started.created)
-
-
-async def inputs(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    rows = await list_inputs(server_state.database, run_id=given(request, "run_id"), limit=read_limit(request))
-    known = [{**row, "schema": None if row["schema"] is None else decode(row["schema"])} for row in rows]
-    return ListInputsResponse(inputs=[filled(Input, row) for row in known])
-
-
-async def submit_input(server_state: ServerState, caller: Caller, request: Any) -> Any:
-    value = read_json(request.value, "value")
-    key = given(request, "key")
-    return SubmitInputResponse(
-        taken=await runs.submit_answer(server_state, caller, request.run_id, request.node, value, key)
-    )
 
 
 # -- streams and changes --------------------------------------------------------------------------
@@ -158,15 +94,15 @@ VERBS: dict[tuple[str, str], Verb] = {
     ("Jobs", "List"): verb_of(list_jobs, ListJobsResponse),
     ("Jobs", "Cancel"): verb_of(cancel_jobs, JobsReached),
     ("Jobs", "Retry"): verb_of(retry_jobs, JobsReached),
-    ("Runs", "Start"): Verb("operate", start_run),
-    ("Runs", "Get"): Verb("read", get_run),
-    ("Runs", "List"): Verb("read", list_runs),
-    ("Runs", "Cancel"): Verb("operate", cancel_run),
-    ("Runs", "SendEvent"): Verb("operate", send_event),
-    ("Runs", "Fork"): Verb("operate", fork),
-    ("Runs", "Rerun"): Verb("operate", rerun),
-    ("Runs", "ListInputs"): Verb("read", inputs),
-    ("Runs", "SubmitInput"): Verb("operate", submit_input),
+    ("Runs", "Start"): verb_of(start_run, StartRunResponse),
+    ("Runs", "Get"): verb_of(get_run, Run),
+    ("Runs", "List"): verb_of(list_runs, ListRunsResponse),
+    ("Runs", "Cancel"): verb_of(cancel_run, CancelRunResponse),
+    ("Runs", "SendEvent"): verb_of(send_event, SendEventResponse),
+    ("Runs", "Fork"): verb_of(fork_run, StartRunResponse),
+    ("Runs", "Rerun"): verb_of(rerun_dag, StartRunResponse),
+    ("Runs", "ListInputs"): verb_of(list_inputs, ListInputsResponse),
+    ("Runs", "SubmitInput"): verb_of(submit_input, SubmitInputResponse),
     ("Streams", "Ask"): Verb("operate", ask),
     ("Changes", "Watch"): Verb("read", follow=watch),
 }
@@ -184,6 +120,9 @@ def fields_of(request: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
         if field.message_type is not None and field.message_type.name == "Timestamp":
             if request.HasField(field.name):
                 found[field.name] = value.ToDatetime(UTC)
+        elif field.message_type is not None and not field.is_repeated:
+            if request.HasField(field.name):
+                found[field.name] = fields_of(value, types[field.name])
         elif field.is_repeated:
             if value:
                 found[field.name] = list(value)
@@ -203,11 +142,6 @@ def given(request: Any, name: str) -> Any:
     return getattr(request, name) if request.HasField(name) else None
 
 
-def all_given(request: Any, *names: str) -> list[Any]:
-    """Optional fields in this order, each or None."""
-    return [given(request, name) for name in names]
-
-
 def read_json(text: str, what: str) -> Any:
     """A value that came as JSON."""
     try:
@@ -222,16 +156,6 @@ def read_object(text: str, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{what} is a JSON object, such as {{}}, and not {text[:80]!r}")
     return value
-
-
-def read_limit(request: Any) -> int:
-    """How many to show on a page."""
-    limit = given(request, "limit")
-    if limit is None:
-        return 50
-    if not 1 <= limit <= MOST:
-        raise ConfigError(f"a limit of {limit} will not do: it is 1 to {MOST}")
-    return limit
 
 
 def filled(kind: Any, data: Any) -> Any:

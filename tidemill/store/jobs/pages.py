@@ -17,25 +17,23 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
 from tidemill.store.jobs.day_index import days_of
-from tidemill.store.runs.runs import OWN_KEY
+from tidemill.store.runs.runs import DAG_KIND, LIVE_RUN_STATES, OWN_KEY
 
 T = TypeVar("T")
 
 #: A name or a number to filter by.
 Word = Annotated[str, Meta(max_length=400)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+RunId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
-RUN_STATES = ("running", "needs_attention", "succeeded", "failed", "cancelled", "timed_out")
-
-#: The kind of all runs of dags; runs of flows have their workflow's name.
-_DAG = "':dag'"
+RUN_STATES = (*LIVE_RUN_STATES, "succeeded", "failed", "cancelled", "timed_out")
 
 _SHARED = "id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at"
 _LIVE = f"SELECT {_SHARED}, NULL::timestamptz AS finished_at, progress, note, tags, run_id FROM tidemill.job"
 _PAST = f"SELECT {_SHARED}, finished_at, NULL::real AS progress, note, tags, run_id FROM tidemill.job_history"
 
-_RUN = """
-SELECT r.id, r.workflow, CASE WHEN r.kind = ':dag' THEN 'dag' ELSE 'flow' END AS shape, r.state,
+_RUN = f"""
+SELECT r.id, r.workflow, CASE WHEN r.kind = '{DAG_KIND}' THEN 'dag' ELSE 'flow' END AS shape, r.state,
        CASE WHEN r.key < '~' THEN r.key END AS key, r.seq, r.owner IS NOT NULL AS owned, r.awake, r.note,
        r.created_at, r.ended_at, r.forked_from, r.parent,
        CASE WHEN r.ended_at IS NULL THEN (SELECT count(*) FROM tidemill.run_input AS i WHERE i.run_id = r.id)
@@ -98,19 +96,19 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return live, tuple(state for state in states if state in FINAL_STATES and state != "succeeded")
 
 
-class RunsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A filter of runs; without conditions, all runs."""
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Runs that match every condition that is given; none given means all runs."""
 
-    states: tuple[str, ...] = ()
-    workflow: str | None = None
-    shape: str | None = None
-    key: str | None = None
-    parent: int | None = None
-    forked_from: int | None = None
-    up_to: int | None = None
+    state: Annotated[tuple[str, ...], Meta(description="Runs in this state; may be repeated.")] = ()
+    workflow: Annotated[Word | None, Meta(description="Runs of this workflow or dag.")] = None
+    shape: Annotated[str | None, Meta(description="Runs of this shape: flow or dag.")] = None
+    key: Annotated[Word | None, Meta(description="The run with this key.")] = None
+    parent: Annotated[RunId | None, Meta(description="Runs that this run started.")] = None
+    forked_from: Annotated[RunId | None, Meta(description="Runs that were forked from this run.")] = None
+    up_to: Annotated[Number | None, Meta(description="No run above this id.")] = None
 
-    def validate(self) -> RunsWanted:
-        for state in self.states:
+    def validate(self) -> RunFilter:
+        for state in self.state:
             if state not in RUN_STATES:
                 raise ConfigError(f"there is no run state {state!r}; the states are {', '.join(RUN_STATES)}")
         if self.shape not in (None, "flow", "dag"):
@@ -118,6 +116,14 @@ class RunsWanted(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.key is not None and self.key.startswith(OWN_KEY):
             raise ConfigError(f"keys of runs do not begin with {OWN_KEY!r}")
         return self
+
+    @property
+    def live(self) -> RunFilter:
+        """The unfinished runs among those that match."""
+        states = tuple(state for state in self.validate().state or LIVE_RUN_STATES if state in LIVE_RUN_STATES)
+        if not states:
+            raise ConfigError("only runs that are running or need attention can be cancelled")
+        return msgspec.structs.replace(self, state=states)
 
 
 class Conditions:
@@ -163,13 +169,13 @@ def matches_of_jobs(
     return _together(each, f"ORDER BY id LIMIT ${len(values)}"), values
 
 
-def page_of_runs(wanted: RunsWanted, before: int | None, limit: int) -> tuple[str, list[Any]]:
+def page_of_runs(wanted: RunFilter, before: int | None, limit: int) -> tuple[str, list[Any]]:
     """The statement for a page of runs, and its parameters."""
     where = _about_runs(wanted.validate(), before)
     values = [*where.values, limit]
     parts = [
         f"({_RUN} WHERE {where.sql}{states} ORDER BY r.id DESC LIMIT ${len(values)})"
-        for states in ([f" AND r.state = '{state}'" for state in wanted.states] or [""])
+        for states in ([f" AND r.state = '{state}'" for state in wanted.state] or [""])
     ]
     return _together(parts, f"ORDER BY id DESC LIMIT ${len(values)}"), values
 
@@ -220,14 +226,14 @@ async def _read_jobs(
 
 
 async def list_run_page(
-    database: Database, wanted: RunsWanted, *, before: int | None = None, limit: int = 50
+    database: Database, wanted: RunFilter, *, before: int | None = None, limit: int = 50
 ) -> list[asyncpg.Record]:
     """The matching runs, newest first, starting below an id."""
     sql, values = page_of_runs(wanted, before, limit)
     return await database.fetch(sql, *values)
 
 
-async def write_run_page(database: Database, wanted: RunsWanted, *, before: int | None, limit: int) -> Written:
+async def write_run_page(database: Database, wanted: RunFilter, *, before: int | None, limit: int) -> Written:
     """The same, as JSON."""
     return await _write(database, *page_of_runs(wanted, before, limit), columns=_RUN_LINE)
 
@@ -247,8 +253,8 @@ async def match_jobs(
     return [row["id"] for row in await database.fetch(sql, *values)]
 
 
-async def match_runs(database: Database, wanted: RunsWanted, *, limit: int) -> list[int]:
-    """The ids of matching runs, newest first."""
+async def match_runs(database: Database, wanted: RunFilter, *, limit: int) -> list[int]:
+    """The ids of runs that match, newest first."""
     return [row["id"] for row in await list_run_page(database, wanted, limit=limit)]
 
 
@@ -264,7 +270,7 @@ def _about_jobs(wanted: JobFilter, before: int | None) -> Conditions:
     return where
 
 
-def _about_runs(wanted: RunsWanted, before: int | None) -> Conditions:
+def _about_runs(wanted: RunFilter, before: int | None) -> Conditions:
     where = Conditions()
     where.add("r.workflow = {}::text", wanted.workflow)
     where.add("r.key = {}::text AND r.key < '~'", wanted.key)
@@ -273,7 +279,7 @@ def _about_runs(wanted: RunsWanted, before: int | None) -> Conditions:
     where.add("r.id <= {}::bigint", wanted.up_to)
     where.add("r.id < {}::bigint", before)
     if wanted.shape is not None:
-        where.parts.append(f"r.kind {'=' if wanted.shape == 'dag' else '<>'} {_DAG}")
+        where.parts.append(f"r.kind {'=' if wanted.shape == 'dag' else '<>'} '{DAG_KIND}'")
     return where
 
 

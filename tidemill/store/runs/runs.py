@@ -6,7 +6,7 @@ An owner is a worker incarnation. It writes what happens to its runs in turns: s
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from tidemill.core.job import check_key
 from tidemill.store.database import Database, Executor, is_away, left_nothing
 from tidemill.store.jobs.archive import TOLD
 from tidemill.store.runs.turns import ORPHANED, UNWANTED, relatives_sql
+from tidemill.store.transaction import Transaction
 
 #: Notifies owners that a run was started or has something in its inbox.
 RUNS_CHANNEL = "runs"
@@ -25,8 +26,11 @@ RUNS_CHANNEL = "runs"
 #: Keys with this prefix are internal; users cannot choose them.
 OWN_KEY = "~"
 
-#: Extra work in the transaction that stores a run: gets the connection, the run's id, and whether it is new.
-Within = Callable[[Executor, int, bool], Awaitable[None]]
+#: The kind of all runs of dags; the kind of a flow's run is its workflow's name.
+DAG_KIND = ":dag"
+
+#: Runs in these states have not ended.
+LIVE_RUN_STATES = ("running", "needs_attention")
 
 #: Stores a new run with its input; if the key is taken, returns the run that has it.
 START_RUN = """
@@ -236,7 +240,9 @@ WITH held AS MATERIALIZED (SELECT id FROM tidemill.run WHERE id = $1 FOR NO KEY 
 INSERT INTO tidemill.published (run_id, data) SELECT held.id, p.data FROM held, unnest($2::json[]) AS p(data)
 """
 
-#: Runs, newest first.
+#: What must be known of runs in order to cancel them.
+FIND_RUNS = "SELECT id, kind, state FROM tidemill.run WHERE id = ANY ($1::bigint[])"
+
 LIST_RUNS = """
 SELECT id, workflow, kind, state, CASE WHEN key NOT LIKE '~%' THEN key END AS key, seq, owner, awake, note,
        created_at, ended_at FROM tidemill.run
@@ -256,7 +262,7 @@ READ_PUBLISHED = "SELECT seq, at, data FROM tidemill.published WHERE run_id = $1
 
 
 async def start_run(
-    database: Database,
+    at: Database | Transaction,
     *,
     workflow: str,
     version: str,
@@ -266,36 +272,25 @@ async def start_run(
     owner: int | None = None,
     parent: tuple[int, int] | None = None,
     kind: str | None = None,
-    within: Within | None = None,
 ) -> tuple[int, bool]:
     """Store a new run; returns its id, and whether it is new. `parent` is a run and its work item that waits.
 
-    `kind` is what an owner must know to drive it; the default is the workflow. `within` runs in the same transaction,
-    unless an earlier attempt whose response was lost has already done it.
+    `kind` is what an owner must know in order to drive it: by default the workflow.
     """
     if key is not None:
         check_key("unique_key", key)
     # A start without a key gets an internal one, so that it happens once even if the first response was lost.
     own = None if key is not None else OWN_KEY + new_token()
     who = (origin, owner, *(parent or (None, None)), kind or workflow)
-    given = (workflow, version, own or key, input, *who)
-
-    async def together(connection: Executor) -> list[asyncpg.Record]:
-        async with connection.transaction():
-            rows = await connection.fetch(database.sql(START_RUN), *given)
-            if rows and within is not None and (rows[0]["created"] or own is None):
-                await within(connection, rows[0]["id"], rows[0]["created"])
-        return rows
-
     while True:
-        rows = await (database.fetch(START_RUN, *given) if within is None else database.run(together, patience=30.0))
+        rows = await at.fetch(START_RUN, workflow, version, own or key, input, *who)
         if rows:
             return rows[0]["id"], rows[0]["created"] or own is not None
         # The holder of the key was being stored at the same moment: try again.
 
 
 async def fork_run(
-    database: Database,
+    tx: Transaction,
     source: int,
     *,
     at: int,
@@ -303,19 +298,13 @@ async def fork_run(
     origin: bytes,
     more: Sequence[bytes] = (),
     timers: dict[str, float] | None = None,
-    within: Within | None = None,
 ) -> int:
     """Store a new run with another's first `at` ticks, and `more` after them; returns its id."""
     waiting = timers or {}
-    async with database.transaction(patience=30.0) as connection:
-        number = await connection.fetchval(
-            database.sql(FORK_RUN), source, at, version, origin, list(more), list(waiting), list(waiting.values())
-        )
-        if number is None:
-            raise NotFoundError(f"there is no run {source}: `tidemill runs` lists them")
-        await connection.fetch(database.sql(WAKE_RUN), number)
-        if within is not None:
-            await within(connection, number, True)
+    number = await tx.fetchval(FORK_RUN, source, at, version, origin, list(more), list(waiting), list(waiting.values()))
+    if number is None:
+        raise NotFoundError(f"there is no run {source}: `tidemill runs` lists them")
+    await tx.fetch(WAKE_RUN, number)
     return number
 
 
@@ -367,6 +356,19 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
     raise NotFoundError(f"run {run_id} has ended ({row['state']}): it accepts nothing more; start a new run")
 
 
+async def send_within(tx: Transaction, run_id: int, tick: bytes) -> bool:
+    """Put a tick into a run's inbox when the transaction commits; False if there is no such run, or it has ended."""
+    return bool(await tx.fetch(SEND, run_id, tick))
+
+
+async def cancel_within(tx: Transaction, run_id: int, tick: bytes, *, reason: str) -> bool:
+    """Ask a run to end when the transaction commits; False if it has ended already."""
+    if not await send_within(tx, run_id, tick):
+        return False
+    await tx.fetch(CANCEL_STOPPED, run_id, storable(reason))
+    return True
+
+
 async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: str) -> None:
     """Ask a run to end; one that needs attention has ended when this returns."""
     await send_to_run(database, run_id, tick)
@@ -379,6 +381,14 @@ async def show_run(database: Database, run_id: int) -> asyncpg.Record:
     if row is None:
         raise NotFoundError(f"there is no run {run_id}: `tidemill runs` lists them")
     return row
+
+
+async def find_runs(database: Database, ids: Sequence[int]) -> list[asyncpg.Record]:
+    """Id, kind and state of runs, in the order in which they are named; an error if one does not exist."""
+    found = {row["id"]: row for row in await database.fetch(FIND_RUNS, list(ids))}
+    if missing := [each for each in ids if each not in found]:
+        raise NotFoundError(f"there is no run {missing[0]}: `tidemill runs` lists them")
+    return [found[each] for each in ids]
 
 
 async def list_runs(

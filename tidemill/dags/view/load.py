@@ -1,0 +1,76 @@
+"""Reads a run of a dag from the database, as it is now or as it was after one of its ticks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError
+from tidemill.core.ticks import CancelAsked
+from tidemill.dags.errors import DagError
+from tidemill.dags.reducer.journal import decode_tick
+from tidemill.dags.reducer.reducer import DagProgram
+from tidemill.dags.reducer.state import DagState
+from tidemill.dags.runner.runner import DagKind
+from tidemill.dags.view.view import DagView
+from tidemill.store.database import Database
+from tidemill.store.jobs.read import show_jobs_of_run
+from tidemill.store.runs.runs import DAG_KIND, load_run, read_ticks, show_run
+from tidemill.store.runs.workers import count_run_workers
+
+_JSON = ("args", "options", "origin", "errors", "result")
+
+
+async def load_view(database: Database, kind: DagKind, run_id: int, *, jobs: int) -> DagView:
+    """A run as it is now, with at most so many of its unfinished jobs."""
+    row, program, state = await load_state(database, kind, run_id)
+    found = await show_jobs_of_run(database, run_id, limit=jobs) if jobs and state.works else []
+    return DagView(
+        row=dict(row),
+        program=program,
+        state=state,
+        now=time.time(),
+        jobs=[{name: decode(each) if name in _JSON and each else each for name, each in job.items()} for job in found],
+        all_jobs=len(found) < jobs,
+        run_workers=await count_run_workers(database, DAG_KIND),
+    )
+
+
+async def load_view_at(database: Database, kind: DagKind, run_id: int, tick: int) -> DagView:
+    """A run as it was after one of its ticks."""
+    row = await show_run(database, run_id)
+    require_dag(row)
+    if not 0 <= tick <= row["seq"]:
+        raise ConfigError(f"run r{run_id} has ticks 1 to {row['seq']}; there is no tick {tick}")
+    ticks = await read_ticks(database, run_id, limit=tick) if tick else []
+    program, state = _restored(kind, row, None, [each["data"] for each in ticks])
+    now = decode_tick(ticks[-1]["data"]).at if ticks else row["created_at"].timestamp()
+    return DagView(row=dict(row), program=program, state=state, now=now, tick=tick)
+
+
+async def load_state(database: Database, kind: DagKind, run_id: int) -> tuple[Any, DagProgram, DagState]:
+    """A run's row, its program and its state as it is now."""
+    row, snapshot, ticks = await load_run(database, run_id)
+    require_dag(row)
+    program, state = _restored(kind, row, snapshot, ticks)
+    if row["state"] == "cancelled" and state.status == "running":  # It needed attention: no owner has ended its nodes.
+        program.reduce(state, CancelAsked(row["ended_at"].timestamp(), row["note"] or ""))
+    return row, program, state
+
+
+def require_dag(row: Any) -> None:
+    """Raise an error unless this is the row of a dag's run."""
+    if row["kind"] != DAG_KIND:
+        raise ConfigError(
+            f"run r{row['id']} is of workflow {row['workflow']}, and not of a dag: tidemill run r{row['id']}"
+        )
+
+
+def _restored(kind: DagKind, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagProgram, DagState]:
+    try:
+        return kind.restore(row["input"], snapshot, ticks)
+    except DagError as error:
+        raise ConfigError(
+            f"{error}; if the application of run r{row['id']} has refs of its own, name it: --app app.py"
+        ) from error

@@ -1,0 +1,134 @@
+"""Dags: the declared ones and the declared flows, runs of dags as trees of nodes, and runs that repeat others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.dags.definition.model import UNSET
+from tidemill.dags.runner.rerun import rerun_input
+from tidemill.dags.view.load import load_state, load_view, load_view_at
+from tidemill.dags.view.view import Node, nodes_of, why_run
+from tidemill.ops.declarations import Declarations
+from tidemill.ops.operation import Nothing, doc, operation
+from tidemill.ops.runs import RunRef, RunStarted, dag_kind, find_run
+from tidemill.store.runs.runs import DAG_KIND, start_run
+from tidemill.store.transaction import Reader, Transaction
+
+MOST_JOBS = 200
+
+
+class GetTree(RunRef, frozen=True, kw_only=True):
+    """Which run of a dag, and when."""
+
+    at: Annotated[int | None, doc("Show it as it was after this tick.")] = None
+
+
+class RerunDag(RunRef, frozen=True, kw_only=True):
+    """Which run to repeat, and what of it."""
+
+    start: Annotated[str | None, doc("Do this node again too, and everything that follows from it.")] = None
+    edited: Annotated[Any, doc("Other arguments for this node, or the answer to its question.")] = msgspec.UNSET
+
+
+class FlowNode(msgspec.Struct, frozen=True):
+    """A step of a flow, an event that goes between steps, or the world outside."""
+
+    name: str
+    label: str
+    kind: str
+
+
+class FlowGraph(msgspec.Struct, frozen=True):
+    """All ways that events can take through a flow; an edge is a pair of nodes."""
+
+    nodes: list[FlowNode]
+    edges: list[tuple[str, str]]
+
+
+class DeclaredWorkflow(msgspec.Struct, frozen=True):
+    """A dag or flow that the application declares; of a dag its definition, of a flow its graph."""
+
+    name: str
+    shape: str
+    definition: Any = None
+    graph: FlowGraph | None = None
+
+
+class DeclaredWorkflows(msgspec.Struct, frozen=True):
+    """The flows and dags that can be started by name."""
+
+    items: list[DeclaredWorkflow]
+
+
+class DagTree(msgspec.Struct, frozen=True):
+    """A run of a dag at one time: every node, why it is in its state, and how many run workers could drive it."""
+
+    run_id: int
+    state: str
+    definition: Any
+    nodes: list[Node]
+    why: list[str]
+    at: datetime
+    run_workers: int
+    tick: int | None = None
+    """The tick after which it is shown, if not as it is now."""
+
+
+@operation("GET /workflows", scope="read")
+async def list_workflows(at: Reader, args: Nothing, declared: Declarations) -> DeclaredWorkflows:
+    """List the flows and dags that can be started by name: `POST /runs`."""
+    flows = [DeclaredWorkflow(name, "flow", graph=_graph(kind.workflow)) for name, kind in declared.runs.flows.items()]
+    dags = [DeclaredWorkflow(name, "dag", decode(dag.to_json())) for name, dag in declared.runs.dags.items()]
+    return DeclaredWorkflows(flows + dags)
+
+
+@operation("GET /runs/{id}/tree", scope="read")
+async def get_dag_tree(at: Reader, args: GetTree, declared: Declarations | None) -> DagTree:
+    """Every node of a dag's run with its state, progress and why; with `at`, as it was after that tick."""
+    await find_run(at, args.id)
+    kind = dag_kind(declared)
+    if args.at is None:
+        view = await load_view(at.database, kind, args.id, jobs=MOST_JOBS)
+    else:
+        view = await load_view_at(at.database, kind, args.id, args.at)
+    shown, given = datetime.fromtimestamp(view.now, UTC), decode(view.row["input"])
+    return DagTree(
+        args.id, view.run_state, given["dag"], nodes_of(view), why_run(view), shown, view.run_workers, view.tick
+    )
+
+
+@operation("POST /runs/{id}/rerun", scope="operate", status=201)
+async def rerun_dag(tx: Transaction, args: RerunDag, declared: Declarations | None) -> RunStarted:
+    """Start a new run that does again what did not succeed in a dag's run."""
+    await find_run(tx, args.id)
+    edited = UNSET if args.edited is msgspec.UNSET else args.edited
+    row, program, state = await load_state(tx.database, dag_kind(declared), args.id)
+    number, created = await start_run(
+        tx,
+        workflow=row["workflow"],
+        version=row["version"],
+        input=rerun_input(row["input"], program, state, start=args.start, edited=edited),
+        kind=DAG_KIND,
+        origin=encode({"by": tx.by, "repeats": args.id}),
+    )
+    after = {"run": number, "start": args.start, "edited": edited is not UNSET}
+    await tx.audit("run.rerun", f"r{args.id}", after=after)
+    return RunStarted(number, created)
+
+
+def _graph(workflow: Any) -> FlowGraph:
+    from tidemill.flows.view.representation import get_workflow_representation
+
+    found = get_workflow_representation(workflow)
+    nodes = [
+        FlowNode(node.id, node.label, node.node_type)
+        for node in found.nodes
+        if not node.node_type.startswith("resource")
+    ]
+    known = {node.name for node in nodes}
+    edges = [(edge.source, edge.target) for edge in found.edges if {edge.source, edge.target} <= known]
+    return FlowGraph(nodes, edges)

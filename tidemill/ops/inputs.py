@@ -1,0 +1,139 @@
+"""Human input: what runs ask people, and the answers."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.ops.cursor import read_moment_cursor, write_moment_cursor
+from tidemill.ops.declarations import Declarations
+from tidemill.ops.json_rows import readable
+from tidemill.ops.operation import Arguments, NameCursor, doc, operation
+from tidemill.ops.runs import RunRef, dag_kind, deliver, find_run, is_dag
+from tidemill.store.change_log import ChangeListener
+from tidemill.store.jobs.pages import RunId
+from tidemill.store.runs.runs import has_arrived, is_asked, load_run, new_token
+from tidemill.store.runs.runs import list_inputs as read_inputs
+from tidemill.store.transaction import Reader
+
+TAKEN_WITHIN = 3.0  # seconds that an answer to a flow waits for the run to take it
+SAFETY_POLL = 1.0
+
+
+class ListInputs(Arguments, frozen=True, kw_only=True):
+    """Which questions."""
+
+    run: Annotated[RunId | None, doc("What this run asks.")] = None
+    limit: Annotated[int, doc("How many to show on a page.", ge=1, le=1000)] = 200
+    cursor: NameCursor = None
+
+
+class SubmitInput(RunRef, frozen=True, kw_only=True):
+    """The answer to a question of a run."""
+
+    node: Annotated[str, doc("The node that asks.")]
+    value: Annotated[Any, doc("The answer; to a flow, the fields of the event that it waits for.")]
+    key: Annotated[str | None, doc("The same key again is the same answer: safe to submit twice.")] = None
+
+
+class Input(msgspec.Struct, frozen=True):
+    """A question that a run waits for an answer to; `schema` is the JSON Schema that the answer must fit.
+
+    A dag asks by a node. A flow asks by a step that waits for an event: then the answer is the event's fields.
+    """
+
+    run_id: int
+    workflow: str
+    shape: str
+    node: str
+    prompt: str
+    schema: Any
+    asked_at: datetime
+    due_at: datetime | None
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """Open questions, the longest waiting first; `next` is the cursor of the next page, or null on the last one."""
+
+    items: list[Input]
+    next: str | None = None
+
+
+class InputTaken(msgspec.Struct, frozen=True):
+    """Whether the run has taken the answer; if not, it is stored, and no run worker drives the run now."""
+
+    taken: bool
+
+
+@operation("GET /inputs", scope="read")
+async def list_inputs(at: Reader, args: ListInputs) -> Inputs:
+    """List the questions that all runs, or one, wait for an answer to."""
+    if args.run is not None:
+        await find_run(at, args.run)
+    after = read_moment_cursor(args.cursor, tuple[datetime, int, str])
+    rows = await read_inputs(at.database, run_id=args.run, after=after, limit=args.limit)
+    items = [_input(readable(row, ("schema",))) for row in rows]
+    last = items[-1] if len(items) == args.limit else None
+    return Inputs(items, None if last is None else write_moment_cursor(last.asked_at, last.run_id, last.node))
+
+
+@operation("POST /runs/{id}/inputs/{node:path}", scope="operate")
+async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | None) -> InputTaken:
+    """Answer what a run asks. The answer must fit the schema; the first that does counts.
+
+    To a flow an answer is an event: every other step of the run that waits for such an event receives it too.
+    """
+    if not args.node:
+        raise NotFoundError("say which node is answered")
+    row = await find_run(at, args.id)
+    if is_dag(row):
+        from tidemill.dags.runner.dag_handle import DagHandle
+
+        handle = DagHandle(at.database, dag_kind(declared), args.id, created=False)
+        return InputTaken(await handle.submit(args.node, args.value, by=at.by, key=args.key))
+    if declared is None:
+        raise ConfigError(
+            f"run r{args.id} is of flow {row['workflow']}, whose code makes an event of the answer: say --app app.py"
+        )
+    workflow = declared.runs.flow(row["workflow"]).workflow
+    async with ChangeListener(at.database) as changes:
+        await _answer(at, args, workflow)
+        give_up = time.monotonic() + TAKEN_WITHIN
+        while await is_asked(at.database, args.id, args.node):
+            left = give_up - time.monotonic()
+            if left <= 0:
+                return InputTaken(False)
+            await changes.wait(min(SAFETY_POLL, left))
+    return InputTaken(True)
+
+
+async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
+    """Send a flow's run the event that an answer becomes, unless the same answer was sent before."""
+    from tidemill.dags.errors import InputRefusedError
+    from tidemill.flows.definition.declared import declared
+    from tidemill.flows.runner.durable import restore
+    from tidemill.flows.runner.human_input import answer
+    from tidemill.flows.runner.sending import event_tick
+
+    token = args.key or new_token()
+    if await has_arrived(at.database, args.id, token):
+        return
+    _, snapshot, ticks = await load_run(at.database, args.id)
+    state = restore(workflow, snapshot, ticks)
+    asked = await is_asked(at.database, args.id, args.node)
+    event = answer(declared(workflow).topology, state, args.node, args.value) if asked else None
+    if event is None:
+        raise InputRefusedError(
+            f"run r{args.id} does not ask {args.node!r}, or was answered already: `tidemill inputs --run r{args.id}`"
+        )
+    async with at.transaction() as tx:
+        await deliver(tx, args.id, event_tick(event, None, token))
+        await tx.audit("run.submit", f"r{args.id} {args.node}", after={"value": args.value, "key": token})
+
+
+def _input(row: dict[str, Any]) -> Input:
+    return Input(shape="dag" if is_dag(row) else "flow", **{name: row[name] for name in row if name != "kind"})
