@@ -44,10 +44,10 @@ REQUESTS: dict[tuple[str, str], dict[str, Any]] = {
     ("Runs", "Start"): {"workflow": "nothing"},
     ("Runs", "Get"): {"id": 987654},
     ("Runs", "Cancel"): {"id": 987654},
-    ("Runs", "SendEvent"): {"run_id": 987654, "type": "Word"},
-    ("Runs", "Fork"): {"run_id": 987654, "at": 1},
-    ("Runs", "Rerun"): {"run_id": 987654},
-    ("Runs", "SubmitInput"): {"run_id": 987654, "node": "n", "value": "1"},
+    ("Runs", "SendEvent"): {"id": 987654, "type": "Word"},
+    ("Runs", "Fork"): {"id": 987654, "at": 1},
+    ("Runs", "Rerun"): {"id": 987654},
+    ("Runs", "SubmitInput"): {"id": 987654, "node": "n", "value": "1"},
     ("Streams", "Ask"): {"stream": "nothing"},
 }
 
@@ -109,22 +109,22 @@ async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc:
         assert not (await rpc("Runs", "Start", workflow="Asking", args="{}", key="k")).created
         heard = await _read_until(watching, lambda change: flow.id in change.runs)
         await eventually(lambda: _asks(rpc, flow.id))
-        await rpc("Runs", "SendEvent", run_id=flow.id, type="Word", fields='{"word": "tide"}')
+        await rpc("Runs", "SendEvent", id=flow.id, type="Word", fields='{"word": "tide"}')
         ended = await eventually(lambda: _run_in(rpc, flow.id, "succeeded"))
         assert json.loads(ended.result) == {"word": "tide", "from": "ann"}
         dag = await rpc("Runs", "Start", workflow="order", args='{"order": 1}')
         asked = await eventually(lambda: _inputs(rpc, dag.id))
         assert (asked[0].node, asked[0].prompt) == ("approve", "Really?")
         assert "answer" in json.loads(asked[0].schema)["properties"]
-        code, words = await rpc.refused("Runs", "SubmitInput", run_id=dag.id, node="approve", value='{"answer": "hm"}')
+        code, words = await rpc.refused("Runs", "SubmitInput", id=dag.id, node="approve", value='{"answer": "hm"}')
         assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT), words
-        await rpc("Runs", "SubmitInput", run_id=dag.id, node="approve", value='{"answer": "yes"}')
+        await rpc("Runs", "SubmitInput", id=dag.id, node="approve", value='{"answer": "yes"}')
         await eventually(lambda: _run_in(rpc, dag.id, "succeeded"))
-        other = await rpc("Runs", "Fork", run_id=flow.id, at=ended.ticks - 1)
+        other = await rpc("Runs", "Fork", id=flow.id, at=ended.ticks - 1)
         assert (await rpc("Runs", "Get", id=other.id)).forked_from == flow.id
-        again = await rpc("Runs", "Rerun", run_id=dag.id, start="approve", edited='{"answer": "no"}')
+        again = await rpc("Runs", "Rerun", id=dag.id, start="approve", edited='{"answer": "no"}')
         await eventually(lambda: _run_in(rpc, again.id, "succeeded"))
-        code, words = await rpc.refused("Runs", "Fork", run_id=dag.id, at=1)
+        code, words = await rpc.refused("Runs", "Fork", id=dag.id, at=1)
         assert (code, "is of a dag" in words) == (grpc.StatusCode.INVALID_ARGUMENT, True)
         doomed = await rpc("Runs", "Start", workflow="Asking")
         await rpc("Runs", "Cancel", id=doomed.id, reason="not needed")
@@ -133,7 +133,7 @@ async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc:
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "has ended" in words
     listed = await rpc("Runs", "List", shape="dag")
-    assert [run.id for run in listed.runs] == [again.id, dag.id]
+    assert [run.id for run in listed.items] == [again.id, dag.id]
     # Whoever comes back with the last id that they have seen misses nothing.
     watching.cancel()
     later = rpc.many("Changes", "Watch", last_id=heard.id)
@@ -286,7 +286,7 @@ async def _run_in(rpc: Rpc, number: int, state: str) -> Any:
 
 
 async def _inputs(rpc: Rpc, number: int) -> Any:
-    return list((await rpc("Runs", "ListInputs", run_id=number)).inputs)
+    return list((await rpc("Runs", "ListInputs", run=number)).items)
 
 
 async def _asks(rpc: Rpc, number: int) -> bool:

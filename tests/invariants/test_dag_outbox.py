@@ -35,10 +35,9 @@ from tidemill.core.codec import encode
 from tidemill.dags import Dag, node
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DagInput
-from tidemill.store.runs.runs import DAG_KIND
 from tidemill.engine.lease import EXIT_FENCED
 from tidemill.store.database import Database
-from tidemill.store.runs.runs import start_run
+from tidemill.store.runs.runs import DAG_KIND, start_run
 
 ARMS = 3
 NODES = 3 * ARMS + 2

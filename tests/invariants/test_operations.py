@@ -110,6 +110,7 @@ class Effect(NamedTuple):
 
     audit: list[Any]
     jobs: list[Any]
+    runs: list[Any]
 
 
 async def effect(world: World, before: int) -> Effect:
@@ -120,11 +121,15 @@ async def effect(world: World, before: int) -> Effect:
         "SELECT id, state, queue, task FROM tidemill.job UNION ALL SELECT id, state, queue, task "
         "FROM tidemill.job_history ORDER BY id"
     )
+    runs = await world.database.fetch(
+        "SELECT id, workflow, state, seq, CASE WHEN key < '~' THEN key END, awake, note, "
+        "(SELECT count(*) FROM tidemill.inbox WHERE run_id = run.id) FROM tidemill.run ORDER BY id"
+    )
     audit = [
         (PERSON.sub("local", row["who"]), row["action"], row["target"], *_json(row["before"], row["after"]))
         for row in entries
     ]
-    return Effect(settled(audit), [tuple(row) for row in jobs])
+    return Effect(settled(audit), [tuple(row) for row in jobs], settled([tuple(row) for row in runs]))
 
 
 def _json(*stored: bytes | None) -> list[Any]:
@@ -266,7 +271,7 @@ def message(args: Struct) -> dict[str, Any]:
     return {
         name: json.dumps(value) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else value
         for name, value in given.items()
-        if value not in (None, (), {})
+        if value not in (None, (), {}, msgspec.UNSET)
     }
 
 
@@ -287,7 +292,7 @@ def assert_within(part: Any, whole: Any) -> None:
     """Whether everything in a message is in the result."""
     if isinstance(part, dict):
         for name, value in part.items():
-            if name in ("args", "result", "errors"):
+            if name in ("args", "result", "errors", "input", "error", "schema"):
                 value = json.loads(value)
             assert_within(value, whole[name])
     elif isinstance(part, list):
@@ -318,9 +323,9 @@ def type_command(text: str, through: str, site: Site) -> tuple[int, str]:
     # JSON has quotes of its own, and no spaces here.
     words = [word if word.startswith("{") else shlex.split(word)[0] for word in text.split()]
     if through == "server":
-        words = [*(word for word in words if word != "APP"), "--server", site.web.url]
+        words = [*(word for word in words if word not in ("APP", "--app=APP")), "--server", site.web.url]
     else:
-        words = [*(str(WEB_APP) if word == "APP" else word for word in words), "--database-url", site.database_url]
+        words = [*(word.replace("APP", str(WEB_APP)) for word in words), "--database-url", site.database_url]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()) as errors:
         status = main.run(words)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from rich.console import Console, RenderableType
 
 from tidemill.cli.jobs.queues import queues_table
 from tidemill.cli.runs.list import runs_table
 from tidemill.ops.queues import Queue
+from tidemill.ops.runs import RunLine
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -22,10 +22,11 @@ def lines(shown: RenderableType) -> list[str]:
     return captured.get().splitlines()
 
 
-def run(number: int, note: str | None) -> dict[str, Any]:
+def run(number: int, note: str | None) -> RunLine:
     began = NOW - timedelta(seconds=number)
+    about = {"shape": "flow", "key": None, "forked_from": None, "parent": None, "asks": 0}
     ended = {"state": "succeeded", "ended_at": NOW, "owned": False, "awake": False}
-    return {"id": number, "workflow": "Refund", "seq": 1250, "created_at": began, "note": note, **ended}
+    return RunLine(id=number, workflow="Refund", ticks=1250, created_at=began, note=note, **about, **ended)
 
 
 def test_ids_and_states_of_runs_are_whole_however_long_a_note_is() -> None:

@@ -11,12 +11,15 @@ import msgspec
 from rich.console import Console
 
 from tests.support.dags import Walk
-from tidemill.cli.dags.page import folded, live, page, sheet_from, sheet_of
+from tidemill.cli.dags.page import DagPage, folded, live, page
 from tidemill.core.codec import encode
 from tidemill.dags import Dag, input_node, node, sub_dag
 from tidemill.dags.runner.runner import DagInput
+from tidemill.dags.view.explain import tree
+from tidemill.dags.view.view import DagView, NodeLine, lines, nodes_of, why_job, why_run
+from tidemill.ops.dags import DagTree
+from tidemill.ops.runs import Run
 from tidemill.store.runs.runs import DAG_KIND
-from tidemill.dags.view.view import DagView, NodeLine, lines, nodes_json, why_job, why_run
 
 DAG = Dag(
     "d",
@@ -46,6 +49,21 @@ def seen(walk: Walk, *jobs: dict[str, Any], run_workers: int = 1, **row: Any) ->
     return DagView(row=row, program=walk.program, state=walk.state, now=walk.now, jobs=jobs, run_workers=run_workers)
 
 
+def lines_of(view: DagView) -> list[NodeLine]:
+    return lines(nodes_of(view), view.now)
+
+
+def page_of(view: DagView) -> DagPage:
+    """The page of a run as the operations tell it."""
+    run = Run(
+        **{name: view.row[name] for name in ("id", "workflow", "state", "note", "origin", "key", "result")},
+        shape="dag", version="1", ticks=3, input={"x": 1}, error=None, created_at=STARTED, ended_at=None,
+        forked_from=None, parent=None, owner_host=None, owner_pid=None, why=[],
+    )  # fmt: skip
+    at = datetime.fromtimestamp(view.now, UTC)
+    return DagPage(run, DagTree(run.id, view.run_state, {}, nodes_of(view), why_run(view), at, view.run_workers))
+
+
 def drawn(what: Any, width: int) -> list[str]:
     console = Console(width=width, file=StringIO(), highlight=False)
     console.print(what)
@@ -67,7 +85,7 @@ def test_a_job_that_nobody_serves_is_the_reason_of_its_node() -> None:
 
 def test_every_line_has_its_state_progress_and_reason() -> None:
     walk = Walk(DAG).start().done("each")
-    found = {line.label: line for line in lines(seen(walk, JOB))}
+    found = {line.label: line for line in lines_of(seen(walk, JOB))}
     assert (found["a"].state, found["a"].why) == (
         "queued",
         "its job 17 waits on queue gpu: it is next in queue gpu. 1 worker could take it at any moment",
@@ -75,16 +93,16 @@ def test_every_line_has_its_state_progress_and_reason() -> None:
     assert (found["each"].state, found["each"].count, found["each"].why) == ("running", "1/3", "2 under way")
     assert found["ask"].why.startswith("Really? (within 1m")
     assert (found["last"].state, found["last"].took) == ("pending", None)
-    told = {each["node"]: each for each in nodes_json(seen(walk, JOB))}
-    assert [job["id"] for job in told["a"]["jobs"]] == [17]
-    assert "its job 17 waits" in told["a"]["why"]
+    told = {each.node: each for each in nodes_of(seen(walk, JOB))}
+    assert [job.id for job in told["a"].jobs] == [17]
+    assert "its job 17 waits" in told["a"].why
 
 
 def test_the_items_of_a_map_that_are_at_work_are_shown_under_it() -> None:
     walk = Walk(DAG).start()
     (work,) = [work for work, index in walk.state.nodes["each"].items.working.items() if index == 1]  # pyright: ignore
     job = {**JOB, "work": work, "state": "running", "progress": 0.5, "note": "half", "running_for": 2.0}
-    shown = lines(seen(walk, job))
+    shown = lines_of(seen(walk, job))
     assert [(line.branch + line.label, line.far, line.why) for line in shown if line.label.startswith("item")] == [
         ("│  · item 1", 0.5, "half")
     ]
@@ -101,14 +119,14 @@ def test_the_tree_fits_any_width_and_its_lines_stay_whole() -> None:
     walk = Walk(DAG).start().done("each")
     view = seen(walk, {**JOB, "serving": 0})
     for width in (60, 80, 120):
-        text = drawn(page(sheet_of(view), width), width)
+        text = drawn(page(page_of(view), width), width)
         assert max(map(len, text)) <= width
         tree = text[text.index("nodes  0 of 4 have ended") + 1 : text.index("why") - 1]
         assert [line[2:12].split()[1] for line in tree if line[2] in "├└"] == ["a", "each", "ask", "last"]
         above = tree[: next(at for at, line in enumerate(tree) if line.startswith("  └"))]
         assert {line[2] for line in above} == {"├", "│"}
         assert "start one with `tidemill worker APP --queue gpu`" in re.sub(r"[\s│]+", " ", " ".join(tree))
-    shown = drawn(live(sheet_of(view), 80, 24), 80)
+    shown = drawn(live(page_of(view), 80, 24), 80)
     assert [line[:4] for line in shown] == ["run ", "├─ a", "├─ e", "├─ a", "└─ l", "It w"]
 
 
@@ -116,14 +134,16 @@ def test_a_tree_that_a_server_tells_has_the_same_lines() -> None:
     inner = Dag("inner", [node("first", "t"), node("second", "t", deps=["first"])])
     dag = Dag("outer", [node("a", "t"), sub_dag("b", inner), node("c", "t", deps=["a"])])
     walk = Walk(dag).start().done("a")
-    sheet = sheet_of(seen(walk, {**JOB, "work": walk.work("b/first")}))
-    tree = {"state": "running", "tick": None, "definition": {}, "nodes": sheet.nodes, "why": sheet.why}
-    told = sheet_from(sheet.run, msgspec.json.decode(msgspec.json.encode(tree)))
+    shown = page_of(seen(walk, {**JOB, "work": walk.work("b/first")}))
+    told = DagPage(shown.run, msgspec.json.decode(msgspec.json.encode(shown.tree), type=DagTree))
     assert [msgspec.structs.replace(line, took=None) for line in told.lines] == [
-        msgspec.structs.replace(line, took=None) for line in sheet.lines
+        msgspec.structs.replace(line, took=None) for line in shown.lines
+    ]
+    assert [(line.branch, line.label) for line in told.lines] == [
+        (row.branch, row.label) for row in tree(walk.program, walk.state)
     ]
     assert [line.state for line in told.lines] == ["succeeded", "running", "queued", "pending", "running"]
-    assert told.nodes == sheet.nodes
+    assert told.tree == shown.tree
 
 
 def test_where_there_is_no_room_what_goes_on_stays() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.ops.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.ops.declarations import Declarations
 from tidemill.ops.json_rows import readable
@@ -91,10 +91,14 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
         raise NotFoundError("say which node is answered")
     row = await find_run(at, args.id)
     if is_dag(row):
+        from tidemill.dags.errors import InputRefusedError
         from tidemill.dags.runner.dag_handle import DagHandle
 
         handle = DagHandle(at.database, dag_kind(declared), args.id, created=False)
-        return InputTaken(await handle.submit(args.node, args.value, by=at.by, key=args.key))
+        try:
+            return InputTaken(await handle.submit(args.node, args.value, by=at.by, key=args.key))
+        except InputRefusedError as error:
+            raise ConflictError(str(error)) from error
     if declared is None:
         raise ConfigError(
             f"run r{args.id} is of flow {row['workflow']}, whose code makes an event of the answer: say --app app.py"
@@ -113,7 +117,6 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
 
 async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
     """Send a flow's run the event that an answer becomes, unless the same answer was sent before."""
-    from tidemill.dags.errors import InputRefusedError
     from tidemill.flows.definition.declared import declared
     from tidemill.flows.runner.durable import restore
     from tidemill.flows.runner.human_input import answer
@@ -127,7 +130,7 @@ async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
     asked = await is_asked(at.database, args.id, args.node)
     event = answer(declared(workflow).topology, state, args.node, args.value) if asked else None
     if event is None:
-        raise InputRefusedError(
+        raise ConflictError(
             f"run r{args.id} does not ask {args.node!r}, or was answered already: `tidemill inputs --run r{args.id}`"
         )
     async with at.transaction() as tx:

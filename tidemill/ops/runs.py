@@ -467,16 +467,15 @@ async def deliver(tx: Transaction, id: int, tick: bytes) -> None:
 
 async def _new_run(args: StartRun, declared: Declarations, origin: Origin) -> Any:
     from tidemill.dags.definition.model import Dag
+    from tidemill.dags.errors import DagError
     from tidemill.flows.errors import WorkflowRuntimeError
 
-    what: Any = args.workflow
-    if args.definition is not None:
-        what = Dag.from_json(encode(args.definition))
-        if what.name != args.workflow:
-            raise ConfigError(f"the definition is of dag {what.name!r}, and not of {args.workflow!r}")
     try:
+        what = args.workflow if args.definition is None else Dag.from_json(encode(args.definition))
+        if isinstance(what, Dag) and what.name != args.workflow:
+            raise ConfigError(f"the definition is of dag {what.name!r}, and not of {args.workflow!r}")
         return await declared.runs.new_run(what, args.args, origin)
-    except WorkflowRuntimeError as error:
+    except (DagError, WorkflowRuntimeError) as error:
         raise ConfigError(str(error)) from error
 
 
