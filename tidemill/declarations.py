@@ -50,8 +50,6 @@ class Declarations:
         self.limits: dict[str, QueueLimit] = {}
         self.pages: dict[str, Page] = {}
         self.chains: list[Chain] = []
-        self.acting_as: str | None = None
-        """Who is named as the origin of jobs and runs, where it is not the application itself."""
         self.connections = Connections(self.database)
         self._models = tuple(models)
         self._arguments = settings
@@ -173,7 +171,7 @@ class Declarations:
     def origin(self) -> Origin:
         """Why something that is started here exists."""
         job = find_current_job()
-        by = self.acting_as or f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
+        by = f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
         return Origin(by=by, host=_HOST, pid=os.getpid(), parent=None if job is None else job.id)
 
     def _workflow_folder(self) -> str | None:
