@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
+from tidemill.declarations import Declarations
 from tidemill.ops.cursor import read_moment_cursor, write_moment_cursor
-from tidemill.ops.declarations import Declarations
 from tidemill.ops.json_rows import readable
 from tidemill.ops.operation import Arguments, NameCursor, doc, operation
 from tidemill.ops.runs import RunRef, dag_kind, deliver, find_run, is_dag

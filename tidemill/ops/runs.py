@@ -19,10 +19,10 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.core.job import Origin
 from tidemill.core.ticks import CancelAsked
+from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_run
 from tidemill.ops.bulk import SAMPLE, Preview
 from tidemill.ops.cursor import page_json, read_cursor
-from tidemill.ops.declarations import Declarations
 from tidemill.ops.json_rows import RUN_JSON, readable
 from tidemill.ops.local import encoded
 from tidemill.ops.logs import LogLine, read_lines
@@ -459,7 +459,7 @@ async def deliver(tx: Transaction, id: int, tick: bytes) -> None:
     """Put a tick into a run's inbox; an error if the run has ended."""
     if not await send_within(tx, id, tick):
         row = await find_run(tx, id)
-        raise NotFoundError(f"run {id} has ended ({row['state']}): it takes nothing more")
+        raise NotFoundError(f"run {id} has ended ({row['state']}): it accepts nothing more; start a new run")
 
 
 # -- inner parts ----------------------------------------------------------------------------------
