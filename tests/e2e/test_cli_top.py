@@ -56,8 +56,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 def test_one_json_document_tells_hosts_workers_queues_and_runs(shop: Shop) -> None:
     ok(shop.folder, "enqueue", "app.py", "send_receipt", '{"order_id": 1}')
     told = shop.top(lambda now: bool(now["hosts"]) and any(row["succeeded"] for row in now["queues"]))
-    assert [row["host"] for row in told["hosts"]] == [socket.gethostname()]
-    sample = told["hosts"][0]["data"]
+    assert [row["name"] for row in told["hosts"]] == [socket.gethostname()]
+    sample = told["hosts"][0]["sample"]
     assert 0 < sample["memory"] < sample["memory_total"]
     assert {row["host"] for row in told["workers"]} == {socket.gethostname()}
     assert any("mail" in row["queues"] for row in told["workers"])
@@ -66,7 +66,7 @@ def test_one_json_document_tells_hosts_workers_queues_and_runs(shop: Shop) -> No
 
 def test_the_workers_process_is_measured(shop: Shop) -> None:
     def measured(now: dict[str, Any]) -> bool:
-        processes = {each["pid"] for row in now["hosts"] for each in row["data"]["processes"]}
+        processes = {each["pid"] for row in now["hosts"] for each in row["sample"]["processes"]}
         return any(row["pid"] in processes for row in now["workers"])
 
     assert measured(shop.top(measured))

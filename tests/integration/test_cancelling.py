@@ -14,7 +14,7 @@ from tidemill import App, Snooze, current_job
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.store.database import Database
 from tidemill.store.jobs.pages import JobFilter, list_job_page, match_jobs
-from tidemill.store.jobs.read import count_queues
+from tidemill.store.jobs.queues import list_queues
 
 
 @pytest.fixture
@@ -295,10 +295,16 @@ async def test_counts_per_queue_tell_what_waits_runs_and_has_ended(app: App, dat
     gone = await app.enqueue("quick", queue="b")
     await cancel_jobs(database, [gone.id], by="ann")
     async with running_worker(app, ["c"]):
-        counts = {row["queue"]: row for row in await count_queues(database)}
+        counts = {row["name"]: row for row in await list_queues(database, ended_within=3600.0)}
     a, b, c = counts["a"], counts["b"], counts["c"]
-    assert (a["ready"], a["scheduled"], a["throttled"] + a["no_worker"], a["running"], a["workers"]) == (1, 1, 1, 0, 0)
-    assert (b["ready"], b["succeeded"], b["unsuccessful"]) == (0, 0, 1)
+    assert (a["waiting"], a["scheduled"], a["throttled"] + a["no_worker"], a["running"], a["workers"]) == (
+        1,
+        1,
+        1,
+        0,
+        0,
+    )
+    assert (b["waiting"], b["succeeded"], b["unsuccessful"]) == (0, 0, 1)
     assert c["workers"] == 1
 
 

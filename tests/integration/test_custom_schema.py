@@ -14,7 +14,8 @@ from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.jobs.history_partitions import list_partitions
 from tidemill.store.jobs.pages import JobFilter, list_job_page
-from tidemill.store.jobs.read import count_queues, show_job
+from tidemill.store.jobs.queues import list_queues
+from tidemill.store.jobs.read import show_job
 from tidemill.store.jobs.schedules import list_schedules
 from tidemill.store.jobs.workers import list_workers
 from tidemill.store.migrate import OWN_CHAIN, applied_version
@@ -74,7 +75,7 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
         assert (await app.wait(held, timeout=60)).state == "cancelled"
         assert await show_job(database, held.id) is not None
         assert await list_job_page(database, JobFilter(task="double"))
-        assert await count_queues(database)
+        assert await list_queues(database)
         assert [row["id"] for row in await list_workers(database)] == [worker.worker_id]
         assert len(await list_partitions(database)) >= 4
 

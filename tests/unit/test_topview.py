@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from tidemill.cli.admin.top_view import Scene, picture, size
-from tidemill.core.codec import encode
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage
+from tidemill.ops.hosts import Host
+from tidemill.ops.queues import Queue
+from tidemill.ops.runs import RunLine
+from tidemill.ops.workers import WorkerLine
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 GIB = 1024**3
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LONG = "a-host-with-a-very-long-name.of-some-department.example.internal"
 
 
-def host(name: str, *, age: float = 1.0, **changes: Any) -> dict[str, Any]:
+def host(name: str, *, age: float = 1.0, **changes: Any) -> Host:
     facts = {"cores": 16, "cpu": 15.7, "load": 17.0, "memory": 61 * GIB, "memory_total": 64 * GIB, **changes}
     sample = HostSample(disk=300 * GIB, disk_total=400 * GIB, ours=Usage(7.8, 3 * GIB), **facts)
-    return {"host": name, "at": NOW, "age": age, "data": encode(sample)}
+    return Host(name, NOW, age, msgspec.to_builtins(sample))
 
 
-def worker(name: str, pid: int, **changes: Any) -> dict[str, Any]:
+def worker(name: str, pid: int, **changes: Any) -> WorkerLine:
     row = {"host": name, "pid": pid, "status": "running", "queues": ["mail"], "running": 3, "concurrency": 10}
     times = {"seen_at": NOW, "lease_until": NOW + timedelta(seconds=9), "flagged_at": None}
-    return {**row, **times, **changes}
+    return filled(WorkerLine, {**row, **times, **changes})
 
 
-def queue(name: str, **counts: Any) -> dict[str, Any]:
+def queue(name: str, **counts: Any) -> Queue:
     row = dict.fromkeys(
-        ("ready", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
+        ("waiting", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
     )
-    return {"queue": name, **row, "oldest": None, **counts}
+    return filled(Queue, {"name": name, **row, **counts})
 
 
-def a_run(number: int) -> dict[str, Any]:
-    facts = {"id": number, "state": "running", "seq": 7, "created_at": NOW, "ended_at": None}
-    return {**facts, "workflow": "press.Article", "note": "a long note " * 20}
+def a_run(number: int) -> RunLine:
+    facts = {"id": number, "state": "running", "ticks": 7, "created_at": NOW, "ended_at": None}
+    return filled(RunLine, {**facts, "workflow": "press.Article", "note": "a long note " * 20})
+
+
+def filled(kind: type[T], values: dict[str, Any]) -> T:
+    """A Struct with None in every other field."""
+    return kind(**{name: values.get(name) for name in kind.__struct_fields__})
 
 
 def scene(**parts: Any) -> Scene:
@@ -58,7 +69,7 @@ BUSY = scene(
         host("old", age=95.0),
     ],
     workers=[worker(LONG, 812), worker(LONG, 1234567, queues=["mail", "fetch"] * 20)],
-    queues=[queue("q" * 150, ready=1_234_567, succeeded=98_123, unsuccessful=45_678, oldest=99_999.0, running=200)],
+    queues=[queue("q" * 150, waiting=1_234_567, succeeded=98_123, unsuccessful=45_678, oldest=99_999.0, running=200)],
     runs=[a_run(number) for number in range(8)],
 )
 
@@ -110,7 +121,7 @@ def test_silence_and_limits_are_told() -> None:
 
 
 def test_a_queue_that_nobody_serves_says_so() -> None:
-    assert any("none" in line for line in drawn(scene(queues=[queue("gpu", ready=4)]), 80))
+    assert any("none" in line for line in drawn(scene(queues=[queue("gpu", waiting=4)]), 80))
 
 
 def test_where_there_is_nothing_it_says_what_to_do() -> None:

@@ -69,6 +69,10 @@ class Local:
         self._declared = declared
         self._key = idempotency_key
 
+    @property
+    def where(self) -> str:
+        return self.database.where
+
     async def do(self, operation: Operation[A, R], args: A, /) -> R:
         """Do an operation, after its scope and its arguments have been checked."""
         result = await self._run(operation, operation.check(args))

@@ -199,6 +199,11 @@ class Watch(Protocol):
 class Operator(Protocol):
     """Where operations are done: `Local` on the database, `Remote` through a server."""
 
+    @property
+    def where(self) -> str:
+        """The address of the database or the server, for people."""
+        ...
+
     async def do(self, operation: Operation[A, R], args: A, /) -> R:
         """Do one operation; raises the same errors wherever it is done."""
         ...

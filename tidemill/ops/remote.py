@@ -17,6 +17,10 @@ class Remote:
     def __init__(self, client: HttpClient) -> None:
         self._client = client
 
+    @property
+    def where(self) -> str:
+        return self._client.where
+
     async def do(self, operation: Operation[A, R], args: A, /) -> R:
         """Do an operation; a request whose answer is lost is repeated with the same idempotency key."""
         given = _given(args)

@@ -1,36 +1,34 @@
-"""`tidemill top`: hosts, workers, queues and runs on one screen, kept true while you look."""
+"""`tidemill top`: hosts, workers, queues and runs on one screen, redrawn as they change."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.live import Live
 
-from tidemill.cli.admin.top_view import Scene, picture, to_json
-from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
+from tidemill.cli.admin.top_view import Scene, picture
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out, print_json
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.store.database import Database
-from tidemill.store.jobs.read import count_queues
-from tidemill.store.jobs.workers import list_workers
-from tidemill.store.notify import Listener
-from tidemill.store.runs.runs import list_runs
-from tidemill.store.telemetry.hosts import HOSTS_CHANNEL, list_hosts
+from tidemill.ops.hosts import ListHosts, list_hosts
+from tidemill.ops.operation import Operator, Watch
+from tidemill.ops.queues import ListQueues, list_queues
+from tidemill.ops.runs import ListRuns, list_runs
+from tidemill.ops.workers import ListWorkers, list_workers
 
-EVERY = 1.0
-COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
+EVERY, AT_MOST = 1.0, 0.25
+COST_RATIO = 20  # Reading may take a twentieth of the time, however much there is to count.
 HOSTS_WITHIN = 300.0
 MOST_RUNS = 8
 
 
-def top(*, once: bool = False, json: bool = False, place: ConnectionOptions = HERE) -> None:
+def top(*, once: bool = False, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     """Watch hosts, workers, queues and runs live; q or Ctrl-C leaves.
 
     Parameters
@@ -45,35 +43,35 @@ def top(*, once: bool = False, json: bool = False, place: ConnectionOptions = HE
     asyncio.run(_show(place, json) if once or json else _watch(place))
 
 
-async def look(database: Database) -> Scene:
+async def look(at: Operator) -> Scene:
     """Everything that `top` shows, as it is now."""
     return Scene(
-        where=database.where,
+        where=at.where,
         at=datetime.now(UTC),
-        hosts=[dict(row) for row in await list_hosts(database, within=HOSTS_WITHIN)],
-        workers=[dict(row) for row in await list_workers(database, ended_within=0.0)],
-        queues=[dict(row) for row in await count_queues(database, within=60.0)],
-        runs=[dict(row) for row in await list_runs(database, limit=MOST_RUNS)],
+        hosts=(await at.do(list_hosts, ListHosts(within=HOSTS_WITHIN))).items,
+        workers=(await at.do(list_workers, ListWorkers(ended_within=0.0))).items,
+        queues=(await at.do(list_queues, ListQueues(ended_within=60.0))).items,
+        runs=(await at.do(list_runs, ListRuns(limit=MOST_RUNS))).items,
     )
 
 
-async def _show(place: ConnectionOptions, json: bool) -> None:
-    async with opened(place.settings()) as database:
-        scene = await look(database)
+async def _show(place: ServerOptions, json: bool) -> None:
+    async with place.operator() as at:
+        scene = await look(at)
     if json:
-        print_json(to_json(scene))
+        print_json(scene)
     else:
         console = out()
         console.print(picture(scene, width=console.width))
 
 
-async def _watch(place: ConnectionOptions) -> None:
+async def _watch(place: ServerOptions) -> None:
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
     leaving = asyncio.Event()
-    async with opened(place.settings()) as database, _news_of_hosts(database) as news:
+    async with place.operator() as at, at.watch("hosts") as changes:
         live = Live(console=console, screen=True, auto_refresh=False, redirect_stderr=False)
         with _keys(leaving.set), live:
-            drawing = asyncio.create_task(_draw(database, live, news))
+            drawing = asyncio.create_task(_draw(at, live, changes))
             quitting = asyncio.create_task(leaving.wait())
             await asyncio.wait([drawing, quitting], return_when=asyncio.FIRST_COMPLETED)
             for task in (drawing, quitting):
@@ -83,15 +81,15 @@ async def _watch(place: ConnectionOptions) -> None:
             drawing.result()
 
 
-async def _draw(database: Database, live: Live, news: Callable[[float], Awaitable[None]]) -> None:
-    """Redraw the screen when there is news, and at least every second."""
+async def _draw(at: Operator, live: Live, changes: Watch) -> None:
+    """Redraw the screen at changes, at least every second and at most a few times a second."""
     loop = asyncio.get_running_loop()
     scene: Scene | None = None
     trouble: str | None = None
     while True:
         began = loop.time()
         try:
-            scene, trouble = await look(database), None
+            scene, trouble = await look(at), None
         except TidemillError as error:
             trouble = str(error)
         if scene is not None:
@@ -99,32 +97,8 @@ async def _draw(database: Database, live: Live, news: Callable[[float], Awaitabl
             live.update(picture(scene, width=size.width, height=size.height, trouble=trouble, live=True), refresh=True)
         elif trouble is not None:
             raise ConfigError(trouble)
-        cost = (loop.time() - began) * COST_RATIO
-        if cost > EVERY:
-            await asyncio.sleep(cost)
-        else:
-            await news(EVERY)
-
-
-@asynccontextmanager
-async def _news_of_hosts(database: Database) -> AsyncIterator[Callable[[float], Awaitable[None]]]:
-    """Something to wait on: returns at a host's new sample, or after so many seconds."""
-    heard = asyncio.Event()
-    listener = Listener(database)
-    listener.on(HOSTS_CHANNEL, lambda _: heard.set())
-
-    async def wait(seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await heard.wait()
-        heard.clear()
-
-    listening = asyncio.create_task(listener.run())
-    try:
-        yield wait
-    finally:
-        listening.cancel()
-        await asyncio.wait([listening])
+        await asyncio.sleep(max(AT_MOST, (loop.time() - began) * COST_RATIO))
+        await changes.wait(EVERY)
 
 
 @contextmanager

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import ago, cut, names, plain, short, state
-from tidemill.core.codec import decode
+from tidemill.cli.render import ago, cut, names, short, state
 from tidemill.engine.telemetry.hosts import HostSample, ProcessUsage
+from tidemill.ops.hosts import Host
+from tidemill.ops.queues import Queue
+from tidemill.ops.runs import RunLine
+from tidemill.ops.workers import WorkerLine
 from tidemill.version import VERSION
 
 WIDE = 104
@@ -22,32 +24,24 @@ BAR = 8
 FIRST = 14  # the first columns of all tables are at least so wide, to stand in one line
 WARN, ALARM = 0.75, 0.9
 
-Row = Mapping[str, Any]
-
 
 class Scene(msgspec.Struct, frozen=True):
-    """What is to be drawn."""
+    """What is drawn, or printed as JSON."""
 
     where: str
     at: datetime
-    hosts: Sequence[Row]
-    workers: Sequence[Row]
-    queues: Sequence[Row]
-    runs: Sequence[Row]
-
-
-def to_json(scene: Scene) -> dict[str, Any]:
-    """The same for programs."""
-    rows = {name: [plain(row) for row in getattr(scene, name)] for name in ("hosts", "workers", "queues", "runs")}
-    return {"at": scene.at, "where": scene.where, **rows}
+    hosts: Sequence[Host]
+    workers: Sequence[WorkerLine]
+    queues: Sequence[Queue]
+    runs: Sequence[RunLine]
 
 
 def picture(
     scene: Scene, *, width: int, height: int | None = None, trouble: str | None = None, live: bool = False
 ) -> RenderableType:
     """The whole screen; with a `height`, long tables are cut so that each of them shows something."""
-    samples = [(row, decode(row["data"], HostSample)) for row in scene.hosts]
-    used = {(row["host"], each.pid): each for row, sample in samples for each in sample.processes}
+    samples = [(row, msgspec.convert(row.sample, HostSample)) for row in scene.hosts]
+    used = {(row.name, each.pid): each for row, sample in samples for each in sample.processes}
     most = _share_height(scene, sum(len(sample.gpus) for _, sample in samples), height)
     parts: list[RenderableType] = [_title(scene, width, live)]
     if trouble is not None:
@@ -120,28 +114,28 @@ def _table(*columns: str, numbers: Sequence[str] = (), rest: str | None = None) 
     return made
 
 
-def _hosts(samples: Sequence[tuple[Row, HostSample]], width: int) -> Table:
-    remarks = {row["host"]: _remark(row, sample, width) for row, sample in samples}
+def _hosts(samples: Sequence[tuple[Host, HostSample]], width: int) -> Table:
+    remarks = {row.name: _remark(row, sample, width) for row, sample in samples}
     last = ("limit",) if any(remarks.values()) else ()
     made = _table("hosts", "cpu", "memory", "disk", "load", "ours", *last, numbers=("load",))
     for row, sample in samples:
-        stale = row["age"] > STALE
+        stale = row.age > STALE
         made.add_row(
-            Text(cut(row["host"], 40 if width >= WIDE else 20), style="dim" if stale else ""),
+            Text(cut(row.name, 40 if width >= WIDE else 20), style="dim" if stale else ""),
             _gauge(sample.cpu / sample.cores, f"{sample.cpu:.1f}/{sample.cores}", width),
             _gauge(sample.memory / sample.memory_total, f"{size(sample.memory)}/{size(sample.memory_total)}", width),
             _gauge(sample.disk / max(1, sample.disk_total), "", width, bar=False),
             Text(f"{sample.load:.1f}", style="yellow" if sample.load > sample.cores else ""),
             Text(f"{_cores(sample.ours.cpu, width)} {size(sample.ours.memory)}", style="cyan"),
-            *([remarks[row["host"]]] if last else []),
+            *([remarks[row.name]] if last else []),
         )
     return made
 
 
-def _remark(row: Row, sample: HostSample, width: int) -> Text:
+def _remark(row: Host, sample: HostSample, width: int) -> Text:
     """What our control groups may use, where they are limited; or that the host is silent."""
-    if row["age"] > STALE:
-        return Text(f"silent {short(row['age'])}", style="yellow")
+    if row.age > STALE:
+        return Text(f"silent {short(row.age)}", style="yellow")
     group = sample.group
     if group is None:
         return Text("")
@@ -151,8 +145,8 @@ def _remark(row: Row, sample: HostSample, width: int) -> Text:
     return Text(" ".join(words), style="bold yellow" if held else "")
 
 
-def _gpus(samples: Sequence[tuple[Row, HostSample]], width: int) -> list[RenderableType]:
-    found = [(row["host"], gpu) for row, sample in samples for gpu in sample.gpus]
+def _gpus(samples: Sequence[tuple[Host, HostSample]], width: int) -> list[RenderableType]:
+    found = [(row.name, gpu) for row, sample in samples for gpu in sample.gpus]
     if not found:
         return []
     made = _table("gpus", "model", "busy", "memory", "heat", "power", numbers=("heat", "power"))
@@ -170,26 +164,28 @@ def _gpus(samples: Sequence[tuple[Row, HostSample]], width: int) -> list[Rendera
     return [Text(""), made]
 
 
-def _workers(rows: Sequence[Row], used: Mapping[tuple[str, int], ProcessUsage], now: datetime, width: int) -> Table:
+def _workers(
+    rows: Sequence[WorkerLine], used: Mapping[tuple[str, int], ProcessUsage], now: datetime, width: int
+) -> Table:
     made = _table(
         "workers", "status", "busy", "cpu", "memory", "seen", "queues", numbers=("busy", "cpu", "memory"), rest="queues"
     )
     for row in rows:
-        process = used.get((row["host"], row["pid"]))
-        lapsed = row["lease_until"] <= now or row["flagged_at"] is not None
+        process = used.get((row.host, row.pid))
+        lapsed = row.lease_until <= now or row.flagged_at is not None
         made.add_row(
             _process(row, 44 if width >= WIDE else 24),
-            state("silent" if lapsed else row["status"]),
-            f"{row['running']}/{row['concurrency']}" if row["concurrency"] else Text("run worker", style="dim"),
+            state("silent" if lapsed else row.status),
+            f"{row.running}/{row.concurrency}" if row.concurrency else Text("run worker", style="dim"),
             "" if process is None else f"{process.cpu:.2f}",
             "" if process is None else size(process.memory),
-            ago(row["seen_at"], now).removesuffix(" ago"),
-            Text(names(row["queues"]), style="dim"),
+            ago(row.seen_at, now).removesuffix(" ago"),
+            Text(names(row.queues), style="dim"),
         )
     return made
 
 
-def _queues(rows: Sequence[Row], width: int) -> Table:
+def _queues(rows: Sequence[Queue], width: int) -> Table:
     wide = width >= WIDE
     heads = (
         ("waiting", "running", "scheduled", "throttled", "done/min", "failed/min", "oldest", "workers")
@@ -199,31 +195,31 @@ def _queues(rows: Sequence[Row], width: int) -> Table:
     made = _table("queues", *heads, numbers=heads)
     for row in rows:
         made.add_row(
-            cut(row["queue"], 40 if wide else 20),
-            _count(row["ready"], "bold"),
-            _count(row["running"], "cyan"),
-            _count(row["scheduled"]),
-            _count(row["throttled"] + row["no_worker"], "yellow"),
-            _count(row["succeeded"], "green"),
-            _count(row["unsuccessful"], "bold red"),
-            "" if row["oldest"] is None else short(row["oldest"]),
-            _count(row["workers"]) if row["workers"] else Text("none", style="yellow"),
+            cut(row.name, 40 if wide else 20),
+            _count(row.waiting, "bold"),
+            _count(row.running, "cyan"),
+            _count(row.scheduled),
+            _count(row.throttled + row.no_worker, "yellow"),
+            _count(row.succeeded or 0, "green"),
+            _count(row.unsuccessful or 0, "bold red"),
+            "" if row.oldest is None else short(row.oldest),
+            _count(row.workers) if row.workers else Text("none", style="yellow"),
         )
     return made
 
 
-def _runs(rows: Sequence[Row], now: datetime) -> Table:
+def _runs(rows: Sequence[RunLine], now: datetime) -> Table:
     made = _table("runs", "state", "ticks", "started", "took", "workflow", "note", numbers=("ticks",), rest="note")
     for row in rows:
-        ended = row["ended_at"]
+        ended = row.ended_at
         made.add_row(
-            f"r{row['id']}",
-            state(row["state"]),
-            f"{row['seq']:,}",
-            ago(row["created_at"], now),
-            "" if ended is None else short((ended - row["created_at"]).total_seconds()),
-            cut(row["workflow"], 30),
-            Text(cut(row["note"]), style="dim"),
+            f"r{row.id}",
+            state(row.state),
+            f"{row.ticks:,}",
+            ago(row.created_at, now),
+            "" if ended is None else short((ended - row.created_at).total_seconds()),
+            cut(row.workflow, 30),
+            Text(cut(row.note), style="dim"),
         )
     return made
 
@@ -245,10 +241,10 @@ def _cores(number: float, width: int) -> str:
     return f"{number:.3g} cores" if width >= WIDE else f"{number:.2g}c"
 
 
-def _process(row: Row, most: int) -> str:
+def _process(row: WorkerLine, most: int) -> str:
     """A worker's process: of a long name, the process id is what must not be cut."""
-    pid = f":{row['pid']}"
-    return cut(row["host"], most - len(pid)) + pid
+    pid = f":{row.pid}"
+    return cut(row.host, most - len(pid)) + pid
 
 
 def _count(value: int, style: str = "") -> Text:

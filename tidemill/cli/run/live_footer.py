@@ -21,7 +21,8 @@ from tidemill.app import App
 from tidemill.cli.render import cut, short
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import Database
-from tidemill.store.jobs.read import count_queues, running_with_progress
+from tidemill.store.jobs.queues import list_queues
+from tidemill.store.jobs.read import running_with_progress
 from tidemill.store.migrate import wait_for_schema
 from tidemill.version import VERSION
 
@@ -81,7 +82,7 @@ class Footer:
         while True:
             began = loop.time()
             try:
-                self._rows = [dict(row) for row in await count_queues(self._database, within=60.0)]
+                self._rows = [dict(row) for row in await list_queues(self._database, ended_within=60.0)]
                 self._jobs = [dict(row) for row in await running_with_progress(self._database, limit=MOST_BARS)]
             except TidemillError as error:
                 self._status = cut(str(error))
@@ -89,7 +90,7 @@ class Footer:
             await asyncio.sleep(max(EVERY, (loop.time() - began) * COST_RATIO))
 
     def _redraw(self) -> None:
-        found = {row["queue"]: row for row in self._rows}
+        found = {row["name"]: row for row in self._rows}
         rows = list({**self._queues, **found}.values())
         with contextlib.suppress(OSError):
             status = f"{self._console_at}{self._status}"
@@ -115,7 +116,7 @@ def foot(title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], id
     parts: list[RenderableType] = [Rule(Text(title, style="bold"), style="dim"), queue_table(queues)]
     if jobs:
         parts.append(progress_table(jobs))
-    elif not any(row["ready"] + row["scheduled"] + row["running"] + row["succeeded"] for row in queues):
+    elif not any(row["waiting"] + row["scheduled"] + row["running"] + row["succeeded"] for row in queues):
         parts.append(Text(idle, style="dim", no_wrap=True, overflow="ellipsis"))
     parts.append(Text(status, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
@@ -128,8 +129,8 @@ def queue_table(queues: Sequence[Row]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in queues[:MOST_QUEUES]:
         table.add_row(
-            row["queue"],
-            _number(row["ready"], "bold"),
+            row["name"],
+            _number(row["waiting"], "bold"),
             _number(row["scheduled"]),
             _number(row["throttled"] + row["no_worker"], "yellow"),
             _number(row["running"], "cyan"),
@@ -160,9 +161,9 @@ def progress_table(jobs: Sequence[Row]) -> Table:
 def empty_queue(name: str) -> Row:
     """A queue of which nothing is known yet."""
     counts = dict.fromkeys(
-        ("ready", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
+        ("waiting", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
     )
-    return {"queue": name, **counts, "oldest": None}
+    return {"name": name, **counts, "oldest": None}
 
 
 def hint(app: App) -> str:

@@ -40,33 +40,6 @@ LEFT JOIN tidemill.worker AS w ON w.id = h.worker_id WHERE h.id = $1
 #: The unfinished jobs among these.
 FIND_UNFINISHED = "SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[])"
 
-#: Counts per queue, including jobs finished in the last `$1` seconds.
-COUNT_QUEUES = """
-WITH live AS (
-    SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS ready,
-           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS scheduled,
-           count(*) FILTER (WHERE state = 'throttled') AS throttled,
-           count(*) FILTER (WHERE state = 'no_worker') AS no_worker,
-           count(*) FILTER (WHERE state = 'running') AS running,
-           extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
-    FROM tidemill.job GROUP BY queue),
-past AS (
-    SELECT queue, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
-           count(*) FILTER (WHERE state <> 'succeeded') AS unsuccessful
-    FROM tidemill.job_history WHERE finished_at > now() - make_interval(secs => $1) GROUP BY queue),
-served AS (
-    SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
-    WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue)
-SELECT queue, coalesce(ready, 0) AS ready, coalesce(scheduled, 0) AS scheduled,
-       coalesce(throttled, 0) AS throttled, coalesce(no_worker, 0) AS no_worker,
-       coalesce(running, 0) AS running, oldest, coalesce(succeeded, 0) AS succeeded,
-       coalesce(unsuccessful, 0) AS unsuccessful, coalesce(workers, 0) AS workers, q.rate
-FROM live FULL JOIN past USING (queue) FULL JOIN served USING (queue)
-LEFT JOIN tidemill.queue AS q ON q.name = queue
-WHERE NOT starts_with(queue, 'monitor:')
-ORDER BY queue
-"""
-
 #: Running jobs that have reported progress.
 RUNNING_WITH_PROGRESS = """
 SELECT id, task, queue, progress, note, extract(epoch FROM now() - started_at)::float8 AS running_for
@@ -87,11 +60,6 @@ async def find_unfinished(database: Database, ids: list[int]) -> set[int]:
 async def show_jobs_of_run(database: Database, run_id: int, *, limit: int) -> list[asyncpg.Record]:
     """Everything that is known about a run's unfinished jobs; running ones come first."""
     return await database.fetch(SHOW_LIVE_OF_RUN, run_id, limit)
-
-
-async def count_queues(database: Database, *, within: float = 3600.0) -> list[asyncpg.Record]:
-    """Counts per queue, including jobs finished in the last `within` seconds."""
-    return await database.fetch(COUNT_QUEUES, within)
 
 
 async def running_with_progress(database: Database, *, limit: int = 8) -> list[asyncpg.Record]:
