@@ -117,7 +117,7 @@ def test_a_paused_queue_waits_until_it_is_resumed(folder: Path, up: Process) -> 
     number = ok(folder, "enqueue", "app.py", "send_receipt", '{"order_id": 8}').strip()
     job = listing(folder, "job", number)
     assert job["state"] == "ready"
-    assert any("Queue mail is held: pause by" in sentence for sentence in job["why"])
+    assert any("An operator has paused queue mail: pause by" in sentence for sentence in job["why"])
     assert "*/mail=pause" in ok(folder, "workers")
     ok(folder, "workers", "resume", "*", "mail")
     wait_for(folder, number, lambda job: job["state"] == "succeeded")
@@ -130,7 +130,7 @@ def test_a_paused_queue_waits_until_it_is_resumed(folder: Path, up: Process) -> 
 
 def test_waiting_and_running_jobs_are_cancelled(folder: Path, up: Process, tmp_path: Path) -> None:
     waiting = ok(folder, "enqueue", "app.py", "send_receipt", '{"order_id": 9}', "--delay", "1h").strip()
-    assert "Waits for its time: it is due in " in " ".join(listing(folder, "job", waiting)["why"])
+    assert "Scheduled for later: it is due in " in " ".join(listing(folder, "job", waiting)["why"])
     running = ok(folder, "enqueue", "app.py", "until", f'{{"file": "{tmp_path}/never"}}').strip()
     job = wait_for(folder, running, lambda job: job["state"] == "running" and job["progress"] is not None)
     assert job["progress"] == 0.5
@@ -244,7 +244,7 @@ def test_a_second_application_in_the_database_is_named_by_an_option(folder: Path
 
 def test_ctrl_c_ends_the_waiting_and_leaves_the_job(folder: Path, up: Process) -> None:
     waiting = Process(folder, "enqueue", "app.py", "broken", "--delay", "1h", "--wait")
-    waiting.line("waiting: Waits for its time")
+    waiting.line("waiting: Scheduled for later")
     waiting.signal(signal.SIGINT)
     assert waiting.wait() == 130
     assert len(waiting.lines) == 2

@@ -1,4 +1,4 @@
-"""Deadlines: a job that could not start in time is dropped unrun, and says so."""
+"""Deadlines: a job that could not start in time expires without having run, and says so."""
 
 from __future__ import annotations
 

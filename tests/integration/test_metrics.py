@@ -358,4 +358,4 @@ async def test_metrics_that_other_machines_can_reach_are_warned_of(
     with capture_logs() as lines:
         async with MetricsEndpoint(database, address.replace("127.0.0.1", host)):
             pass
-    assert any(line["log_level"] == "warning" and "open to everybody" in line["event"] for line in lines) == warned
+    assert any(line["log_level"] == "warning" and "served without a token" in line["event"] for line in lines) == warned

@@ -75,10 +75,7 @@ def test_a_job_that_nobody_serves_is_the_reason_of_its_node() -> None:
     assert why_job({**JOB, "serving": 0}) == (
         "its job 17 waits: no worker serves queue gpu: start one with `tidemill worker APP --queue gpu`"
     )
-    assert (
-        why_job({**JOB, "ahead": 2})
-        == "its job 17 waits on queue gpu: waits for its turn: 2 jobs of queue gpu go first"
-    )
+    assert why_job({**JOB, "ahead": 2}) == "its job 17 waits on queue gpu: waits behind 2 jobs of queue gpu"
     running = {**JOB, "state": "running", "worker_host": "h", "worker_pid": 4, "attempt": 2, "note": "page 3"}
     assert why_job(running) == "page 3, its job 17 runs on h (pid 4), attempt 2"
 
@@ -88,7 +85,7 @@ def test_every_line_has_its_state_progress_and_reason() -> None:
     found = {line.label: line for line in lines_of(seen(walk, JOB))}
     assert (found["a"].state, found["a"].why) == (
         "queued",
-        "its job 17 waits on queue gpu: it is next in queue gpu. 1 worker could take it at any moment",
+        "its job 17 waits on queue gpu: it is next in queue gpu. 1 worker can claim it",
     )
     assert (found["each"].state, found["each"].count, found["each"].why) == ("running", "1/3", "2 under way")
     assert found["ask"].why.startswith("Really? (within 1m")

@@ -30,7 +30,7 @@ def why(state: str, **changes: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("origin", "said"),
     [
-        (None, "Nobody is recorded as having enqueued it."),
+        (None, "Its origin is not recorded."),
         ({"by": "ann@desk", "host": "desk", "pid": 3}, "Enqueued by ann@desk."),
         ({"by": "app shop", "host": "web1", "pid": 3}, "Enqueued by app shop on web1 (pid 3)."),
         ({"by": "job 4 (split)", "host": "w", "pid": 3, "parent": 4}, "Enqueued by job 4 (split) on w (pid 3)."),
@@ -47,16 +47,16 @@ def test_the_origin_says_who_asked_and_because_of_what(origin: dict[str, Any] | 
 
 
 def test_the_next_job_could_be_taken_at_any_moment() -> None:
-    assert why("ready") == ["It is next in queue mail.", "1 worker could take it at any moment."]
+    assert why("ready") == ["It is next in queue mail.", "1 worker can claim it."]
 
 
 def test_jobs_ahead_are_counted() -> None:
-    assert why("ready", ahead=1) == ["Waits for its turn: 1 job of queue mail goes first."]
-    assert why("ready", ahead=1200) == ["Waits for its turn: 1,200 jobs of queue mail go first."]
+    assert why("ready", ahead=1) == ["Waits behind 1 job of queue mail."]
+    assert why("ready", ahead=1200) == ["Waits behind 1,200 jobs of queue mail."]
 
 
 def test_a_delayed_job_waits_for_its_time() -> None:
-    assert why("ready", due_in=90.0) == ["Waits for its time: it is due in 1m 30s."]
+    assert why("ready", due_in=90.0) == ["Scheduled for later: it is due in 1m 30s."]
 
 
 def test_a_retried_job_says_what_went_wrong_before() -> None:
@@ -81,7 +81,7 @@ def test_a_task_that_no_worker_knows_is_named() -> None:
 
 def test_a_held_queue_says_by_whom() -> None:
     assert why("ready", held=["pause by ann@desk on *"])[-1] == (
-        "Queue mail is held: pause by ann@desk on *. `tidemill workers resume HOST QUEUE` lets it go on."
+        "An operator has paused queue mail: pause by ann@desk on *. Resume: `tidemill workers resume HOST QUEUE`."
     )
 
 
@@ -91,7 +91,7 @@ def test_a_rate_limit_is_given_in_words() -> None:
 
 
 def test_a_deadline_is_given() -> None:
-    assert why("ready", deadline=NOON)[-1] == "It is dropped if it has not started by 2030-01-31 12:00:00 UTC."
+    assert why("ready", deadline=NOON)[-1] == "It expires if it has not started by 2030-01-31 12:00:00 UTC."
 
 
 def test_a_gated_job_names_its_key_and_limit() -> None:
@@ -121,6 +121,6 @@ def test_an_ended_job_says_how_it_ended() -> None:
 
 def test_a_job_that_never_ran_says_so() -> None:
     assert why("expired", note="its deadline had passed before it could start") == [
-        "Expired unrun.",
+        "Expired without having run.",
         "Its deadline had passed before it could start.",
     ]

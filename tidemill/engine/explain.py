@@ -1,4 +1,4 @@
-"""Why a job exists, why it waits, why it ended as it did; where a run stands: one row turned into sentences. Pure."""
+"""Explains a job or a run in sentences: why it exists, why it waits, how it ended. Pure functions of one row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Job = Mapping[str, Any]
 
 
 def explain_job(job: Job) -> list[str]:
-    """Everything that explains a job as it is now, the origin first. JSON columns are expected as Python values."""
+    """Everything that explains a job in its current state, origin first. JSON columns are expected as Python values."""
     explain = {
         "ready": explain_ready,
         "throttled": explain_throttled,
@@ -23,7 +23,7 @@ def explain_job(job: Job) -> list[str]:
 
 
 def explain_run(row: Mapping[str, Any]) -> str:
-    """Where a flow's run stands, in a sentence."""
+    """The state of a flow's run in a sentence."""
     if row["state"] not in ("running", "needs_attention"):
         return str(row["note"] or f"It has ended: {row['state']}.")
     if row["state"] == "needs_attention":
@@ -31,19 +31,17 @@ def explain_run(row: Mapping[str, Any]) -> str:
     if row["owner"] is not None:
         return f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."
     if row["awake"]:
-        return (
-            "It waits for a process that keeps its workflow's runs: `tidemill up app.py` or `tidemill worker app.py`."
-        )
-    return "It waits for an event or a timer, and costs nothing meanwhile."
+        return "It waits for a run worker: start one with `tidemill up app.py` or `tidemill worker app.py`."
+    return "It waits for an event or a timer."
 
 
 def explain_origin(job: Job) -> str:
-    """Who asked for the job, and because of what."""
+    """Who enqueued the job, and why."""
     origin = job.get("origin")
     if not origin and job.get("run_id") is not None:
         return f"Enqueued by run r{job['run_id']}: `tidemill run r{job['run_id']}` shows it."
     if not origin:
-        return "Nobody is recorded as having enqueued it."
+        return "Its origin is not recorded."
     by = origin["by"]
     if origin.get("retry_of"):
         return f"Enqueued by {by}, to repeat job {origin['retry_of']}."
@@ -57,15 +55,14 @@ def explain_origin(job: Job) -> str:
 
 
 def explain_ready(job: Job) -> list[str]:
-    """What a job that could run is waiting for."""
+    """What a ready job waits for."""
     said = _said(job)
     if job["due_in"] > 0:
-        said.append(f"Waits for its time: it is due in {format_duration(job['due_in'])}.")
+        said.append(f"Scheduled for later: it is due in {format_duration(job['due_in'])}.")
     else:
         ahead = job["ahead"] or 0
-        go = "goes" if ahead == 1 else "go"
         said.append(
-            f"Waits for its turn: {_count(ahead, 'job')} of queue {job['queue']} {go} first."
+            f"Waits behind {_count(ahead, 'job')} of queue {job['queue']}."
             if ahead
             else f"It is next in queue {job['queue']}."
         )
@@ -73,12 +70,12 @@ def explain_ready(job: Job) -> list[str]:
     if job["rate"] is not None:
         hindered.append(f"Queue {job['queue']} starts no more than {_rate(job['rate'])}.")
     if not hindered and job["due_in"] <= 0 and not job["ahead"]:
-        hindered.append(f"{_count(job['knowing'], 'worker')} could take it at any moment.")
+        hindered.append(f"{_count(job['knowing'], 'worker')} can claim it.")
     return [*said, *hindered, *explain_deadline(job)]
 
 
 def explain_throttled(job: Job) -> list[str]:
-    """Why a job with a concurrency key is held back."""
+    """Why a job with a concurrency key is throttled."""
     most = job["slots"]
     limit = f": no more than {most} of its jobs may run at once" if most else ""
     said = [f"Waits for a slot of concurrency key {job['concurrency_key']}{limit}."]
@@ -88,12 +85,12 @@ def explain_throttled(job: Job) -> list[str]:
 
 
 def explain_no_worker(job: Job) -> list[str]:
-    """Why a job was put aside."""
+    """Why no worker can run the job."""
     return [*_said(job), *explain_workers(job), *explain_deadline(job)]
 
 
 def explain_workers(job: Job) -> list[str]:
-    """Whether anybody is there who could run the job."""
+    """Whether a worker can run the job."""
     queue, task = job["queue"], job["task"]
     if not job["serving"]:
         return [f"No worker serves queue {queue}: start one with `tidemill worker APP --queue {queue}`."]
@@ -105,21 +102,21 @@ def explain_workers(job: Job) -> list[str]:
 
 
 def explain_control(job: Job) -> list[str]:
-    """Who has told workers to leave the job's queue alone."""
+    """Which operator has paused or stopped the job's queue."""
     return [
-        f"Queue {job['queue']} is held: {wish}. `tidemill workers resume HOST QUEUE` lets it go on."
-        for wish in job["held"] or ()
+        f"An operator has paused queue {job['queue']}: {mode}. Resume: `tidemill workers resume HOST QUEUE`."
+        for mode in job["held"] or ()
     ]
 
 
 def explain_deadline(job: Job) -> list[str]:
     if job["deadline"] is None:
         return []
-    return [f"It is dropped if it has not started by {job['deadline'].astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."]
+    return [f"It expires if it has not started by {job['deadline'].astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."]
 
 
 def explain_running(job: Job) -> list[str]:
-    """Where a job runs, and how far it is."""
+    """Where a job runs, and its progress."""
     where = f"{job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else f"worker {job['worker_id']}"
     said = [f"Running for {format_duration(job['running_for'])} on {where}: attempt {job['attempt']}."]
     if job["progress"] is not None:
@@ -133,7 +130,7 @@ def explain_running(job: Job) -> list[str]:
 def explain_end(job: Job) -> list[str]:
     """How a job ended."""
     if job["started_at"] is None or job["attempt"] == 0:
-        return [f"{job['state'].capitalize()} unrun.", *_said(job)]
+        return [f"{job['state'].capitalize()} without having run.", *_said(job)]
     took = format_duration((job["finished_at"] - job["started_at"]).total_seconds())
     where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
     said = [f"{job['state'].capitalize()} at attempt {job['attempt']}{where}, after {took}."]
@@ -143,7 +140,7 @@ def explain_end(job: Job) -> list[str]:
 
 
 def _said(job: Job) -> list[str]:
-    """The reason that was stored when the last decision was made."""
+    """The note that was stored with the last decision."""
     note = (job["note"] or "").strip()
     if not note:
         return []

@@ -1,4 +1,4 @@
-"""Many jobs of one task that differ in nothing but their arguments."""
+"""Many jobs of one task that differ only in their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemill.engine.jobs.task import Task
 
 
 class ManyJobs:
-    """One task, one set of wishes, and the arguments of each job. Jobs that share all else are stored together."""
+    """One task, one set of options, and the arguments of each job. Jobs alike are stored together."""
 
     def __init__(self, task: Task[Any, Any], fields: Mapping[str, Any], arguments: Sequence[bytes]) -> None:
         self.arguments = arguments
@@ -21,7 +21,7 @@ class ManyJobs:
 
     @property
     def alike(self) -> bool:
-        """Whether the jobs differ in their arguments only; a concurrency key may follow from an argument."""
+        """Whether the jobs differ only in their arguments; a concurrency key may depend on an argument."""
         return self.task.options.concurrency_key is None
 
     def carrying(self, trace: str) -> ManyJobs:
@@ -33,7 +33,7 @@ class ManyJobs:
         return self.task.new_job(self.arguments[0], **self._fields)
 
     def each(self) -> list[NewJob]:
-        """Every job by itself."""
+        """The jobs one by one."""
         if not self.alike:
             return [self.task.new_job(args, **self._fields) for args in self.arguments]
         first = self.first()

@@ -1,4 +1,4 @@
-"""From a call of `enqueue` to a job: what belongs to the task, and what the caller wishes for the job."""
+"""Turns a call of `enqueue` into a job: separates the task's arguments from the job's options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def job_of_call(
     *,
     origin: Origin,
 ) -> NewJob:
-    """The job of one call: the words that are wishes go to the job, all others to the task."""
+    """The job of one call: keywords that are options go to the job, all others to the task."""
     wish = {name: value for name, value in more.items() if name in WISHES}
     kwargs = {name: value for name, value in more.items() if name not in WISHES}
     if ambiguous := (wish.keys() & set(task.signature.names)) - (args or {}).keys():
@@ -39,7 +39,7 @@ def job_of_call(
 def jobs_of_calls(
     task: Task[Any, Any], calls: Iterable[Mapping[str, Any]], wish: Mapping[str, Any], *, origin: Origin
 ) -> ManyJobs:
-    """The jobs of many calls that differ in their arguments only."""
+    """The jobs of many calls that differ only in their arguments."""
     if odd := wish.keys() - WISHES_FOR_MANY:
         raise ConfigError(f"enqueue_many has no option {sorted(odd)[0]!r}")
     arguments: list[bytes] = []

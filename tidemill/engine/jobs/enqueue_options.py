@@ -1,4 +1,4 @@
-"""What a caller may wish for one job beside its arguments, and what that means for the stored job."""
+"""The options that a caller may give for a job besides its arguments, and the fields that they set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WISHES = WISHES_FOR_MANY | {"unique_key", "unique_for", "concurrency_key", "conc
 
 
 def read_wish(wish: Mapping[str, Any], task: Task[Any, Any]) -> dict[str, Any]:
-    """The fields of a new job that a caller's wish sets; a `ConfigError` names what makes no sense."""
+    """The fields of a new job that the caller's options set; a `ConfigError` names an invalid option."""
     fields: dict[str, Any] = {}
     for name, value in wish.items():
         if value is None:
@@ -47,5 +47,5 @@ def _moment(what: str, value: Any) -> float:
 
 def _words(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
-        raise ConfigError(f"tags={value!r} is one text; write a list, such as [{value!r}]")
+        raise ConfigError(f"tags={value!r} is one string; write a list, such as [{value!r}]")
     return tuple(str(word) for word in value)

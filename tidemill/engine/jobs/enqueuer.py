@@ -1,8 +1,8 @@
-"""Enqueueing from one process: calls that come together go to the database together.
+"""Enqueueing from one process: concurrent calls are batched.
 
-A lone call is one statement. While it is under way, further calls wait and then share the next statement, so
-sixteen callers need a few round trips, not sixteen. Every caller still gets its own answer, and an error that
-belongs to one of them is not told to the others.
+A single call is one statement. While it runs, further calls wait and then share the next statement, so sixteen callers
+need a few round trips, not sixteen. Every caller still gets its own answer, and an error of one call is not raised in
+the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIES = 3
 
 
 class Enqueuer:
-    """This process's way of putting jobs in."""
+    """Stores jobs for this process."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,7 +68,7 @@ class Enqueuer:
         return await insert_jobs(self._database, connection, many.each()[chunk], notify=True)
 
     async def close(self) -> None:
-        """Finish what is under way."""
+        """Finish the calls in progress."""
         if self._sender is not None:
             await self._sender
         await self._notifier.close()
@@ -78,14 +78,14 @@ class Enqueuer:
 
     @asynccontextmanager
     async def _line(self) -> AsyncIterator[Connection]:
-        """The connection for single jobs, kept open: only one call at a time goes through here."""
+        """The connection for single jobs, kept open: used by one call at a time."""
         connection = self._connection
         if connection is None or connection.is_closed():
             connection = self._connection = await self._database.connect(patience=30.0)
         try:
             yield connection
         except BaseException as error:
-            # After anything but a plain refusal its state is uncertain.
+            # After anything but a plain refusal the connection's state is unknown.
             if not isinstance(error, asyncpg.PostgresError) or is_away(error):
                 connection.terminate()
                 self._connection = None
@@ -111,7 +111,7 @@ class Enqueuer:
                 for _, answer in batch:
                     _give(answer, error)
                 return
-            for one in batch:  # One of them is at fault and nothing was stored: each for itself.
+            for one in batch:  # One job caused the error and nothing was stored: try each alone.
                 await self._answer([one])
             return
         except BaseException as error:
@@ -129,7 +129,7 @@ class Enqueuer:
                 break
             except Exception as error:
                 if tries_left and left_nothing(error):
-                    continue  # The kept connection was cut while nobody used it.
+                    continue  # The kept connection was closed while it was idle.
                 if isinstance(error, asyncpg.PostgresError) or is_away(error):
                     raise _explained(error) from error
                 raise

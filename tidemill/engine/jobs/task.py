@@ -1,4 +1,4 @@
-"""Tasks: the functions that jobs name, and what is known about each of them."""
+"""Tasks: the functions that jobs name, and their options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class TaskOptions(msgspec.Struct, frozen=True):
-    """How the jobs of a task are enqueued and run, unless the caller says otherwise."""
+    """How the jobs of a task are enqueued and run, unless the caller overrides it."""
 
     queue: str
     priority: int = DEFAULT_PRIORITY
@@ -33,7 +33,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
     required_model: str | None = None
 
     def job_options(self) -> JobOptions | None:
-        """What travels with each job; None when everything is as usual."""
+        """The options stored with each job; None if all are defaults."""
         options = JobOptions(
             retry=self.retry,
             budget=self.budget,
@@ -45,7 +45,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
 
 
 class Periodic(msgspec.Struct, frozen=True):
-    """A schedule that enqueues a task by itself."""
+    """A schedule that enqueues a task."""
 
     name: str
     task: str
@@ -56,7 +56,7 @@ class Periodic(msgspec.Struct, frozen=True):
 
 
 class Task(Generic[P, R]):
-    """A function that jobs can name. Calling it runs it here and now, as the plain function it is."""
+    """A function that jobs can name. Calling it runs the plain function in place."""
 
     def __init__(self, function: Callable[P, R], name: str, options: TaskOptions) -> None:
         self.function = function
@@ -98,7 +98,7 @@ class Task(Generic[P, R]):
     def new_job(
         self, args: bytes, *, origin: Origin | None = None, required_model: str | None = None, **changes: Any
     ) -> NewJob:
-        """A job of this task; `changes` are fields of `NewJob` that differ from the task's own."""
+        """A job of this task; `changes` are fields of `NewJob` that override the task's own."""
         options, job_options = self.options, self.job_options
         if required_model is not None:
             job_options = msgspec.structs.replace(job_options or JobOptions(), required_model=required_model)
@@ -138,7 +138,7 @@ class TaskRegistry(Mapping[str, Task[Any, Any]]):
         return len(self._tasks)
 
     def require(self, name: str) -> Task[Any, Any]:
-        """The task of this name, or an error that says which there are."""
+        """The task of this name, or an error that lists the declared tasks."""
         task = self._tasks.get(name)
         if task is None:
             known = ", ".join(sorted(self._tasks)) or "none"
@@ -151,7 +151,7 @@ class TaskRegistry(Mapping[str, Task[Any, Any]]):
 
 
 def encode_result(task: str, value: Any) -> bytes | None:
-    """A task's return value as JSON, nothing for nothing; a `PayloadError` names the task."""
+    """Encode a task's return value as JSON, None as None; a `PayloadError` names the task."""
     if value is None:
         return None
     try:

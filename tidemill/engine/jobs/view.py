@@ -1,4 +1,4 @@
-"""A job for its caller to look at: one struct, whether it waits, runs or has ended."""
+"""A snapshot of a job for its caller: one struct, whether it waits, runs or has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemill.core.job import FINAL_STATES
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job as it was when it was asked for. `note` says why it is in its state, or what it last reported."""
+    """A job as of the time when it was read. `note` says why it is in its state, or what it last reported."""
 
     id: int
     task: str
@@ -42,7 +42,7 @@ class JobView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> JobView:
-        """From a row of the live table or of the history."""
+        """From a row of the live table or the history."""
         known: dict[str, Any] = {name: value for name, value in row.items() if name in cls.__struct_fields__}
         errors, result = known.get("errors"), known.get("result")
         known["args"] = decode(known["args"])

@@ -55,7 +55,7 @@ class JobWaits:
                         await self._look()
                         idle_since = loop.time()
                     await changes.wait(SAFETY_POLL if self._waiting else LINGER)
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - raised in the waiting code
             for each in self._futures(list(self._waiting)):
                 each.set_exception(error)
         finally:

@@ -1,13 +1,13 @@
-"""Which model a worker serves next: the one it has, as long as that keeps nobody waiting for too long. Pure.
+"""Which model a worker serves next: the loaded one, as long as no job waits for too long. Pure.
 
-Within a queue and priority, jobs whose model is in memory, or would fit without sending another out, go before
-older jobs whose model would have to be loaded in its place. A job that has been passed over in this way for longer
-than the worker's patience goes first: the worker then changes models, and stays with the new one for as long as its
-patience lasts. So a job is overtaken, for its model's sake, for about one patience per other model, however long the
-queue is; and a worker with a long queue changes models once per patience and not with every job.
+Within a queue and priority, jobs whose model is loaded, or fits without evicting another, go before older jobs whose
+model would need an eviction. A job that has been overtaken in this way for longer than the worker's patience goes
+first: the worker then switches models, and stays with the new one for as long as its patience lasts. So a job is
+overtaken for at most about one patience per other model, however long the queue is; and a worker with a long queue
+switches models once per patience and not with every job.
 
-A higher priority always goes first, whatever its model. A job is taken only if its model fits beside those that the
-jobs in hand need: it could not start, and another worker may have room for it.
+A higher priority always goes first, whatever its model. A job is only claimed if its model fits beside those of the
+held jobs: otherwise it could not start, while another worker may have memory for it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Fits = Callable[[str, Iterable[str]], bool]
 def choose_heads(
     heads: Sequence[Head], *, warm: Collection[str], needed: Collection[str], fits: Fits, patience: float, stint: float
 ) -> list[Head]:
-    """What to claim, first to last, from what waits.
+    """What to claim, in order, from the waiting jobs.
 
-    `warm` are the models in memory, `needed` those of the jobs in hand; `fits(model, others)` says whether a model
-    fits beside others; `stint` is how long the worker has kept to its models.
+    `warm` are the loaded models, `needed` those of the held jobs; `fits(model, others)` says whether a model fits
+    beside others; `stint` is how long the worker has stayed with its models.
     """
     in_the_way = {*warm, *needed}
 
@@ -39,7 +39,7 @@ def choose_heads(
     if first is not None and first.model is not None:
         if fits(first.model, needed):
             return [first]
-        # Its model has to wait for jobs in hand: take nothing meanwhile that keeps other models there.
+        # Its model waits for held jobs: claim nothing meanwhile that keeps other models loaded.
         return [head for head in heads if head.model is None and head.priority >= first.priority]
     chosen: list[Head] = []
     needed = set(needed)
@@ -51,7 +51,7 @@ def choose_heads(
                 chosen.append(head)
                 needed.add(head.model)
             else:
-                break  # Nothing of a lower priority goes before it.
+                break  # Lower priorities must wait.
     return chosen
 
 
@@ -69,7 +69,7 @@ def _in_order(heads: list[Head], is_cold: Callable[[Head], bool]) -> list[Head]:
 
 
 class Affinity:
-    """A worker's preference for the models it has, and its memory of when it last changed them."""
+    """A worker's preference for its loaded models, and when it last switched them."""
 
     def __init__(self, models: ModelCache, patience: float, clock: Clock) -> None:
         self.models = models
@@ -78,7 +78,7 @@ class Affinity:
         self._changed_at = -math.inf
 
     def choose(self, heads: Sequence[Head], needed: Collection[str]) -> list[Head]:
-        """What to claim, first to last, from what waits, beside jobs in hand that need these models."""
+        """What to claim, in order, from the waiting jobs, beside held jobs that need these models."""
         since = self._changed_at if self.models.loaded_at is None else max(self._changed_at, self.models.loaded_at)
         return choose_heads(
             heads,
@@ -90,6 +90,6 @@ class Affinity:
         )
 
     def claimed(self, model: str | None) -> None:
-        """Jobs of a model have been claimed; if it is not here yet, the worker changes to it."""
+        """Record a claim for a model; if it is not loaded yet, the worker switches to it."""
         if model is not None and model not in self.models.warm():
             self._changed_at = self._clock.monotonic()

@@ -7,9 +7,9 @@
     def embed(texts: list[str]) -> list[list[float]]:
         return current_job().model("minilm").encode(texts)
 
-A job with a required model starts when the model is there, and the model stays until the job has ended. A task
-may ask for further ones by name: `job.model(name)` in a plain function, `await job.load_model(name)` in an async
-one. What is loaded and unloaded when, the `Eviction` decides; here is what does it, and waits for it.
+A job with a required model starts when the model is loaded, and the model stays until the job has ended. A task may
+request others by name: `job.model(name)` in a plain function, `await job.load_model(name)` in an async one. `Eviction`
+decides what is loaded and unloaded; this module carries that out and waits for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOOK_UP = 0.2
 
 
 class ModelFigures(msgspec.Struct):
-    """What has happened to one model in this process. A hit is a use that found it loaded."""
+    """Statistics of one model in this process. A hit is a use that found it loaded."""
 
     name: str
     memory: int
@@ -59,14 +59,14 @@ class ModelCache:
     def __init__(self, specs: Iterable[ModelSpec], *, budget: int | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.specs = read_specs(specs)
         check_budget(self.specs.values(), budget)
-        self.loaded_at: float | None = None  # when a load last ended, by the monotonic clock
+        self.loaded_at: float | None = None  # monotonic time of the end of the last load
         self._clock = clock
         self._eviction = Eviction(
             {spec.name: Footprint(spec.memory, spec.pinned, spec.idle) for spec in self.specs.values()}, budget
         )
         self._values: dict[str, Any] = {}
         self._figures = {spec.name: ModelFigures(spec.name, spec.memory) for spec in self.specs.values()}
-        # A future says that a model is there and does not hold it: nothing here keeps alive what is to go.
+        # A future signals that a model is loaded without referencing it, so that it can be freed.
         self._waiting: dict[ModelRequest, Future[None]] = {}
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
@@ -78,12 +78,12 @@ class ModelCache:
 
     @property
     def taken(self) -> int:
-        """Bytes of all models in memory, by their own account."""
+        """Bytes of all loaded models, as declared."""
         with self._lock:
             return self._eviction.taken
 
     def start(self) -> None:
-        """Belong to the running event loop, and begin to load what is pinned."""
+        """Bind to the running event loop, and begin to load pinned models."""
         self._loop = asyncio.get_running_loop()
         for spec in self.specs.values():
             if spec.pinned:
@@ -91,44 +91,44 @@ class ModelCache:
                 use.ask(spec.name).add_done_callback(lambda _, use=use: use.close())
 
     async def tend(self) -> None:
-        """Unload what has been idle for too long, until cancelled."""
+        """Unload idle models, until cancelled."""
         while True:
             await asyncio.sleep(REST_EVERY)
             self.rest()
 
     def rest(self) -> None:
-        """Unload what has been idle for too long."""
+        """Unload models that have been idle for too long."""
         self._tell(self._eviction.rest)
 
     async def close(self) -> None:
-        """Unload everything that is not in use, and load no more."""
+        """Unload every unused model, and load no more."""
         self._tell(self._eviction.close)
         await asyncio.to_thread(self._wait_for_moves, LAST_UNLOADS)
 
     def use(self) -> ModelUse:
-        """For one job: what it is given stays in memory until it is closed."""
+        """A job's access to models: what it gets stays loaded until it is closed."""
         return ModelUse(self)
 
     def warm(self) -> list[str]:
-        """The models that are loaded, or are being loaded."""
+        """The models that are loaded or loading."""
         with self._lock:
             return self._eviction.warm()
 
     def value(self, name: str) -> Any:
-        """A model that is there: only for one who has been given it."""
+        """A loaded model; only for a job that was granted it."""
         return self._values[name]
 
     def in_use(self) -> list[str]:
-        """The models that some job has now."""
+        """The models that a job is using now."""
         with self._lock:
             return [name for name, standing in self._eviction.standings.items() if standing.users]
 
     def fits_beside(self, model: str, others: Iterable[str]) -> bool:
-        """Whether a model can be in memory together with these and all pinned ones."""
+        """Whether a model can be loaded together with these and all pinned ones."""
         return self._eviction.fits_beside(model, others)
 
     def figures(self) -> list[ModelFigures]:
-        """What has happened to each model so far, and where it is now."""
+        """The statistics of each model, and its current status."""
         with self._lock:
             for name, figures in self._figures.items():
                 standing = self._eviction.standings.get(name)
@@ -136,7 +136,7 @@ class ModelCache:
                 figures.users = 0 if standing is None else len(standing.users)
             return [msgspec.structs.replace(figures) for figures in self._figures.values()]
 
-    # -- inner parts: decide under the lock, act outside of it -------------------------------------
+    # -- internals: decide under the lock, act outside of it ---------------------------------------
 
     def _tell(self, what: Callable[..., list[Command]], *told: Any) -> None:
         with self._lock:
@@ -148,7 +148,7 @@ class ModelCache:
     def _ask(self, name: str, user: ModelUse) -> Future[None]:
         require_model(name, self.specs)
         if self._loop is None:
-            raise ConfigError(f"model {name} was asked for before its cache was started")
+            raise ConfigError(f"model {name} was requested before its cache was started")
         future: Future[None] = Future()
 
         def ask(now: float) -> list[Command]:
@@ -172,7 +172,7 @@ class ModelCache:
             future.cancel()
 
     def _prepare(self, command: Command) -> Callable[[], None]:
-        """Note what a command means, and return what is to be done about it, outside of the lock."""
+        """Record a command, and return the action to run outside of the lock."""
         if isinstance(command, Load):
             spec = self.specs[command.model]
             return lambda: _in_background(lambda: self._load(spec), f"load-{spec.name}")
@@ -186,14 +186,14 @@ class ModelCache:
         if isinstance(command, Grant):
             self._figures[ask.model].hits += command.hit
             return lambda: _settle(future)
-        error = ModelError(f"model {ask.model} cannot be had: {command.why}")
+        error = ModelError(f"model {ask.model} is not available: {command.why}")
         return lambda: _settle(future, error)
 
     def _load(self, spec: ModelSpec) -> None:
         began = self._clock.monotonic()
         try:
             value = self._call(spec.load)
-        except BaseException as error:  # noqa: BLE001 - whatever a load raises is told to all who wait for it
+        except BaseException as error:  # noqa: BLE001 - whatever a load raises is passed to every waiting job
             self._after_failure(spec, error)
             return
         ended = self._clock.monotonic()
@@ -219,7 +219,7 @@ class ModelCache:
 
         self._tell(fail, spec.name)
         for future in told:
-            # One exception each: it gathers the traceback of whoever raises it.
+            # One exception each, because raising adds a traceback to it.
             each = ModelError(f"model {spec.name} could not be loaded: {type(error).__name__}: {error}")
             each.__cause__ = error
             _settle(future, each)
@@ -229,15 +229,15 @@ class ModelCache:
         if spec.unload is not None:
             try:
                 self._call(spec.unload, value)
-            except BaseException as error:  # noqa: BLE001 - it is gone from here in any case
+            except BaseException as error:  # noqa: BLE001 - the model is removed in any case
                 log.error("model could not be unloaded properly", model=spec.name, error=repr(error))
         del value
-        gc.collect()  # what holds itself in a cycle must be gone before the next is loaded
+        gc.collect()  # free reference cycles before the next load
         log.info("model unloaded", model=spec.name, why=why)
         self._tell(self._eviction.unloaded, spec.name)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a plain function here, in its thread; an async one runs on the worker's event loop."""
+        """Call a plain function in the current thread; run an async one on the worker's event loop."""
         value = function(*args)
         if inspect.isawaitable(value) and self._loop is not None:
             return asyncio.run_coroutine_threadsafe(_outcome_of(value), self._loop).result()
@@ -251,7 +251,7 @@ class ModelCache:
 
 
 class ModelUse:
-    """What one job has of the models."""
+    """One job's use of models."""
 
     def __init__(self, cache: ModelCache) -> None:
         self.closed = False
@@ -259,9 +259,9 @@ class ModelUse:
         self._asked: dict[str, Future[None]] = {}
 
     def get(self, name: str, *, look_up: Callable[[], None] | None = None) -> Any:
-        """The model, once it is loaded; `look_up` is called now and then while this waits, and may raise.
+        """The model, once it is loaded; `look_up` is called periodically during the wait, and may raise.
 
-        On an event loop, which must not be kept waiting, only a model that has been waited for before.
+        On an event loop, which must not be blocked, only for a model that was loaded for this job before.
         """
         future = self._asked.get(name)
         if future is not None and _is_given(future):
@@ -284,19 +284,19 @@ class ModelUse:
     async def load(self, name: str) -> Any:
         """The model, once it is loaded."""
         waiting = asyncio.wrap_future(self.ask(name))
-        waiting.add_done_callback(lambda it: it.cancelled() or it.exception())  # it may fail when nobody waits any more
+        waiting.add_done_callback(lambda it: it.cancelled() or it.exception())  # may fail after the wait
         await asyncio.shield(waiting)
         return self._cache.value(name)
 
     def ask(self, name: str) -> Future[None]:
-        """Done when the model is there; asked again after a failure, it is tried again."""
+        """A future that is done when the model is loaded; a new request after a failure tries again."""
         future = self._asked.get(name)
         if future is None or (future.done() and not _is_given(future)):
             future = self._asked[name] = self._cache._ask(name, self)
         return future
 
     def close(self) -> None:
-        """The job has ended: it needs no model any more."""
+        """Release all models of the ended job."""
         self._asked.clear()
         self._cache._leave(self)
 
@@ -306,7 +306,7 @@ def _is_given(future: Future[None]) -> bool:
 
 
 def _in_background(work: Callable[[], None], name: str) -> None:
-    # A daemon: a load that hangs must not keep the process from ending.
+    # A daemon thread: a load that hangs must not block the exit of the process.
     threading.Thread(target=work, name=f"tidemill-{name}", daemon=True).start()
 
 
@@ -315,7 +315,7 @@ async def _outcome_of(value: Any) -> Any:
 
 
 def _settle(future: Future[None] | None, error: BaseException | None = None) -> None:
-    """Answer whoever still waits; the model of one who does not is given back when its use is closed."""
+    """Resolve a future if it is still awaited; otherwise the model is released when its use is closed."""
     if future is None or not future.set_running_or_notify_cancel():
         return
     if error is not None:

@@ -1,14 +1,14 @@
-"""Which models are in memory, and what must happen so that another one fits. Pure: no threads, no clock.
+"""Which models are in memory, and what to evict so that another one fits. Pure: no threads, no clock.
 
-A `Eviction` is told what happens (somebody asks for a model, a load has ended, a user has gone) and answers with
-commands: load this, unload that, give this model to that one who asked, tell that one that it cannot be.
+`Eviction` receives events (a request for a model, the end of a load, the end of a user) and returns commands: load,
+unload, grant a request, refuse a request.
 
-- All models together, those on their way in or out too, never take more than the budget.
-- A model with a user is never unloaded; a pinned one never at all. The one that was used longest ago goes first.
-- However many ask for a model that is not there, it is loaded once.
-- Who asks first is served first: a model that is in memory is not given to newcomers while somebody before them
-  waits for its room, or a busy model would never leave. Those who already have a model are let past, so that they
-  can finish; when all of them wait for each other, the last one is refused.
+- All models together, including those being loaded or unloaded, never exceed the budget.
+- A model with a user is never unloaded; a pinned one never at all. The least recently used one is evicted first.
+- A model is loaded once, however many requests there are for it.
+- Requests are served in order: a loaded model is not granted to newer requests while an older one waits for its
+  memory, otherwise a busy model would never be evicted. Users that already have a model may pass, so that they can
+  finish; when all of them wait for each other (deadlock), the last one is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Reason = Literal["evicted", "idle", "closed"]
 
 
 class Footprint(msgspec.Struct, frozen=True):
-    """What the shelf has to know of a model."""
+    """What eviction needs to know about a model."""
 
     memory: int
     pinned: bool = False
@@ -33,34 +33,34 @@ class Footprint(msgspec.Struct, frozen=True):
 
 
 class ModelRequest(msgspec.Struct, eq=False):
-    """One wish for one model. What a user is given stays its own until it leaves."""
+    """One request for one model. A granted model stays with its user until the user leaves."""
 
     model: str
     user: Hashable
 
 
 class Load(msgspec.Struct, frozen=True):
-    """There is room for this model now: load it, then say `loaded` or `failed`."""
+    """There is memory for this model now: load it, then call `loaded` or `failed`."""
 
     model: str
 
 
 class Unload(msgspec.Struct, frozen=True):
-    """Nobody uses this model: unload it, then say `unloaded`."""
+    """This model has no user: unload it, then call `unloaded`."""
 
     model: str
     why: Reason
 
 
 class Grant(msgspec.Struct, frozen=True, eq=False):
-    """The model is there, and its user's until it leaves. A `hit` did not have to wait for a load."""
+    """The model is loaded, and granted to the user until it leaves. A `hit` did not have to wait for a load."""
 
     ask: ModelRequest
     hit: bool
 
 
 class Refuse(msgspec.Struct, frozen=True, eq=False):
-    """This can never be."""
+    """The request can never be granted."""
 
     ask: ModelRequest
     why: str
@@ -70,7 +70,7 @@ Command = Load | Unload | Grant | Refuse
 
 
 class ModelStatus:
-    """A model that takes memory now."""
+    """A model that uses memory now."""
 
     __slots__ = ("phase", "used_at", "users", "waiting")
 
@@ -82,7 +82,7 @@ class ModelStatus:
 
 
 class Eviction:
-    """The models in memory, their users, and those who wait for one. Without a budget there is room for all."""
+    """The models in memory, their users, and waiting requests. Without a budget all models fit."""
 
     def __init__(self, footprints: Mapping[str, Footprint], budget: int | None = None) -> None:
         self.footprints = footprints
@@ -93,22 +93,22 @@ class Eviction:
 
     @property
     def taken(self) -> int:
-        """Memory in use, of models on their way in or out too."""
+        """Memory in use, including models being loaded or unloaded."""
         return self._memory(self.standings)
 
     def warm(self) -> list[str]:
-        """The models that are loaded or will be soon."""
+        """The models that are loaded or loading."""
         return [name for name, standing in self.standings.items() if standing.phase != "unloading"]
 
     def fits_beside(self, model: str, others: Iterable[str]) -> bool:
-        """Whether a model can be in memory together with these and all pinned ones."""
+        """Whether a model can be loaded together with these and all pinned ones."""
         pinned = {name for name, footprint in self.footprints.items() if footprint.pinned}
         return self.budget is None or self._memory({model, *others} | pinned) <= self.budget
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def ask(self, ask: ModelRequest, now: float) -> list[Command]:
-        """Somebody wants a model."""
+        """Handle a request for a model."""
         if self._closed:
             return [Refuse(ask, "the worker is stopping")]
         if not self.fits_beside(ask.model, own := self._held_by(ask.user)):
@@ -117,7 +117,7 @@ class Eviction:
         return self._advance(now)
 
     def leave(self, user: Hashable, now: float) -> list[Command]:
-        """A user needs nothing any more: neither what it has nor what it waits for."""
+        """Release everything a user has, and drop its waiting requests."""
         self.queue = [ask for ask in self.queue if ask.user is not user]
         for standing in self.standings.values():
             standing.waiting = [ask for ask in standing.waiting if ask.user is not user]
@@ -127,7 +127,7 @@ class Eviction:
         return self._advance(now)
 
     def loaded(self, model: str, now: float) -> list[Command]:
-        """A load has ended well."""
+        """Handle the end of a successful load."""
         standing = self.standings[model]
         standing.phase, standing.used_at = "loaded", now
         asks, standing.waiting = standing.waiting, []
@@ -136,31 +136,31 @@ class Eviction:
         return given + self._advance(now)
 
     def failed(self, model: str, now: float) -> tuple[list[ModelRequest], list[Command]]:
-        """A load has failed: those who waited for it are to be told; whoever asks next tries anew."""
+        """Handle a failed load: returns the requests that waited for it; a later request tries again."""
         asks = self.standings.pop(model).waiting
         return asks, self._advance(now)
 
     def unloaded(self, model: str, now: float) -> list[Command]:
-        """A model is out of memory."""
+        """Handle the end of an unload."""
         del self.standings[model]
         return self._advance(now)
 
     def rest(self, now: float) -> list[Command]:
-        """Time has passed: models that nobody has used for their `idle` time go."""
+        """Unload models that have not been used for their `idle` time."""
         resting = [name for name in self.standings if self._may_go(name) and self._is_idle(name, now)]
         return [self._out(name, "idle") for name in resting]
 
     def close(self, now: float) -> list[Command]:
-        """No more loads; every model goes as soon as nobody uses it."""
+        """Load no more, and unload every model as soon as it has no user."""
         self._closed = True
         refused: list[Command] = [Refuse(ask, "the worker is stopping") for ask in self.queue]
         self.queue = []
         return refused + self._advance(now)
 
-    # -- what follows -----------------------------------------------------------------------------
+    # -- decisions --------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> list[Command]:
-        """Serve the queue from its front as far as that goes."""
+        """Serve the queue from the front as far as possible."""
         commands: list[Command] = []
         still: list[ModelRequest] = []
         for ask in self.queue:
@@ -173,11 +173,11 @@ class Eviction:
             last = [ask for ask in still if self._held_by(ask.user)][-1]
             self.queue.remove(last)
             held = ", ".join(self._held_by(last.user))
-            commands.append(Refuse(last, f"it has {held}, and all who have models wait for each other's memory"))
+            commands.append(Refuse(last, f"its job has {held}, and all jobs with models wait for each other's memory"))
         return commands
 
     def _may_pass(self, ask: ModelRequest) -> bool:
-        """Whether somebody may be served while others before it wait: that takes nothing from them."""
+        """Whether a request may be served before older ones, because that takes nothing from them."""
         return self.footprints[ask.model].pinned or bool(self._held_by(ask.user))
 
     def _serve(self, ask: ModelRequest, now: float, commands: list[Command]) -> bool:
@@ -198,7 +198,7 @@ class Eviction:
         return True
 
     def _make_room(self, model: str, commands: list[Command]) -> bool:
-        """Whether there is room for a model now; if not, and if it can be made, what is in the way is sent out."""
+        """Whether a model fits now; otherwise evict unused models, if that makes it fit."""
         if self.budget is None:
             return True
         missing = self.taken + self.footprints[model].memory - self.budget
@@ -227,7 +227,7 @@ class Eviction:
         return idle is not None and now - self.standings[name].used_at >= idle
 
     def _is_stuck(self) -> bool:
-        """Whether all who have a model wait for another one, and nothing is on its way in or out."""
+        """Whether all users with a model wait for another one, and no load or unload is in progress (deadlock)."""
         users = {user for standing in self.standings.values() for user in standing.users}
         moving = any(standing.phase != "loaded" for standing in self.standings.values())
         return bool(users) and not moving and users <= {ask.user for ask in self.queue}
@@ -241,4 +241,4 @@ class Eviction:
     def _too_much(self, model: str, own: list[str]) -> str:
         needs = format_memory(self.footprints[model].memory)
         beside = f" beside {', '.join(own)}, which it has already" if own else ""
-        return f"it needs {needs}, and the budget of {format_memory(self.budget or 0)} does not hold that{beside}"
+        return f"it needs {needs}, and the budget of {format_memory(self.budget or 0)} is too small for that{beside}"

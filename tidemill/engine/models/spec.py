@@ -12,7 +12,7 @@ from tidemill.core.memory_size import Memory, format_memory, parse_memory
 
 
 class ModelError(TidemillError):
-    """A model that cannot be had: its load failed, or its memory never will be free."""
+    """A model is not available: its load failed, or it can never fit in memory."""
 
 
 class ModelSpec:
@@ -20,11 +20,11 @@ class ModelSpec:
 
     name     what tasks call it
     load     returns the model; a plain function runs in a thread, an async one on the worker's event loop
-    unload   is given the model when it has to go; without it the model is merely forgotten
-    memory   how much it takes while it is loaded: bytes, or text such as "2 GB"
-    pinned   loaded when a worker starts, and kept for good
-    idle     unloaded when nobody has used it for so long
-    gpu      it lives on a GPU: workers that serve its jobs run one at a time unless told otherwise
+    unload   is called with the model when it is evicted; without it the model is only dereferenced
+    memory   how much memory it uses while loaded: bytes, or text such as "2 GB"
+    pinned   loaded when a worker starts, and never evicted
+    idle     unloaded after not being used for this long
+    gpu      it uses a GPU: workers that serve its jobs run one at a time by default
     """
 
     def __init__(
@@ -55,19 +55,19 @@ class ModelSpec:
 
 
 def read_specs(specs: Iterable[ModelSpec]) -> dict[str, ModelSpec]:
-    """Models by name; no two of one name."""
+    """Models by name; duplicate names are an error."""
     known: dict[str, ModelSpec] = {}
     for spec in specs:
         if not isinstance(spec, ModelSpec):
             raise ConfigError(f"{spec!r} is not a model: declare it with ModelSpec(name, load, unload, memory)")
         if spec.name in known:
-            raise ConfigError(f"two models are called {spec.name!r}")
+            raise ConfigError(f"two models are called {spec.name!r}: rename one of them")
         known[spec.name] = spec
     return known
 
 
 def check_budget(specs: Iterable[ModelSpec], budget: int | None) -> None:
-    """Whether each model can be loaded at all, beside those that are pinned."""
+    """Check that each model fits in the budget beside the pinned ones."""
     if budget is None:
         return
     specs = list(specs)
@@ -83,12 +83,12 @@ def check_budget(specs: Iterable[ModelSpec], budget: int | None) -> None:
 
 
 def require_model(name: str | None, known: Mapping[str, ModelSpec], *, where: str = "") -> None:
-    """An error that says which models there are, unless this is one of them or none is wanted."""
+    """Raise an error that lists the declared models, unless this is one of them or None."""
     if name is not None and name not in known:
         declared = ", ".join(sorted(known)) or "none"
         raise ConfigError(f"{where}there is no model {name!r}; this application declares: {declared}")
 
 
 def gpu_concurrency(models: Mapping[str, ModelSpec], required: Iterable[str | None]) -> int | None:
-    """How many jobs a worker runs at once unless told otherwise: one, if any of these models lives on a GPU."""
+    """The default number of concurrent jobs of a worker: one, if any of these models uses a GPU."""
     return 1 if any(name is not None and name in models and models[name].gpu for name in required) else None

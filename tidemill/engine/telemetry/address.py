@@ -1,4 +1,4 @@
-"""Where something is served: an address as people write it."""
+"""Parsing of addresses to serve at."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"(?:(?:\[(?P<six>[0-9a-fA-F:]+)\]|(?P<host>[^\s:\[\]]*)):
 
 
 def read_address(text: str, *, what: str = "metrics") -> tuple[str, int]:
-    """Host and port of `127.0.0.1:9464`, `[::1]:9464`, `:9464` or `9464`; without a host, only this machine may ask."""
+    """Host and port of `127.0.0.1:9464`, `[::1]:9464`, `:9464` or `9464`; without a host, loopback only."""
     found = _ADDRESS.match(text.strip())
     if found is None or not 0 < int(found["port"]) < 65_536:
         raise ConfigError(f"{what} {text!r} is not an address: write host:port, such as 127.0.0.1:9464, or only a port")
@@ -28,7 +28,7 @@ def joined(host: str, port: int) -> str:
 
 @lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own."""
+    """Whether an address is a loopback address."""
     if host in ("localhost", ""):
         return host == "localhost"
     try:

@@ -1,8 +1,8 @@
-"""What the control groups of our processes use, and may use, on a host with cgroup v2.
+"""Usage and limits of the control groups of our processes, on a host with cgroup v2.
 
-A control group is the kernel's own account of CPU time and memory: for a container or a systemd unit it is exact,
-page cache and child processes included. Where there is none (macOS, cgroup v1, the root group), there is no
-account, and everything here says so with None or an empty result.
+A control group is the kernel's account of CPU time and memory: for a container or a systemd unit it is exact, including
+page cache and child processes. Without one (macOS, cgroup v1, the root group), these functions return None or an empty
+result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROC = Path("/proc")
 
 
 class CgroupUsage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one control group has used and may use. Memory in bytes, CPU time in seconds, limits in bytes and cores."""
+    """Usage and limits of one control group. Memory in bytes, CPU time in seconds, limits in bytes and cores."""
 
     path: str
     memory: int
@@ -29,7 +29,7 @@ class CgroupUsage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def group_of(pid: int | str = "self", *, proc: Path = PROC) -> str | None:
-    """The path of a process's cgroup-v2 group; None when it has none, or is gone."""
+    """The path of a process's cgroup-v2 group; None if it has none or has exited."""
     for line in (_read(proc / str(pid) / "cgroup") or "").splitlines():
         hierarchy, _, path = line.partition("::")
         if hierarchy == "0" and path:
@@ -38,7 +38,7 @@ def group_of(pid: int | str = "self", *, proc: Path = PROC) -> str | None:
 
 
 def read_account(path: str, *, mount: Path = MOUNT) -> CgroupUsage | None:
-    """A group's account; None where the kernel keeps none for it, as for the root of a host."""
+    """A group's account; None where the kernel has none, as for the root group of a host."""
     folder = mount / path.strip("/")
     memory, cpu = _number(folder / "memory.current"), _pairs(folder / "cpu.stat")
     if memory is None or "usage_usec" not in cpu:
@@ -56,10 +56,10 @@ def read_account(path: str, *, mount: Path = MOUNT) -> CgroupUsage | None:
 
 
 def read_accounts(pids: Iterable[int], *, mount: Path = MOUNT, proc: Path = PROC) -> list[CgroupUsage]:
-    """The accounts of all groups that these processes are in, each once; a group inside another counts with it."""
+    """The accounts of all groups of these processes, each once; a nested group is part of the outer one."""
     paths = sorted({path for pid in pids if (path := group_of(pid, proc=proc)) is not None})
     found: list[CgroupUsage] = []
-    for path in paths:  # an outer one comes first; one without an account hides nobody
+    for path in paths:  # outer groups come first; one without an account hides no inner group
         if any(path.startswith(f"{account.path.rstrip('/')}/") for account in found):
             continue
         account = read_account(path, mount=mount)
@@ -76,7 +76,7 @@ def _read(file: Path) -> str | None:
 
 
 def _number(file: Path) -> int | None:
-    """The number in a file; None for `max`, which is the kernel's word for no limit."""
+    """The number in a file; None for `max`, which means no limit."""
     text = (_read(file) or "").strip()
     return int(text) if text.isdigit() else None
 
@@ -96,6 +96,6 @@ def _cores(file: Path) -> float | None:
 
 
 def _least(limits: Iterable[float | int | None]) -> int | None:
-    """The limit that binds: every group obeys those around it too."""
+    """The smallest limit: a group also obeys the limits of the groups around it."""
     found = [limit for limit in limits if limit is not None]
-    return min(found) if found else None  # pyright: ignore[reportReturnType] - as precise as what came in
+    return min(found) if found else None  # pyright: ignore[reportReturnType] - same type as the input

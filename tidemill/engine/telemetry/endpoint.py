@@ -1,4 +1,4 @@
-"""The endpoint: `GET /metrics` over HTTP, and nothing else.
+"""The metrics endpoint: `GET /metrics` over HTTP.
 
 async with MetricsEndpoint(database, "127.0.0.1:9464"):
     ...
@@ -25,10 +25,10 @@ MOST_HEAD = 16 * 1024
 
 
 class MetricsEndpoint:
-    """Serves the metrics of a database at an address while its block lasts."""
+    """Serves the metrics of a database at an address inside its `async with` block."""
 
     def __init__(self, database: Database, address: str) -> None:
-        from tidemill.engine.telemetry.exposition import Exposition  # slow to load, and seldom wanted
+        from tidemill.engine.telemetry.exposition import Exposition  # slow to load, and rarely needed
 
         self._host, self._port = read_address(address)
         self._database = database
@@ -47,7 +47,7 @@ class MetricsEndpoint:
             raise ConfigError(f"metrics cannot be served at {self._host}:{self._port}: {_why(error)}") from error
         log.info("metrics served", url=self.url)
         if not is_loopback(self._host):
-            log.warning("metrics are open to everybody who reaches this address: nobody is asked for a token")
+            log.warning("metrics are served without a token to every client that can reach this address")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -64,7 +64,7 @@ class MetricsEndpoint:
                 writer.write(await self._respond(head.decode("latin-1")))
                 await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return  # Whoever asked is gone, or never meant to ask.
+            return  # The client has disconnected, or sent no request.
         finally:
             writer.close()
 
@@ -73,9 +73,9 @@ class MetricsEndpoint:
         method, _, rest = request.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         if path not in ("/metrics", "/"):
-            return _response("404 Not Found", b"there is only /metrics here\n")
+            return _response("404 Not Found", b"not found: this endpoint serves only /metrics\n")
         if method not in ("GET", "HEAD"):
-            return _response("405 Method Not Allowed", b"only GET works here\n", more="Allow: GET, HEAD\r\n")
+            return _response("405 Method Not Allowed", b"only GET is allowed\n", more="Allow: GET, HEAD\r\n")
         try:
             body, kind = await self._exposition.text(_header(lines, "accept"))
         except TidemillError as error:
@@ -85,7 +85,7 @@ class MetricsEndpoint:
 
 @asynccontextmanager
 async def serving_metrics(database: Database, address: str | None) -> AsyncIterator[None]:
-    """Serve the metrics while the block lasts; not at all without an address."""
+    """Serve the metrics inside the block; does nothing without an address."""
     if address is None:
         yield
         return
@@ -114,7 +114,7 @@ def _why(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (
             "another process listens there; choose another address with --metrics or TIDEMILL_METRICS, "
-            "or let only one process serve them: it tells the numbers of all"
+            "or let only one process serve them: it has the numbers of all"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return "this user may not listen there; choose a port above 1023"

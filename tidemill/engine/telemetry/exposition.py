@@ -1,6 +1,6 @@
-"""What `/metrics` says: the totals and the newest samples of all hosts, as Prometheus reads them.
+"""The content of `/metrics`: the totals and the newest samples of all hosts, in Prometheus format.
 
-Every endpoint of a database says the same, so one of them is enough to scrape. See docs/telemetry.md for the names.
+Every endpoint of a database serves the same content, so scrape one of them. See docs/telemetry.md for the names.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tidemill.store.telemetry.hosts import Totals, read_totals
 from tidemill.version import VERSION
 
 FRESH = 1.0
-COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
+COST_RATIO = 20  # reads take at most a twentieth of the time, whatever their size
 
 _COUNTERS = (
     ("ended", "tidemill_job_attempts", "Attempts at jobs that ended, by outcome.", ("queue", "task", "outcome")),
-    ("lease_reclaims", "tidemill_lease_reclaims", "Workers whose lease lapsed and was taken from them.", ()),
-    ("jobs_reclaimed", "tidemill_jobs_reclaimed", "Jobs that went back because their worker was lost.", ()),
-    ("watchdog_trips", "tidemill_watchdog_trips", "Jobs ended for a limit they broke.", ("limit",)),
+    ("lease_reclaims", "tidemill_lease_reclaims", "Workers whose lease lapsed and was reclaimed.", ()),
+    ("jobs_reclaimed", "tidemill_jobs_reclaimed", "Jobs that were requeued because their worker was lost.", ()),
+    ("watchdog_trips", "tidemill_watchdog_trips", "Jobs that the watchdog ended, by the exceeded limit.", ("limit",)),
 )
 _HISTOGRAMS = (
-    ("wait", "tidemill_job_wait_seconds", "From when a job was due to when a worker had it.", ("queue",)),
+    ("wait", "tidemill_job_wait_seconds", "Time from when a job was due until a worker claimed it.", ("queue",)),
     ("run", "tidemill_job_run_seconds", "How long attempts took.", ("queue", "task")),
 )
 
 
 class Exposition:
-    """The text of `/metrics` for one database, read again only when it is old enough."""
+    """The text of `/metrics` for one database; cached and read again after a while."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -46,7 +46,7 @@ class Exposition:
         self._good_until = 0.0
 
     async def text(self, accept: str = "") -> tuple[bytes, str]:
-        """The text in the form that the reader accepts, and its content type."""
+        """The text in a format that the client accepts, and its content type."""
         write, content_type = choose_encoder(accept)
         return write(await self._registry()), content_type
 
@@ -61,7 +61,7 @@ class Exposition:
 
 
 class _Told(Collector):
-    """Totals as a collector: what prometheus_client asks for metrics."""
+    """A prometheus_client collector of the totals."""
 
     def __init__(self, totals: Totals, took: float) -> None:
         self._totals = totals
@@ -69,7 +69,7 @@ class _Told(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield _gauge("tidemill_info", "This version of Tidemill.", ("version",), [((VERSION,), 1)])
-        yield _gauge("tidemill_scrape_seconds", "How long the database took to tell all this.", (), [((), self._took)])
+        yield _gauge("tidemill_scrape_seconds", "How long the database took to answer.", (), [((), self._took)])
         yield from queue_metrics(self._totals)
         yield from count_metrics(self._totals)
         yield from process_metrics(self._totals)
@@ -85,7 +85,7 @@ def registry_of(totals: Totals, *, took: float = 0.0) -> CollectorRegistry:
 
 
 def queue_metrics(totals: Totals) -> Iterator[Metric]:
-    """What waits, and who serves."""
+    """Waiting jobs, and workers."""
     rows = totals.queues
     states = ("waiting", "scheduled", "throttled", "no_worker", "running")
     yield _gauge(
@@ -108,7 +108,7 @@ def queue_metrics(totals: Totals) -> Iterator[Metric]:
 
 
 def count_metrics(totals: Totals) -> Iterator[Metric]:
-    """What was done, and how long it took."""
+    """Counts of ended work, and durations."""
     for name, shown, about, labels in _COUNTERS:
         counter = CounterMetricFamily(shown, about, labels=labels)
         found = {key: value for (each, key), value in totals.counts.items() if each == name and len(key) == len(labels)}
@@ -122,7 +122,7 @@ def count_metrics(totals: Totals) -> Iterator[Metric]:
 
 
 def process_metrics(totals: Totals) -> Iterator[Metric]:
-    """What each process of ours says of itself."""
+    """The gauges of each of our processes."""
     lags: list[tuple[tuple[str, ...], float]] = []
     models: list[tuple[tuple[str, ...], dict[str, Any]]] = []
     for row in totals.processes:
@@ -141,7 +141,7 @@ def process_metrics(totals: Totals) -> Iterator[Metric]:
     for field, about in (
         ("loads", "Times that a model was loaded."),
         ("hits", "Uses that found their model loaded."),
-        ("evictions", "Times that a model made room for another."),
+        ("evictions", "Times that a model was evicted."),
         ("failures", "Loads that failed."),
     ):
         counter = CounterMetricFamily(f"tidemill_model_{field}", about, labels=labels)
@@ -151,7 +151,7 @@ def process_metrics(totals: Totals) -> Iterator[Metric]:
 
 
 def host_metrics(totals: Totals) -> Iterator[Metric]:
-    """What hosts use, and our share of it."""
+    """The resource use of hosts, and our share of it."""
     samples = [(row["host"], decode(row["data"], HostSample)) for row in totals.hosts]
     for name, about, field in (
         ("cpu_cores", "CPU in use, in cores.", "cpu"),
@@ -180,8 +180,8 @@ def host_metrics(totals: Totals) -> Iterator[Metric]:
         ("busy_ratio", "The share of time that a GPU was busy.", "busy"),
         ("memory_bytes", "GPU memory in use.", "memory"),
         ("memory_total_bytes", "GPU memory.", "memory_total"),
-        ("temperature_celsius", "How hot a GPU is.", "temperature"),
-        ("power_watts", "What a GPU draws.", "power"),
+        ("temperature_celsius", "The temperature of a GPU.", "temperature"),
+        ("power_watts", "The power draw of a GPU.", "power"),
     ):
         told = [
             ((host, str(gpu.index), gpu.name), getattr(gpu, field))
@@ -197,7 +197,7 @@ def _limit_metrics(samples: list[tuple[str, HostSample]]) -> Iterator[Metric]:
     for name, about, field in (
         ("cpu_limit_cores", "CPU that our control groups may use, in cores.", "cpu_limit"),
         ("memory_limit_bytes", "Memory that our control groups may use.", "memory_limit"),
-        ("throttled_ratio", "The share of time for which our control groups were held back.", "throttled"),
+        ("throttled_ratio", "The share of time for which our control groups were throttled.", "throttled"),
     ):
         told = [(key, getattr(group, field)) for key, group in groups if getattr(group, field) is not None]
         yield _gauge(f"tidemill_cgroup_{name}", about, ("host",), told)

@@ -1,9 +1,9 @@
-"""The GPUs of a host: through NVIDIA's library where `tidemill[gpu]` is installed, else through a vendor's tool.
+"""The GPUs of a host: read through NVIDIA's library where `tidemill[gpu]` is installed, else with a vendor's tool.
 
-    find_probe().read()      # [] on a host without a GPU, or without any way to ask it
+    find_probe().read()      # [] on a host without a GPU, or without a way to read it
 
-`nvidia-smi` and `rocm-smi` are programs to start, so they are asked less often than the library. A probe that
-fails is left alone for a while and then tried again: a driver may be updated under a running worker.
+`nvidia-smi` and `rocm-smi` are programs to start, so they are polled less often than the library. A probe that fails
+is skipped for a while and then tried again: a driver may be updated under a running worker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROCM_SMI = (
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One GPU now: `busy` from 0 to 1, memory in bytes, degrees Celsius, watts. None is what it does not tell."""
+    """The current state of one GPU: `busy` from 0 to 1, memory in bytes, degrees Celsius, watts. None if unknown."""
 
     index: int
     name: str
@@ -49,20 +49,20 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Probe(Protocol):
-    """A way to ask the GPUs."""
+    """A way to read the GPUs."""
 
     def read(self) -> list[Gpu]: ...
 
 
 class NoProbe:
-    """No GPU, or nobody to ask about it."""
+    """No GPU, or no way to read it."""
 
     def read(self) -> list[Gpu]:
         return []
 
 
 class LibraryProbe:
-    """Asks through `pynvml`, the module of nvidia-ml-py."""
+    """Reads GPUs through `pynvml`, the module of nvidia-ml-py."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -75,7 +75,7 @@ class LibraryProbe:
         ask = self._library
         device = ask.nvmlDeviceGetHandleByIndex(index)
         name = ask.nvmlDeviceGetName(device)
-        # The second version of this question leaves out what the driver keeps for itself, as nvidia-smi does.
+        # Version 2 of this call excludes the driver's reserved memory, as nvidia-smi does.
         newer = getattr(ask, "nvmlMemory_v2", None)
         memory = self._ask(ask.nvmlDeviceGetMemoryInfo, device, newer) if newer is not None else None
         if memory is None:
@@ -94,7 +94,7 @@ class LibraryProbe:
         )
 
     def _ask(self, question: Callable[..., Any], *of: Any) -> Any:
-        """An answer, or None: not every GPU can tell everything."""
+        """A value, or None: not every GPU supports every query."""
         try:
             return question(*of)
         except self._library.NVMLError:
@@ -102,7 +102,7 @@ class LibraryProbe:
 
 
 class ToolProbe:
-    """Asks a vendor's command-line tool, at most every so often."""
+    """Reads GPUs with a vendor's command-line tool, at most every few seconds."""
 
     def __init__(self, command: Sequence[str], parse: Callable[[str], list[Gpu]], *, every: float = TOOL_EVERY) -> None:
         self._command = command
@@ -115,14 +115,14 @@ class ToolProbe:
         now = time.monotonic()
         if now >= self._ask_at:
             self._ask_at = now + self._every
-            self._known = []  # rather nothing than what it told long ago, should it fail now
+            self._known = []  # return nothing rather than old values if the tool fails now
             asked = subprocess.run(self._command, capture_output=True, text=True, timeout=TOOL_PATIENCE, check=True)
             self._known = self._parse(asked.stdout)
         return self._known
 
 
 class Careful:
-    """A probe that may fail without harm: it is then left alone for a while, and the log says why."""
+    """A probe that may fail: it is then skipped for a while, and the reason is logged."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -133,14 +133,14 @@ class Careful:
             return []
         try:
             return self._probe.read()
-        except Exception as error:  # noqa: BLE001 - drivers and their tools fail in every way there is
+        except Exception as error:  # noqa: BLE001 - drivers and tools can fail in any way
             self._again_at = time.monotonic() + AFTER_FAILURE
             log.warning("the GPUs cannot be read", error=str(error) or repr(error), again_in=f"{AFTER_FAILURE:g}s")
             return []
 
 
 def find_probe(path: str | None = None) -> Probe:
-    """The best way to ask the GPUs of this host; `path` is where to look for tools instead of PATH."""
+    """The best way to read the GPUs of this host; `path` is searched for tools instead of PATH."""
     library = _find_library()
     if library is not None:
         return Careful(library)
@@ -152,7 +152,7 @@ def find_probe(path: str | None = None) -> Probe:
 
 
 def parse_nvidia_smi(text: str) -> list[Gpu]:
-    """GPUs from what `NVIDIA_SMI` prints: one line each, `[N/A]` for what a model does not tell."""
+    """Parse the output of `NVIDIA_SMI`: one line per GPU, `[N/A]` for unknown values."""
     gpus = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -174,7 +174,7 @@ def parse_nvidia_smi(text: str) -> list[Gpu]:
 
 
 def parse_rocm_smi(text: str) -> list[Gpu]:
-    """GPUs from what `ROCM_SMI` prints. The names of its fields differ between versions, so they are looked for."""
+    """Parse the output of `ROCM_SMI`, whose field names differ between versions."""
     start = text.find("{")  # warnings may come first
     if start < 0:
         return []

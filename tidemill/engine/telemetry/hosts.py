@@ -1,7 +1,7 @@
-"""What this host uses now: CPU, memory, disk, GPUs, and the part of it that is ours.
+"""The current resource use of this host: CPU, memory, disk, GPUs, and the share of our processes.
 
-CPU is counted in cores: on a machine of eight, 2.0 is a quarter. A first reading has nothing to compare with and
-says 0. Ours are the processes that are named when reading, with all that they have started.
+CPU is counted in cores: 2.0 is a quarter of a machine with eight. The first reading has no predecessor and returns 0.
+Our processes are those passed when reading, with all their children.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class ProcessUsage(msgspec.Struct, frozen=True):
-    """What one of our processes uses, its children included."""
+    """The resource use of one of our processes, with its children."""
 
     pid: int
     cpu: float
@@ -34,7 +34,7 @@ class ProcessUsage(msgspec.Struct, frozen=True):
 
 
 class GroupUsage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What our control groups use together, and the tightest limits on them; see `cgroup`."""
+    """The combined use of our control groups, and the tightest limits on them; see `cgroup`."""
 
     cpu: float
     memory: int
@@ -42,12 +42,12 @@ class GroupUsage(msgspec.Struct, frozen=True, omit_defaults=True):
     cpu_limit: float | None = None
     memory_limit: int | None = None
     throttled: float = 0.0
-    """The share of time for which they were held back."""
+    """The share of time for which they were throttled."""
     oom_kills: int = 0
 
 
 class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One look at a host. Sizes in bytes, CPU in cores."""
+    """One sample of a host. Sizes in bytes, CPU in cores."""
 
     cores: int
     cpu: float
@@ -64,7 +64,7 @@ class HostSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HostReader:
-    """Reads one host again and again, and remembers what it has to compare with."""
+    """Reads a host repeatedly, and keeps the previous reading to compare with."""
 
     def __init__(self, *, disk: Path | None = None, gpus: Probe | None = None, cgroups: Path = cgroup.MOUNT) -> None:
         self._disk = disk or Path.cwd()
@@ -76,7 +76,7 @@ class HostReader:
         self._groups: dict[str, cgroup.CgroupUsage] = {}
 
     def read(self, pids: Iterable[int] = ()) -> HostSample:
-        """A sample; `pids` are our processes. Takes a few milliseconds, and more where a tool must be asked."""
+        """Take a sample; `pids` are our processes. Takes a few milliseconds, longer if a tool must be run."""
         now = time.monotonic()
         passed, self._read_at = now - self._read_at, now
         memory, disk = psutil.virtual_memory(), psutil.disk_usage(str(self._disk))
@@ -89,7 +89,7 @@ class HostReader:
             memory=memory.total - memory.available,
             memory_total=memory.total,
             disk=disk.used,
-            disk_total=disk.used + disk.free,  # what is kept for root is nobody's to use
+            disk_total=disk.used + disk.free,  # without the space reserved for root
             swap=psutil.swap_memory().used,
             ours=Usage(round(sum(each.cpu for each in processes), 3), sum(each.memory for each in processes)),
             group=self._read_groups(members, passed),
@@ -100,7 +100,7 @@ class HostReader:
     def _read_cpu(self, cores: int) -> float:
         times = psutil.cpu_times()
         idle = times.idle + getattr(times, "iowait", 0.0)
-        # Guests are counted within user time already.
+        # User time already includes guest time.
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         before, self._host = self._host, (total, idle)
         if before is None or total <= before[0]:
@@ -109,7 +109,7 @@ class HostReader:
         return round(min(1.0, max(0.0, busy)) * cores, 3)
 
     def _read_processes(self, pids: list[int], passed: float) -> tuple[list[ProcessUsage], list[int]]:
-        """What each of our processes uses with its children, and the ids of all of them."""
+        """The use of each of our processes with its children, and the ids of all of them."""
         families = _families(pids)
         found: list[ProcessUsage] = []
         spent: dict[int, float] = {}
@@ -120,7 +120,7 @@ class HostReader:
                     with member.oneshot():
                         times, size = member.cpu_times(), member.memory_info().rss
                 except psutil.Error:
-                    continue  # It has just ended, or is somebody else's.
+                    continue  # It has just exited, or belongs to another user.
                 spent[member.pid] = times.user + times.system
                 if member.pid in self._spent and passed > 0:
                     cpu += max(0.0, spent[member.pid] - self._spent[member.pid]) / passed
@@ -154,7 +154,7 @@ class HostReader:
 
 
 def _families(pids: list[int]) -> dict[int, list[psutil.Process]]:
-    """Each of these processes with everything below it, down to the next of these."""
+    """Each of these processes with its descendants, down to the next of these processes."""
     wanted = set(pids)
     if not wanted:
         return {}
@@ -166,7 +166,7 @@ def _families(pids: list[int]) -> dict[int, list[psutil.Process]]:
         known[process.pid] = process
     for pid, process in known.items():
         above: int | None = pid
-        for _ in range(64):  # deeper than any tree; a pid that is used again meanwhile could make a ring
+        for _ in range(64):  # deeper than any tree; a reused pid could form a cycle
             if above is None or above in wanted:
                 break
             above = parents.get(above)
@@ -176,5 +176,5 @@ def _families(pids: list[int]) -> dict[int, list[psutil.Process]]:
 
 
 def _together(limits: list[float | None] | list[int | None]) -> float | None:
-    """What several groups may use together; no limit on one of them is no limit."""
+    """The combined limit of several groups; unlimited if one of them has no limit."""
     return None if any(limit is None for limit in limits) else sum(limit for limit in limits if limit is not None)

@@ -1,9 +1,9 @@
-"""Counting: what a process does, gathered in memory and added to the totals in the database every few seconds.
+"""Counts what a process does in memory, and adds it to the totals in the database every few seconds.
 
-On the hot path a job costs one append to a list; sorting into the buckets of a histogram happens when the list is
-handed over. Totals live in the database and outlast every process, so one `/metrics` anywhere shows them all.
+On the hot path a job costs one append to a list; the list is sorted into histogram buckets when it is reported. Totals
+are in the database and outlive every process, so any `/metrics` endpoint shows them all.
 
-A process that is killed takes with it what it has counted since it last reported: two seconds' worth.
+A killed process loses what it has counted since its last report: about two seconds' worth.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemill.store.telemetry.hosts import Key, ProcessPlace, leave, report
 
 log = structlog.get_logger("tidemill.telemetry")
 
-#: Upper ends of the histograms' buckets, in seconds: from what an idle queue takes to what a night's work takes.
+#: Upper bounds of the histograms' buckets, in seconds: from an idle queue's latency to a night's work.
 BOUNDS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0,
 )  # fmt: skip
@@ -40,11 +40,11 @@ MOST_LOOKED_AT = 32
 
 
 class Meter:
-    """What one role of one process has counted since it last reported."""
+    """The counts of one role of one process since its last report."""
 
     def __init__(self) -> None:
         self.gauges: dict[str, Callable[[], object]] = {}
-        """What to tell beside the counts, asked for at every report."""
+        """Gauges that are read at every report."""
         self.lag = 0.0
         self._counts: defaultdict[Key, float] = defaultdict(float)
         self._ran: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -52,10 +52,10 @@ class Meter:
         self._unsorted = 0
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
-        """A batch has come in: note how long its jobs had been due. Our clock is taken to agree with the database's.
+        """Record how long the jobs of a claimed batch had been due. Assumes that our clock agrees with the database's.
 
-        A batch is in the order in which its jobs were due, so of a large one some speak for their neighbours. Where
-        several queues take turns in it, each job speaks for itself.
+        A batch is ordered by due time, so a large one is sampled: some jobs represent their neighbours. If several
+        queues alternate in it, each job is counted.
         """
         now, step = time.time(), 1 + len(jobs) // MOST_LOOKED_AT
         if step > 1 and len({job.queue for job in jobs}) > 1:
@@ -70,22 +70,22 @@ class Meter:
             self._sort()
 
     def ended(self, job: ClaimedJob, ended: Finish | Requeue, started: float) -> None:
-        """An attempt that began at monotonic time `started` has ended."""
+        """Record the end of an attempt that began at monotonic time `started`."""
         outcome = ended.state if type(ended) is Finish else outcome_of(ended)
         self._ran[job.queue, job.task, outcome].append(monotonic() - started)
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
-        """Add to a count; which labels it has is the name's affair."""
+        """Add to a count; its labels depend on its name."""
         self._counts[name, labels] += by
 
     def take(self) -> dict[Key, float]:
-        """Everything counted since the last time, and start anew."""
+        """Take everything counted since the last call, and reset."""
         self._sort()
         counts, self._counts = self._counts, defaultdict(float)
         return dict(counts)
 
     def give_back(self, counts: dict[Key, float]) -> None:
-        """What was taken could not be told: count it again."""
+        """Add counts back that could not be reported."""
         for key, value in counts.items():
             self._counts[key] += value
 
@@ -97,7 +97,7 @@ class Meter:
             self._counts["ended", (queue, task, outcome)] += len(times)
             self._spread("run", (queue, task), times)
         for queue, times in waited.items():
-            # A job may seem to have been claimed before it was due, where clocks do not quite agree.
+            # With clock skew, a job may seem to be claimed before it was due.
             self._spread("wait", (queue,), [max(0.0, waited) for waited in times])
 
     def _spread(self, name: str, labels: tuple[str, ...], times: list[float]) -> None:
@@ -107,7 +107,7 @@ class Meter:
 
 
 class MeterReporter:
-    """Adds what a meter has counted to the totals, and watches how late its event loop is."""
+    """Adds the counts of a meter to the totals, and measures the lag of the event loop."""
 
     def __init__(self, database: Database, meter: Meter, role: str, *, host: str | None = None) -> None:
         self.place = ProcessPlace(host or socket.gethostname(), os.getpid(), role)
@@ -125,7 +125,7 @@ class MeterReporter:
             await self.report_when_due()
 
     async def report_when_due(self) -> None:
-        """Report, if it is time to: more often when there is something to tell."""
+        """Report, if a report is due: sooner when there are counts."""
         now = monotonic()
         if now - self._looked_at >= REPORT_EVERY:
             self._looked_at = now
@@ -138,7 +138,7 @@ class MeterReporter:
         await self._report(self._meter.take(), connection=connection)
 
     async def close(self) -> None:
-        """Report for the last time."""
+        """Send the last report."""
         if await self._report(self._meter.take()):
             await leave(self._database, self.place)
 
@@ -151,20 +151,20 @@ class MeterReporter:
         except Exception as error:  # noqa: BLE001 - counting must never stop the work
             self._meter.give_back(counts)
             expected = is_away(error) or is_full(error) or isinstance(error, StoreError)
-            (log.debug if expected else log.warning)("counts could not be told: they are kept", error=str(error))
+            (log.debug if expected else log.warning)("counts could not be reported: kept for later", error=str(error))
             return False
         return True
 
 
 def outcome_of(ended: Finish | Requeue) -> str:
-    """How an attempt ended, in a word: a final state, or why it is not final."""
+    """The outcome of an attempt in a word: a final state, or why it is not final."""
     if isinstance(ended, Requeue):
         return "retried" if ended.failed else "snoozed"
     return ended.state
 
 
 def spread(times: Sequence[float]) -> list[tuple[str, int]]:
-    """How many of these times fall into each bucket, by the bucket's upper end; empty buckets are left out."""
+    """The number of times in each bucket, by the bucket's upper bound; empty buckets are omitted."""
     ordered = sorted(times)
     found: list[tuple[str, int]] = []
     below = 0

@@ -1,7 +1,7 @@
-"""The sampler: keeps a sample of its host every few seconds, for a day.
+"""The sampler: stores a sample of its host every few seconds, for a day.
 
-Every Tidemill process on a host runs one, and the host's row in the database decides which of them samples; the
-others look now and then whether it still does. When it ends or dies, another takes over.
+Every Tidemill process on a host runs one, and the host's row in the database decides which of them samples; the others
+poll whether it still does. When it exits or dies, another takes over.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sampler:
         self._pids = {os.getpid()}
 
     async def run(self) -> None:
-        """Sample the host, or wait to be the one who does."""
+        """Sample the host, or wait to take over."""
         try:
             while True:
                 try:
@@ -72,7 +72,7 @@ class Sampler:
         if not self.leading:
             if not await may_sample(self._database, self._host, self._name, lease=lease):
                 return
-            await self._read()  # CPU is what has passed since the reading before
+            await self._read()  # CPU use is relative to the previous reading
             await asyncio.sleep(min(WARM_UP, self._every))
         sample = await self._read()
         found = await write_sample(self._database, self._host, self._name, encode(sample), lease=lease, kept=self._kept)
@@ -85,14 +85,14 @@ class Sampler:
         return await asyncio.to_thread(self._measure)
 
     def _measure(self) -> HostSample:
-        if self._reader is None:  # made here, for it may have to look for a GPU
+        if self._reader is None:  # created here, because it may search for a GPU
             self._reader = HostReader()
         return self._reader.read(self._pids)
 
 
 @asynccontextmanager
 async def sampling(database: Database, *, every: float, when: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
-    """Sample this host while the block lasts, from when `when` returns on; not at all if `every` is 0."""
+    """Sample this host inside the block, once `when` returns; not at all if `every` is 0."""
     if every <= 0:
         yield
         return
@@ -102,7 +102,7 @@ async def sampling(database: Database, *, every: float, when: Callable[[], Await
         try:
             await Sampler(database, every=every).run()
         except Exception as error:  # noqa: BLE001 - a worker must not end because its host cannot be measured
-            log.error("the sampler broke: this host is no longer sampled by this process", error=repr(error))
+            log.error("the sampler failed: this process no longer samples its host", error=repr(error))
 
     task = asyncio.create_task(live(), name="tidemill-sampler")
     try:

@@ -1,7 +1,7 @@
-"""What `/metrics` says of streams. Every number tells which stream and which source it comes from.
+"""The metrics of streams, each labelled with its stream and source.
 
-What was done is counted in the totals, which outlive dispatchers; what is now (lag, in flight) is what each dispatcher
-last told of itself.
+Counts come from the totals, which outlive dispatchers; gauges (lag, in flight) come from the last status of each
+dispatcher.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from tidemill.core.codec import decode
 from tidemill.store.telemetry.hosts import Key
 
-#: Plans take from microseconds to minutes: the ends of the buckets are powers of two, in microseconds.
+#: Plans take from microseconds to minutes: the bucket bounds are powers of two, in microseconds.
 PLAN_POWERS = tuple(range(7, 27, 2))
 PLAN_BOUNDS = tuple(f"{2**power / 1e6:g}" for power in PLAN_POWERS)
 BEYOND = "+Inf"
@@ -32,22 +32,22 @@ _COUNTERS = (
         "Runs of plans that were done, filtered or failed, by the source of the message.",
         ("stream", "plan", "source", "outcome"),
     ),
-    ("stream_live", "tidemill_stream_live_requests", "Live requests, done or turned away.", ("stream", "outcome")),
-    ("stream_restarts", "tidemill_stream_engine_restarts", "Engines started again.", ("stream",)),
+    ("stream_live", "tidemill_stream_live_requests", "Live requests, done or rejected.", ("stream", "outcome")),
+    ("stream_restarts", "tidemill_stream_engine_restarts", "Restarted engines.", ("stream",)),
 )
 _OF_SOURCES = (
-    ("lag", "tidemill_stream_lag", "Messages that wait at the source, where it can tell."),
+    ("lag", "tidemill_stream_lag", "Messages that wait at the source, if it can report them."),
     ("waiting", "tidemill_stream_waiting", "Messages that the dispatcher has taken and not yet sent."),
-    ("in_flight", "tidemill_stream_in_flight", "Messages under way."),
+    ("in_flight", "tidemill_stream_in_flight", "Messages in flight."),
     ("rate", "tidemill_stream_rate", "Messages done per second, just now."),
     ("weight", "tidemill_stream_weight", "The share of a source against the others."),
     ("max_qps", "tidemill_stream_limit", "The most messages a second that a source may send; without, no limit."),
-    ("enabled", "tidemill_stream_enabled", "Whether messages of a source are taken."),
+    ("enabled", "tidemill_stream_enabled", "Whether a source is enabled."),
 )
 
 
 def stream_metrics(statuses: Sequence[Any], counts: Mapping[Key, float]) -> Iterator[Metric]:
-    """What dispatchers tell of themselves, and what was counted."""
+    """The gauges of dispatchers, and the counts."""
     for name, shown, about, labels in _COUNTERS:
         counter = CounterMetricFamily(shown, about, labels=labels)
         for (each, key), value in counts.items():

@@ -1,11 +1,11 @@
-"""Tracing: enqueue, claim, run and whatever follows as one OpenTelemetry trace.
+"""Tracing: enqueue, claim, run and everything that follows as one OpenTelemetry trace.
 
-A job carries the trace of whoever enqueued it in its options, as a W3C `traceparent`. The worker that claims it
-continues that trace: a span for the time in its hands before the start, one for the run; jobs that the task enqueues
-continue from there. Without a tracer provider no spans are made, and a trace that comes along is still handed on.
+A job carries the trace of the enqueuing code in its options, as a W3C `traceparent`. The worker that claims it
+continues that trace: a span for the time between claim and start, one for the run; jobs that the task enqueues continue
+from there. Without a tracer provider no spans are created, but a received trace is still passed on.
 
-Your program sets the provider up as it likes. `configure_tracing` does so for Tidemill's own commands when the usual
-variables of OpenTelemetry ask for it and the extra `tidemill[otel]` is installed.
+Your program configures the provider. `configure_tracing` does it for Tidemill's own commands, if the standard variables
+of OpenTelemetry are set and the extra `tidemill[otel]` is installed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _format = TraceContextTextMapPropagator()
 
 
 def is_tracing() -> bool:
-    """Whether spans go anywhere: somebody has set a tracer provider."""
+    """Whether spans are exported: a tracer provider is set."""
     return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
 
 
 def current_trace() -> str | None:
-    """The `traceparent` of the code that is running, if it is traced."""
+    """The `traceparent` of the running code, if it is traced."""
     if not trace.get_current_span().get_span_context().is_valid:
         return None
     carrier: dict[str, str] = {}
@@ -52,7 +52,7 @@ def current_trace() -> str | None:
 
 
 def enqueueing(job: NewJob) -> AbstractContextManager[NewJob]:
-    """A span for as long as it takes to store a job; gives the job with its trace in it."""
+    """A span for storing a job; yields the job with its trace."""
     if not is_tracing():
         return nullcontext(carrying(job, current_trace()))
     return _enqueueing(job)
@@ -60,7 +60,7 @@ def enqueueing(job: NewJob) -> AbstractContextManager[NewJob]:
 
 @contextmanager
 def enqueueing_many(many: ManyJobs) -> Iterator[ManyJobs]:
-    """The same for many jobs: they all continue one trace."""
+    """The same for many jobs, which all continue one trace."""
     with _sending(many.task.name, many.task.options.queue, jobs=len(many.arguments)) as parent:
         yield many if parent is None else many.carrying(parent)
 
@@ -80,7 +80,7 @@ def with_trace(options: JobOptions | None, parent: str) -> JobOptions:
 async def run_traced(
     claim: ClaimedJob, parent: str | None, held: float, worker: str, run: Callable[[], Awaitable[Ended]]
 ) -> Ended:
-    """One attempt within its trace; it has been in the worker's hands for `held` seconds."""
+    """Run one attempt within its trace; the worker has held it for `held` seconds."""
     above = context_of(parent)
     if not is_tracing():
         token = otel_context.attach(above)
@@ -107,7 +107,7 @@ async def run_traced(
 
 @contextmanager
 def continuing(parent: str | None) -> Iterator[None]:
-    """Let the code in the block continue a trace: for a child process that runs an isolated task."""
+    """Continue a trace in the block: for a child process that runs an isolated task."""
     if parent is None:
         yield
         return
@@ -119,13 +119,13 @@ def continuing(parent: str | None) -> Iterator[None]:
 
 
 def context_of(parent: str | None) -> otel_context.Context:
-    """A fresh context that continues a trace; a `traceparent` that cannot be read begins a new one."""
+    """A fresh context that continues a trace; an invalid `traceparent` begins a new one."""
     empty = otel_context.Context()
     return empty if parent is None else _format.extract({"traceparent": parent}, empty)
 
 
 def configure_tracing(role: str, environ: dict[str, str] | None = None) -> Callable[[], None]:
-    """Send spans where OpenTelemetry's variables say, if they say anything; returns what to do at the end.
+    """Export spans as OpenTelemetry's variables say, if they are set; returns a function to call at exit.
 
     OTEL_TRACES_EXPORTER is `otlp`, `console` or `none`; OTEL_EXPORTER_OTLP_ENDPOINT alone means `otlp`.
     """
@@ -157,7 +157,7 @@ def _provider(role: str, wanted: str) -> Any:
         exporter = otlp.OTLPSpanExporter()
     else:
         exporter = export.ConsoleSpanExporter()
-    # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say goes before ours.
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override ours.
     named = resources.Resource({"service.name": f"tidemill-{role}"}).merge(resources.OTELResourceDetector().detect())
     provider = sdk.TracerProvider(resource=resources.Resource.create().merge(named))
     provider.add_span_processor(export.BatchSpanProcessor(exporter))
@@ -165,7 +165,7 @@ def _provider(role: str, wanted: str) -> Any:
 
 
 def _nothing() -> None:
-    """There is nothing to do at the end."""
+    """Do nothing at exit."""
 
 
 @contextmanager
@@ -189,7 +189,7 @@ def _about(task: str, queue: str) -> dict[str, Any]:
 
 
 def _tell(span: trace.Span, ended: Finish | Requeue) -> None:
-    """Say on a span how the attempt ended."""
+    """Record on a span how the attempt ended."""
     outcome = outcome_of(ended)
     span.set_attribute("tidemill.outcome", outcome)
     if outcome in ("failed", "retried"):

@@ -1,8 +1,8 @@
-"""The pump: a worker's only conversation with the database while it works.
+"""The claimer: claims jobs and writes results, the worker's only database access on the hot path.
 
-A turn writes down what has ended and claims what there is room for, in one round trip. While a turn is under
-way the jobs already in hand run, so a busy worker and the database work at the same time, and whatever ends
-meanwhile goes into the next turn together.
+A turn writes the results of ended jobs and claims new ones in one round trip. Claimed jobs keep running during a turn,
+so a busy worker and the database work at the same time, and results that arrive meanwhile are batched into the next
+turn.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
 
-#: Seconds after a lost connection. The server may have gone on with the last claim for a while, and be done only then.
+#: Seconds after a lost connection at which to check again: the server may complete the last claim late.
 LOOK_FOR_STRAYS = (2.0, 10.0, 60.0)
 
 
 class Claimer:
-    """Moves jobs between the database and a worker's hands."""
+    """Moves jobs between the database and the job runner."""
 
     def __init__(
         self,
@@ -62,15 +62,15 @@ class Claimer:
         self._open_queues = open_queues
         self._appetite = Appetite()
         self._turn = 0
-        # Whether a claim may find something now, and when it is worth trying though nobody has said so.
+        # Whether a claim may find jobs now, and when to try again without a notification.
         self._look = True
         self._look_again_at = 0.0
-        self._dry: set[str] = set()  # queues that gave less than was asked of them, until there is news
+        self._dry: set[str] = set()  # queues that returned fewer jobs than requested, until a notification
         self._strays_at: list[float] = []
         self._closing = False
 
     def look(self, queue: str | None = None) -> None:
-        """There may be jobs: look at the next turn."""
+        """Claim at the next turn: there may be new jobs."""
         if queue is None:
             self._dry.clear()
         else:
@@ -79,12 +79,12 @@ class Claimer:
         self._news.set()
 
     def close(self) -> None:
-        """Claim no more, and end when everything in hand is written down."""
+        """Stop claiming, and end when all results are written."""
         self._closing = True
         self._news.set()
 
     async def run(self, worker_id: int) -> None:
-        """Turn until closed, over any number of lost connections."""
+        """Run turns until closed, across any number of lost connections."""
         claims: Claims | None = None
         unwritten: tuple[list[Finish], list[Requeue]] = ([], [])
         try:
@@ -101,13 +101,13 @@ class Claimer:
                         await self._release_unheld(claims, unwritten)
                     unwritten = await self._take_turn(claims, unwritten)
                 except CLASHES as error:
-                    log.info("met another statement head-on: saying it again", error=str(error))
-                    self._strays_at = [self._clock.monotonic()]  # The turn may have claimed some before it.
+                    log.info("deadlock or serialization failure: retrying", error=str(error))
+                    self._strays_at = [self._clock.monotonic()]  # The turn may have claimed jobs before it failed.
                     self.look()
                 except Exception as error:
                     if not (is_away(error) or is_full(error)):
                         raise
-                    log.warning("the database is away", error=str(error), in_hand=self._runner.count)
+                    log.warning("the database is unavailable", error=str(error), in_hand=self._runner.count)
                     if claims is not None:
                         claims.connection.terminate()
                         claims = None
@@ -121,7 +121,7 @@ class Claimer:
                 claims.connection.terminate()
 
     async def _connect(self, worker_id: int, unwritten: tuple[list[Finish], list[Requeue]]) -> Claims:
-        """A fresh connection; what was claimed in an answer that never arrived goes back."""
+        """A new connection; releases jobs whose claim was lost with the old one."""
         connection = await self._database.connect_to_look_up()
         claims = Claims(self._database, connection, worker_id, self._queues)
         if self._affinity is not None:
@@ -130,17 +130,17 @@ class Claimer:
         return claims
 
     async def _release_unheld(self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]) -> None:
-        """Give back what is this worker's by the table and not by itself: its claim was lost with a connection."""
+        """Release jobs that the table says are ours but that we do not hold: the response to their claim was lost."""
         held = self._runner.held_ids() + [job.id for group in unwritten for job in group]
         strays = await claims.release_unheld(held)
         if strays:
-            log.warning("gave back jobs whose claim was lost with the connection", jobs=len(strays))
+            log.warning("released jobs whose claim was lost with the connection", jobs=len(strays))
 
     async def _take_turn(
         self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]
     ) -> tuple[list[Finish], list[Requeue]]:
         finished, requeues = unwritten
-        if logs := list(self._runner.logs):  # Before the end of their jobs, so that whoever sees that sees them.
+        if logs := list(self._runner.logs):  # Before the end of their jobs, so that a reader of the end finds them.
             await write_logs(self._database, claims.connection, logs)
             del self._runner.logs[: len(logs)]
         if requeues:
@@ -158,7 +158,7 @@ class Claimer:
         if finished or plain:
             turn = await claims.turn(finished, plain, list(self._runner.unknown), now)
             if turn.refused:
-                log.warning("late results changed nothing", refused=turn.refused, worker=self._runner.worker)
+                log.warning("late results were rejected", refused=turn.refused, worker=self._runner.worker)
             self._appetite.finished(len(finished), self._clock.monotonic())
             self._learn(plain, [job.queue for job in turn.jobs])
             self._look = len(turn.jobs) >= sum(plain.values()) > 0
@@ -174,14 +174,14 @@ class Claimer:
         return [], []
 
     async def _claim_by_model(self, affinity: Affinity, claims: ModelClaims, wanted: dict[str, int]) -> None:
-        """Take jobs whose models are here, or of the model whose turn it is."""
+        """Claim jobs whose models are loaded, or of the model that is next."""
         unknown = list(self._runner.unknown)
         heads = await claims.look_for_models(list(wanted), unknown)
         left, got = dict(wanted), 0
         chosen = affinity.choose(heads, self._runner.needed_models())
         for head in chosen:
             if left[head.queue] > 0:
-                # Without patience nothing is overtaken: one job, then look whose turn it is.
+                # Without patience no job is overtaken: claim one job, then choose again.
                 jobs = await claims.claim(head, left[head.queue] if affinity.patience else 1, unknown)
                 if jobs:
                     affinity.claimed(head.model)
@@ -190,11 +190,11 @@ class Claimer:
                 got += len(jobs)
         self._learn(wanted, [queue for queue, room in wanted.items() for _ in range(room - left[queue])])
         self._look = got > 0
-        # Somebody else took what was chosen: that is no reason to wait for the safety poll.
+        # Another worker has claimed the chosen jobs: do not wait for the safety poll.
         self._look_again_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
 
     def _wanted(self) -> dict[str, int]:
-        """How many jobs to ask of each queue now."""
+        """How many jobs to request from each queue now."""
         if self._closing or self._runner.closed is not None:
             return {}
         now = self._clock.monotonic()
@@ -212,7 +212,7 @@ class Claimer:
                     self._dry.discard(queue)
 
     async def _wait(self, claims: Claims, wanted: dict[str, int]) -> None:
-        """Sleep until there is news, the next delayed job is due, or the safety poll."""
+        """Wait for a notification, the next delayed job, or the safety poll."""
         if self._runner.held_too_long():
             self._appetite.slow_down()
             self._runner.give_back_unstarted("its worker was busy with other jobs")

@@ -1,4 +1,4 @@
-"""What a task can ask and tell while it runs.
+"""The current job, as seen by a running task.
 
 from tidemill import current_job
 
@@ -26,7 +26,7 @@ _current: ContextVar[RunningJob] = ContextVar("tidemill_job")
 
 
 class JobCancelled(TidemillError):
-    """Raised by `check_cancelled` inside a task whose job somebody has cancelled."""
+    """Raised by `check_cancelled` inside a task whose job has been cancelled."""
 
 
 class RunningJob:
@@ -70,7 +70,7 @@ class RunningJob:
         self.lines: CapturedLines | None = None
 
     def report(self, progress: float | None = None, message: str | None = None) -> None:
-        """Say how far the job has come: a fraction from 0 to 1, a message, or both. Counts as a sign of life."""
+        """Report progress: a fraction from 0 to 1, a message, or both. Resets the stall watchdog."""
         if progress is not None:
             self.progress = min(1.0, max(0.0, float(progress)))
         if message is not None:
@@ -79,47 +79,47 @@ class RunningJob:
         self.reported = True
 
     def beat(self) -> None:
-        """A sign of life without anything to show; the first one arms the stall watchdog."""
+        """Reset the stall watchdog without a report; the first call arms it."""
         self.beat_at = time.monotonic()
 
     def keep_line(self, line: bytes) -> None:
-        """Keep a logged line for people who look at this job."""
+        """Capture a logged line, to be shown with this job."""
         if self.lines is None:
             self.lines = CapturedLines()
         self.lines.add(line)
 
     def model(self, name: str) -> Any:
-        """A model of the application, in memory until this job has ended.
+        """A model of the application, loaded until this job has ended.
 
-        The job's `required_model` is there at once; a plain function may ask for others and waits while they load.
+        The job's `required_model` is available at once; a plain function may request others and waits while they load.
         """
         return self._models(name).get(name, look_up=self.check_cancelled)
 
     async def load_model(self, name: str) -> Any:
-        """The same for async tasks, where waiting must not stop the event loop."""
+        """The same for async tasks, without blocking the event loop."""
         return await self._models(name).load(name)
 
     def _models(self, name: str) -> ModelUse:
         if self.models is None:
             raise ConfigError(
                 f"there is no model {name!r} here: declare models with App(models=[...]); "
-                "a task with isolation='process' has none, for models live in the worker's own process"
+                "a task with isolation='process' has none, because models are loaded in the worker's own process"
             )
         return self.models
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants this job cancelled."""
+        """Whether this job has been cancelled."""
         return self.cancel_reason is not None
 
     def check_cancelled(self) -> None:
-        """Raise `JobCancelled` if somebody wants this job cancelled."""
+        """Raise `JobCancelled` if this job has been cancelled."""
         if self.cancel_reason is not None:
             raise JobCancelled(self.cancel_reason)
 
 
 def current_job() -> RunningJob:
-    """The job that this code runs in; an error outside of one."""
+    """The job that this code runs in; an error outside of a job."""
     job = _current.get(None)
     if job is None:
         raise ConfigError("current_job() was called outside of a job: it works only inside a running task")

@@ -1,6 +1,6 @@
-"""The child process of an isolated task: runs the orders that its parent sends, one at a time.
+"""The child process of an isolated task: runs the orders of its parent, one at a time.
 
-Started by `isolation.Children` as `python -m tidemill.engine.worker.isolated_child APP`; not for use by hand.
+Started by `isolation.Children` as `python -m tidemill.engine.worker.isolated_child APP`; not meant to be run manually.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ReportingJob(RunningJob):
-    """The job as the child's task sees it: what it reports goes up the pipe at once."""
+    """The job inside the child process: sends each report through the pipe at once."""
 
     __slots__ = ("_say",)
 
@@ -51,14 +51,14 @@ class ReportingJob(RunningJob):
 
 
 def serve(app_path: str) -> None:
-    """Run orders from stdin until the parent is gone."""
+    """Run orders from stdin until the parent exits."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     mouth = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
 
-    speaking = threading.Lock()  # A task may log from several threads, and a long line is written in pieces.
+    speaking = threading.Lock()  # A task may log from several threads, and long lines take several writes.
 
     def say(word: ChildReport) -> None:
         with speaking:
@@ -74,7 +74,7 @@ def serve(app_path: str) -> None:
             kwargs = task.signature.load(bytes(order.args))
             result = copy_context().run(_call, task.function, kwargs, ReportingJob(order, say), order.trace)
             data = encode_result(task.name, result)
-        except BaseException as error:  # noqa: BLE001 - whatever a task raises is told to the parent
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises is reported to the parent
             say(_word_of(error))
         else:
             say(ChildReport(ok=True, result=msgspec.Raw(data or b"")))
@@ -87,7 +87,7 @@ def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob,
 
 
 def _word_of(error: BaseException) -> ChildReport:
-    """An error as the parent is told of it."""
+    """The report of an error to the parent."""
     ours = isinstance(error, Snooze | RetryAfter | Discard)
     return ChildReport(
         lineage=error_lineage(type(error)),

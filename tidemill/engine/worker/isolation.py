@@ -1,9 +1,9 @@
-"""Tasks in processes of their own: `isolation="process"`.
+"""Tasks in separate processes: `isolation="process"`.
 
-A child process loads the application once and then runs one job at a time; it is used again for the next.
-When a job is cancelled, stalls or runs over its budget, its child is killed, and nothing else is.
+A child process loads the application once and then runs one job at a time; it is reused for the next job. When a job is
+cancelled, stalls or exceeds its budget, only its child is killed.
 
-Parent and child speak lines of JSON over the child's stdin and a pipe; what a task prints goes to stderr.
+Parent and child exchange lines of JSON over the child's stdin and a pipe; what a task prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemill.engine.worker.context import RunningJob
 
 
 class ChildOrder(msgspec.Struct, omit_defaults=True):
-    """Parent to child: run this."""
+    """Parent to child: run this job."""
 
     task: str
     args: msgspec.Raw
@@ -34,7 +34,7 @@ class ChildOrder(msgspec.Struct, omit_defaults=True):
 
 
 class ChildReport(msgspec.Struct, omit_defaults=True):
-    """Child to parent: a sign of life, a result, or an error."""
+    """Child to parent: progress, a result, or an error."""
 
     beat: bool = False
     progress: float | None = None
@@ -46,11 +46,11 @@ class ChildReport(msgspec.Struct, omit_defaults=True):
     trace: str = ""
     seconds: float = 0.0
     line: msgspec.Raw = msgspec.Raw()
-    """Something that the task logged."""
+    """A line that the task logged."""
 
 
 class TaskError(Exception):
-    """What a task raised in a child process: its class path and bases, message and traceback."""
+    """An exception raised in a child process: its class path and bases, message and traceback."""
 
     def __init__(self, lineage: tuple[str, ...], message: str, trace: str) -> None:
         super().__init__(message)
@@ -59,11 +59,11 @@ class TaskError(Exception):
 
 
 class ChildDied(Exception):
-    """The process of an isolated task ended without a word."""
+    """The process of an isolated task exited without a result."""
 
 
 class Children:
-    """The child processes of a worker: started when needed, kept for the next job."""
+    """The child processes of a worker: started on demand, reused for later jobs."""
 
     def __init__(self, app_path: str | None) -> None:
         self._app_path = app_path
@@ -71,7 +71,7 @@ class Children:
         self._busy: set[asyncio.subprocess.Process] = set()
 
     async def run(self, task: str, args: bytes, job: RunningJob) -> bytes | None:
-        """Run one job in a child and return its result; kill the child when cancelled."""
+        """Run one job in a child and return its result; the child is killed on cancellation."""
         child = await self._take()
         self._busy.add(child)
         try:
@@ -86,7 +86,7 @@ class Children:
         return _result_of(word)
 
     async def close(self) -> None:
-        """End all children."""
+        """Stop all children."""
         children, self._idle = [*self._idle, *self._busy], []
         for child in children:
             await _kill(child)
@@ -97,7 +97,7 @@ class Children:
             if child.returncode is None:
                 return child
         if self._app_path is None:
-            raise ConfigError("isolation='process' needs an application that lives in a file, not in a session")
+            raise ConfigError("isolation='process' needs an application in a file that a child process can load")
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

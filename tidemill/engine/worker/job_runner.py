@@ -1,7 +1,7 @@
-"""The jobs in a worker's hands: waiting to start, running, and ended but not yet written down.
+"""The claimed jobs of a worker: waiting to start, running, and ended but not yet written.
 
-Everything here happens on the worker's event loop and touches no database: the pump brings claimed jobs in
-and takes finished ones out. Async tasks run on the loop, plain ones in threads, isolated ones in children.
+All of this runs on the worker's event loop without database access: the claimer adds claimed jobs and takes finished
+ones. Async tasks run on the loop, plain ones in threads, isolated ones in child processes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CANCEL_GRACE = 5.0
 
 
 class Slot:
-    """A job that runs: its claim, what its task sees of it, and the asyncio task that runs it."""
+    """A running job: its claim, the context that its task sees, and the asyncio task that runs it."""
 
     __slots__ = ("abandoned", "claim", "interruptible", "job", "runner")
 
@@ -64,7 +64,7 @@ class Slot:
 
 
 class JobRunner:
-    """What a worker holds. `on_news` is called whenever there is something to write down or room for more."""
+    """Runs claimed jobs. `on_news` is called whenever there are results to write or free slots."""
 
     def __init__(
         self,
@@ -103,29 +103,29 @@ class JobRunner:
         return len(self.slots) + len(self.backlog)
 
     def held_ids(self) -> list[int]:
-        """Every job that is this worker's according to itself."""
+        """The ids of all jobs that this worker holds."""
         finished, requeues, claimed = self.unwritten()
         return [job.id for group in (finished, requeues, claimed) for job in group]
 
     def needed_models(self) -> set[str]:
-        """The models that the jobs in hand require."""
+        """The models that the held jobs require."""
         held = [slot.claim for slot in self.slots.values()] + [job for _, job in self.backlog]
         return {model for job in held if (model := model_of(job)) is not None}
 
     def unwritten(self) -> tuple[list[Finish], list[Requeue], list[ClaimedJob]]:
-        """What would be lost if the process ended now: ended, going back, and still in hand."""
+        """What would be lost if the process ended now: finished, requeued and unfinished jobs."""
         claimed = [slot.claim for slot in list(self.slots.values())] + [job for _, job in list(self.backlog)]
         return list(self.finished), list(self.requeues), claimed
 
     def take_ended(self) -> tuple[list[Finish], list[Requeue]]:
-        """What is to be written down now."""
+        """Take the results that are ready to be written."""
         finished, self.finished = self.finished, []
         requeues, self.requeues = self.requeues, []
         return finished, requeues
 
     def take_in(self, jobs: list[ClaimedJob]) -> None:
-        """Accept claimed jobs, and start as many as may run."""
-        if self.closed is not None:  # They were claimed while the worker was being told to stop.
+        """Accept claimed jobs, and start as many as there are slots."""
+        if self.closed is not None:  # They were claimed while the worker was stopping.
             self.requeues += [Requeue(job.id, job.attempt, 0.0, self.closed) for job in jobs]
             self._on_news()
             return
@@ -137,14 +137,14 @@ class JobRunner:
         self._start_more()
 
     def stop_taking(self, why: str) -> None:
-        """Accept nothing more; what has not started goes back."""
+        """Accept no more jobs; those that have not started are requeued."""
         self.closed = why
         self.give_back_unstarted(why)
 
     # -- giving up --------------------------------------------------------------------------------
 
     def give_back_unstarted(self, why: str, queues: set[str] | None = None) -> None:
-        """Let others have the jobs that have not started, of these queues or of all."""
+        """Requeue the jobs that have not started, of these queues or of all."""
         kept: deque[tuple[float, ClaimedJob]] = deque()
         for since, job in self.backlog:
             if queues is None or job.queue in queues:
@@ -155,11 +155,11 @@ class JobRunner:
         self._on_news()
 
     def held_too_long(self) -> bool:
-        """Whether jobs were taken ahead that do not get to start."""
+        """Whether prefetched jobs have waited too long for a slot."""
         return bool(self.backlog) and self._clock.monotonic() - self.backlog[0][0] > HELD_TOO_LONG
 
     async def interrupt(self, slots: list[Slot], why: str) -> None:
-        """Take running jobs back from their tasks: cancelled where that can be done, abandoned where not."""
+        """Interrupt running jobs and requeue them: cancelled if possible, abandoned otherwise."""
         runners = []
         for slot in slots:
             if self.slots.pop(slot.claim.id, None) is None:
@@ -175,9 +175,9 @@ class JobRunner:
             await asyncio.wait(runners, timeout=CANCEL_GRACE)
 
     def cancel(self, job_id: int, attempt: int, reason: str) -> None:
-        """Somebody wants a job cancelled. A task in a thread is only told, for it cannot be stopped.
+        """Cancel a job. A task in a thread is only notified, because a thread cannot be stopped.
 
-        What a run wants no longer is not waited for beyond the grace: the lifeline sees to that.
+        A job that its run no longer needs gets the grace period and no longer: the watchdog enforces that.
         """
         slot = self.slots.get(job_id)
         if slot is not None and slot.claim.attempt == attempt and slot.job.cancel_reason is None:
@@ -189,7 +189,7 @@ class JobRunner:
                 self.watched[job_id] = slot
 
     def overrun(self, job_id: int, attempt: int, kind: str) -> None:
-        """A job is over its budget or has stalled: cancel it, if it can be cancelled."""
+        """Cancel a job that exceeded its budget or has stalled, if it can be cancelled."""
         slot = self.slots.get(job_id)
         if slot is not None and slot.claim.attempt == attempt and slot.job.overrun is None:
             slot.job.overrun = kind
@@ -198,7 +198,7 @@ class JobRunner:
                 slot.runner.cancel()
 
     def close(self) -> bool:
-        """Let go of the threads; returns whether any of them is still busy with an abandoned job."""
+        """Release the threads; returns whether any of them is still busy with an abandoned job."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         return any(thread.is_alive() for thread in self._threads._threads)
 
@@ -211,7 +211,7 @@ class JobRunner:
     def _start(self, since: float, claim: ClaimedJob) -> None:
         try:
             task = self._tasks.get(claim.task)
-        except TidemillError as error:  # The host was to find it, and failed.
+        except TidemillError as error:  # The host program's lookup failed.
             self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
             self._on_news()
             return
@@ -235,7 +235,7 @@ class JobRunner:
                 options = read_options(claim.options)
                 if options.required_model is None or self._knows_model(claim, options.required_model):
                     self._launch(claim, task, options, since)
-            except PayloadError as error:  # what was stored with the job cannot be read
+            except PayloadError as error:  # the stored options cannot be decoded
                 self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
                 self._on_news()
 
@@ -260,11 +260,11 @@ class JobRunner:
             run = run_traced(claim, options.trace, held, self.worker, lambda: self._run(slot, task, options))
         else:
             run = self._run(slot, task, options)
-        # A fresh context: whatever a task sets in its own stays there.
+        # A fresh context, so that a task's context variables do not leak.
         slot.runner = asyncio.create_task(run, context=self._context.copy())
 
     async def _run(self, slot: Slot, task: Task[Any, Any], options: JobOptions) -> Finish | Requeue:
-        """One attempt, from arguments to outcome. Never raises."""
+        """Run one attempt, from arguments to outcome. Never raises."""
         claim, job = slot.claim, slot.job
         enter_job(job)
         ended: Finish | Requeue
@@ -284,7 +284,7 @@ class JobRunner:
         except (asyncio.CancelledError, JobCancelled) as error:
             ended = self._after_cancel(claim, job, error)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
-            # SystemExit and its kin included: a task may end itself, not its worker.
+            # Including SystemExit: a task may end itself, but not its worker.
             ended = self._after_error(claim, job, error)
         if job.models is not None and not slot.abandoned:
             job.models.close()
@@ -294,7 +294,7 @@ class JobRunner:
         if type(ended) is not Finish or ended.state != "succeeded":
             self._tell(claim, ended)
         if self.slots.get(claim.id) is not slot:
-            return ended  # Given back while it ran: its end counts no longer.
+            return ended  # Requeued while it ran: its end no longer counts.
         del self.slots[claim.id]
         if self.watched:
             self.watched.pop(claim.id, None)
@@ -312,12 +312,12 @@ class JobRunner:
             self.requeues.append(ended)
 
     async def _open_models(self, slot: Slot, models: ModelCache, required: str | None) -> None:
-        """Let a job use models; the one that it requires is there when this returns."""
+        """Give a job access to models; its required model is loaded when this returns."""
         job = slot.job
         job.models = models.use()
         if required is None:
             return
-        # Waiting for a load can be interrupted whatever the task is, and takes nothing from the task's budget.
+        # Waiting for a load can be interrupted for any task, and does not count against the task's budget.
         interruptible, slot.interruptible = slot.interruptible, True
         budget, job.budget = job.budget, None
         try:
@@ -330,7 +330,7 @@ class JobRunner:
     async def _in_context(
         self, context: InvokeContext, slot: Slot, task: Task[Any, Any], options: JobOptions, kwargs: dict[str, Any]
     ) -> bytes | None:
-        """Run a node inside of what its host has put around nodes."""
+        """Run a node inside the context that its host has set up for nodes."""
         claim = slot.claim
 
         async def invoke() -> Any:
@@ -352,7 +352,7 @@ class JobRunner:
             result, error = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if (models := slot.job.models) is not None:
-                # The thread goes on after its job has been taken from it, and still uses them.
+                # The thread goes on after its job was interrupted, and still uses them.
                 slot.abandoned = True
                 future.add_done_callback(lambda _: models.close())
             raise
@@ -370,7 +370,7 @@ class JobRunner:
 
     def _after_error(self, claim: ClaimedJob, job: RunningJob, error: BaseException) -> Finish | Requeue:
         at = self._clock.now()
-        if job.cancel_reason is not None:  # It was to be cancelled and failed on the way out.
+        if job.cancel_reason is not None:  # It was being cancelled and raised another error.
             report = describe_error(claim, error, at=at, worker=self.worker)
             return after_cancel(claim, job.cancel_reason, report)
         return after_error(claim, error, at=at, worker=self.worker)
@@ -384,6 +384,6 @@ class JobRunner:
 
 
 def log_of(job: RunningJob) -> AttemptLog:
-    """What an attempt has logged so far."""
+    """The lines that an attempt has logged so far."""
     began_at, dropped, lines = (job.lines or CapturedLines()).take()
     return AttemptLog(job.id, job.attempt, began_at, dropped, lines)

@@ -1,7 +1,7 @@
-"""What an attempt at a job or at a step logs, kept for people to see: the last lines, and no more of them than fit.
+"""Captures the log lines of an attempt at a job or step for display: the last ones that fit the limit.
 
-Lines come from structlog and from Python's own logging, in the processes whose logs Tidemill has set up
-(`engine.logs`); what a task prints is not among them. One lock a line: a task may log from several threads.
+Lines come from structlog and from Python's logging, in processes whose logs Tidemill configures (`engine.logs`);
+printed output is not captured. Each line takes a lock, because a task may log from several threads.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MOST_BYTES = 64 * 1024
 MOST_WORDS = 4_000
 MOST_OF_A_FIELD = 1_000
 
-#: What every line has anyway, or what the page shows elsewhere.
+#: Fields that every line has, or that the page shows elsewhere.
 _KNOWN = frozenset({"event", "level", "job", "task", "attempt", "exc_info", "timestamp", "exception"})
 
 
 class LineSink(Protocol):
-    """An attempt that keeps what is logged in it; from any thread."""
+    """An attempt that captures log lines; thread-safe."""
 
     def keep_line(self, line: bytes) -> None: ...
 
@@ -34,7 +34,7 @@ _listener: ContextVar[LineSink] = ContextVar("tidemill_lines")
 
 
 def listen(attempt: LineSink) -> None:
-    """Have what the calling context logs from here on kept with this attempt."""
+    """Capture what the calling context logs from now on for this attempt."""
     _listener.set(attempt)
 
 
@@ -50,7 +50,7 @@ class CapturedLines:
 
     def __init__(self) -> None:
         self.fresh = False
-        """Whether something has come since they were last taken."""
+        """Whether lines were added since they were last taken."""
         self._began_at = time.time()
         self._lines: deque[bytes] = deque()
         self._size = 0
@@ -58,7 +58,7 @@ class CapturedLines:
         self._lock = threading.Lock()
 
     def add(self, line: bytes) -> None:
-        """Keep one more line, which is a JSON object; the oldest go when there is no room for it."""
+        """Add a line, which is a JSON object; the oldest lines are dropped when the limit is reached."""
         with self._lock:
             self._lines.append(line)
             self._size += len(line)
@@ -68,14 +68,14 @@ class CapturedLines:
                 self._dropped += 1
 
     def take(self) -> tuple[float, int, bytes]:
-        """When they began, how many were dropped, and all lines as one JSON array."""
+        """The time of the first line, the number of dropped lines, and all lines as one JSON array."""
         with self._lock:
             self.fresh = False
             return self._began_at, self._dropped, b"[" + b",".join(self._lines) + b"]"
 
 
 def write_line(event: Mapping[str, Any], trace: str = "") -> bytes:
-    """One logged event as a JSON object: when, how grave, the words, and the fields beside them."""
+    """A logged event as a JSON object: time, level, message, and the other fields."""
     line: dict[str, Any] = {
         "at": round(time.time(), 3),
         "level": str(event.get("level", "info")),

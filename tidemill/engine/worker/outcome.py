@@ -1,4 +1,4 @@
-"""What follows from how an attempt ended: pure decisions from an exception or result to a row's next state."""
+"""What follows from the end of an attempt: pure decisions from an exception or result to a row's next state."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ ONE_ATTEMPT = RetryPolicy()
 
 @lru_cache(maxsize=1024)
 def read_options(data: bytes | None) -> JobOptions:
-    """A job's options; jobs of one task share theirs, so they are read once."""
+    """A job's options; cached, because jobs of one task share theirs."""
     return NO_OPTIONS if data is None else decode(data, JobOptions)
 
 
 def policy_of(job: ClaimedJob) -> RetryPolicy:
-    """The policy that was stored with the job; one attempt if there is none, or none that can be read."""
+    """The retry policy stored with the job; a single attempt if there is none or it cannot be decoded."""
     try:
         return read_options(job.options).retry or ONE_ATTEMPT
     except PayloadError:
@@ -49,7 +49,7 @@ def policy_of(job: ClaimedJob) -> RetryPolicy:
 
 
 def model_of(job: ClaimedJob) -> str | None:
-    """The model that the job requires, if any that can be read."""
+    """The model that the job requires, if the options can be decoded."""
     try:
         return read_options(job.options).required_model
     except PayloadError:
@@ -57,7 +57,7 @@ def model_of(job: ClaimedJob) -> str | None:
 
 
 def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
-    """A failed attempt: tried again or given up, as the policy that was stored with the job says."""
+    """After a failed attempt: a retry or a final failure, as the job's stored policy decides."""
     if isinstance(error, Snooze):
         return Requeue(job.id, job.attempt, error.seconds, message_of(error))
     report = describe_error(job, error, at=at, worker=worker)
@@ -78,14 +78,14 @@ def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str
 
 
 def after_cancel(job: ClaimedJob, reason: str, report: bytes | None = None) -> Finish:
-    """Somebody wanted the job cancelled, and it is."""
+    """After a cancel request: the job is cancelled."""
     return Finish(job.id, job.attempt, "cancelled", note=reason, error=report, keyed=job.keyed)
 
 
 def after_failure(
     job: ClaimedJob, lineage: tuple[str, ...], report: bytes, *, what: str, retry_after: float | None = None
 ) -> Finish | Requeue:
-    """Ask the stored policy what a failure of the code leads to."""
+    """Apply the stored policy to a failure of the task's code."""
     decision = decide(
         policy_of(job),
         failures=job.failures + 1,
@@ -101,7 +101,7 @@ def after_failure(
 
 
 def after_loss(job: ClaimedJob, report: bytes) -> Finish | Requeue:
-    """The worker died under the job: the environment's fault, counted apart."""
+    """After the worker died: counted as a loss, separately from failures of the code."""
     if job.cancel_reason is not None:
         return after_cancel(job, job.cancel_reason)
     decision = decide_lost(policy_of(job), losses=job.losses + 1)
@@ -111,7 +111,7 @@ def after_loss(job: ClaimedJob, report: bytes) -> Finish | Requeue:
 
 
 class Overrun(msgspec.Struct, frozen=True):
-    """A way to take too long: what it is called, and the exit status of a worker that had to be ended for it."""
+    """A kind of overrun: its name, and the exit status of a worker that had to be ended because of it."""
 
     kind: str
     exit_status: int
@@ -125,8 +125,8 @@ OVERRUNS = {
 
 
 def after_overrun(job: ClaimedJob, overrun: Overrun, seen: RunningJob, *, at: float, worker: str) -> Finish | Requeue:
-    """The job ran over its budget or stopped showing signs of life: a failure like any other. Or it would not be
-    cancelled."""
+    """After a job exceeded its budget, stalled or ignored its cancellation: a failure like any other, or the end of the
+    cancellation."""
     if seen.cancel_reason is not None:
         return after_cancel(job, seen.cancel_reason)
     if overrun.kind == "Stalled":
@@ -138,7 +138,7 @@ def after_overrun(job: ClaimedJob, overrun: Overrun, seen: RunningJob, *, at: fl
 
 
 def after_self_cancel(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
-    """The task raised CancelledError though nobody asked for it: a failure of its code."""
+    """After the task raised CancelledError without a cancel request: a failure of its code."""
     return after_failure(
         job,
         error_lineage(type(error)),
@@ -149,7 +149,7 @@ def after_self_cancel(job: ClaimedJob, error: BaseException, *, at: float, worke
 
 def describe_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> bytes:
     """The record of a failed attempt, with the full traceback of the task's own frames."""
-    # An error from another process brings its lineage and its traceback along.
+    # An error from another process carries its bases and its traceback.
     text = error.trace if isinstance(error, TaskError) else trace_of(error)
     return record(job, kind=_lineage(error)[0], message=message_of(error), at=at, worker=worker, trace=text)
 
@@ -172,7 +172,7 @@ def _lineage(error: BaseException) -> tuple[str, ...]:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, in a form that can be kept."""
+    """The message of an exception, in a form that can be stored."""
     return storable(_shortened(words_of(error), MOST_MESSAGE))
 
 
@@ -185,7 +185,7 @@ def trace_of(error: BaseException) -> str:
 
 
 def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the task's first frame on, without those of the engine that called it."""
+    """The traceback from the task's first frame on, without the frames of the engine."""
     inner = trace
     while inner is not None and _is_ours(inner.tb_frame.f_code.co_filename):
         inner = inner.tb_next

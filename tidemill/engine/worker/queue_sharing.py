@@ -1,4 +1,4 @@
-"""How a worker shares its free room between its queues, and how much it takes ahead. Pure."""
+"""How a worker divides its free slots between its queues, and how many jobs it prefetches. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def share_room(room: int, queues: Sequence[str], dry: set[str], turn: int) -> dict[str, int]:
-    """How many jobs to ask of each queue: equal shares, rotating the remainder.
+    """How many jobs to request from each queue: equal shares, rotating the remainder.
 
-    A queue that gave less than it was asked for last time is `dry`: it is asked for one job, on top, so that
-    its share is not left unused and it is noticed when it flows again.
+    A queue that returned fewer jobs than requested last time is `dry`: one additional job is requested from it, so that
+    its share is not left unused and new jobs in it are noticed.
     """
     if room <= 0:
         return {}
@@ -26,10 +26,10 @@ def share_room(room: int, queues: Sequence[str], dry: set[str], turn: int) -> di
 
 
 class Appetite:
-    """How many jobs to hold beyond those that run: as many as will start within `window` seconds.
+    """How many jobs to hold beyond the running ones: as many as will start within `window` seconds.
 
-    Fast jobs are taken in large batches, so that the database and the worker work at the same time; slow
-    ones are left for others.
+    Fast jobs are prefetched in large batches, so that the database and the worker work at the same time; slow ones are
+    left to other workers.
     """
 
     def __init__(self, *, window: float = 0.05, most: int = 2400) -> None:
@@ -40,22 +40,22 @@ class Appetite:
         self._count = 0
 
     def finished(self, count: int, now: float) -> None:
-        """Learn how fast jobs finish."""
+        """Update the rate at which jobs finish."""
         if self._since is None:
             self._since = now
         self._count += count
         elapsed = now - self._since
         if elapsed >= 0.002 and self._count:
             rate = self._count / elapsed
-            # Up quickly, so that a burst is met; down at once, so that nothing is hoarded.
+            # Increase quickly to follow a burst; decrease at once, so that no jobs are hoarded.
             self._rate = rate if rate < self._rate else (self._rate + rate) / 2
             self._since, self._count = now, 0
 
     def slow_down(self) -> None:
-        """Jobs were held and did not start: take nothing ahead until they flow again."""
+        """Stop prefetching until held jobs start again."""
         self._rate, self._count, self._since = 0.0, 0, None
 
     @property
     def extra(self) -> int:
-        """How many jobs to hold beyond those that run."""
+        """How many jobs to hold beyond the running ones."""
         return min(self._most, int(self._rate * self._window))

@@ -1,6 +1,6 @@
-"""Plain functions in threads, with every way that they can end.
+"""Runs plain functions in threads and passes on every way they can end.
 
-A future cannot carry a `StopIteration` from a thread: whoever waits for it would wait for ever.
+A future cannot carry a `StopIteration` from a thread: the waiting code would hang.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 
 def caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """What a call returned, or what it raised."""
+    """Call a function; returns its result or the exception that it raised."""
     try:
         return call(), None
-    except BaseException as error:  # noqa: BLE001 - to be raised again where it is waited for
+    except BaseException as error:  # noqa: BLE001 - raised again in the waiting code
         return None, error
 
 
 async def in_thread(call: Callable[[], Any], executor: Executor | None = None) -> Any:
-    """Call in a thread, with the variables of the caller's context; returns or raises what the call did."""
+    """Call in a thread with the caller's context variables; returns or raises what the call did."""
     context = copy_context()
     result, error = await asyncio.get_running_loop().run_in_executor(executor, lambda: context.run(caught, call))
     if error is not None:

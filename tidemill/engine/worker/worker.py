@@ -3,8 +3,8 @@
     role = worker_role(Worker(database, tasks, WorkerSettings(queues=("mail",), concurrency=20)), database)
     await role.run()                     # until stop() is called or the lease is lost
 
-The `JobRunner` runs jobs, the `Claimer` moves them from and to the database, and the `Watchdog` ends jobs that do not
-end. This module hears wake-ups, follows operators, and stops without losing anything.
+The `JobRunner` runs jobs, the `Claimer` moves them from and to the database, and the `Watchdog` ends jobs that overrun.
+This module receives wake-ups, follows operators' requests, and stops without losing jobs.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LINES_AFTER = 1.0
 
 
 class WorkerSettings(msgspec.Struct, frozen=True):
-    """What a worker serves and how patient it is. Times are seconds."""
+    """The queues and limits of a worker. Times are seconds."""
 
     queues: tuple[str, ...]
     concurrency: int = 10
@@ -74,7 +74,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
         for queue in self.queues:
             check_name("queue", queue)
         if self.concurrency < 1:
-            raise ConfigError(f"a concurrency of {self.concurrency} would run nothing")
+            raise ConfigError(f"a concurrency of {self.concurrency} would run nothing: use 1 or more")
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ConfigError("the lease must last for at least two heartbeats")
         return self
@@ -127,7 +127,7 @@ class Worker:
 
     @property
     def status(self) -> str:
-        """What operators see: running, or what they asked for and how far it is."""
+        """The status that operators see: running, or their request and its progress."""
         if self._life.is_stopping:
             return "stopping"
         modes = {self._modes.get(queue, "run") for queue in self.settings.queues}
@@ -142,12 +142,12 @@ class Worker:
         return {"pause": "paused", "drain": "drained", "stop": "stopped"}[modes.pop()]
 
     def condition(self) -> Condition:
-        """How the worker is, for the lease to tell."""
+        """The worker's condition, reported with the lease."""
         models = None if self.models is None else self.models.warm()
         return Condition(self.status, len(self.runner.slots), models, is_busy=self.runner.count > 0)
 
     def describe(self) -> WorkerCard:
-        """What the worker serves, for the lease to tell."""
+        """What the worker serves, reported with the lease."""
         return describe_process(
             self.settings.queues, self._tasks, concurrency=self.settings.concurrency, host=self.host
         )
@@ -189,7 +189,7 @@ class Worker:
                 task.cancel()
 
     async def _wind_down(self) -> None:
-        """Give back what has not started, let the rest finish within the grace period, give back what remains."""
+        """Requeue jobs that have not started, let others finish within the grace period, then requeue the rest."""
         grace, runner, hurried = self.settings.grace_seconds, self.runner, self._life.hurried
         log.info("worker stopping", worker=runner.worker, running=len(runner.slots), grace=grace)
         runner.stop_taking("its worker stopped before it started")
@@ -202,14 +202,14 @@ class Worker:
         await runner.interrupt(list(runner.slots.values()), "its worker stopped before it had finished")
 
     async def _write_down(self, claiming: asyncio.Task[None]) -> None:
-        """Wait until everything in hand is written; not for ever, if the database is away."""
+        """Wait until all results are written, with a timeout if the database is unavailable."""
         done, _ = await asyncio.wait([claiming], timeout=max(self.settings.grace_seconds, 5.0))
         if not done:
             held = len(self.runner.held_ids())
-            self._life.fence(f"stopped with {held} jobs unwritten, for the database was away")
+            self._life.fence(f"stopped with {held} unwritten jobs because the database was unavailable")
 
     def _affinity(self) -> Affinity | None:
-        """Its preference for the models it has; with no patience at all, jobs are taken strictly in order."""
+        """The preference for loaded models; without patience, jobs are claimed strictly in order."""
         patience = self.settings.model_patience
         return None if self.models is None or patience <= 0 else Affinity(self.models, patience, self._clock)
 
@@ -223,13 +223,13 @@ class Worker:
         return [] if self._life.is_stopping else [queue for queue in self.settings.queues if queue not in self._modes]
 
     async def _obey(self) -> None:
-        """Follow operators' wishes, cancel requests and changed limits, soon after they are written."""
+        """Apply operators' requests, cancel requests and changed limits soon after they are written."""
         while True:
             try:
                 async with asyncio.timeout(CONTROL_POLL if self._database.can_listen else POLL_WITHOUT_WAKE_UPS):
                     await self._control_news.wait()
             except TimeoutError:
-                pass  # nobody rang: look all the same
+                pass  # no notification: poll anyway
             self._control_news.clear()
             await self._read_control()
 
@@ -247,7 +247,7 @@ class Worker:
         log.info("operator control", worker=self.runner.worker, modes=modes or "run")
         self._modes = modes
         given_up = {queue for queue, mode in modes.items() if mode in ("drain", "stop")}
-        self.runner.give_back_unstarted("its worker was told to take no more", given_up)
+        self.runner.give_back_unstarted("its worker was paused by an operator", given_up)
         stopped = [slot for slot in self.runner.slots.values() if modes.get(slot.claim.queue) == "stop"]
         await self.runner.interrupt(stopped, "its worker was stopped by an operator")
         if all(slot.interruptible for slot in stopped):
@@ -256,7 +256,7 @@ class Worker:
             self._life.give_up("ended itself to stop a task in a thread, as an operator asked")
 
     async def _show_progress(self) -> None:
-        """Write what running jobs report, a few times a second and all in one statement."""
+        """Write the progress of running jobs, a few times a second in one statement."""
         while True:
             await asyncio.sleep(PROGRESS_EVERY)
             try:
@@ -265,7 +265,7 @@ class Worker:
             except Exception as error:
                 if not is_passing(error):
                     raise
-                log.debug("progress cannot be shown now", worker=self.runner.worker, error=str(error))
+                log.debug("progress could not be written", worker=self.runner.worker, error=str(error))
 
     async def _show_reports(self) -> None:
         told = [slot.job for slot in self.runner.slots.values() if slot.job.reported]
@@ -278,7 +278,7 @@ class Worker:
         )
 
     async def _show_lines(self) -> None:
-        """Write what running jobs have logged; those that end soon write it themselves when they do."""
+        """Write the log lines of running jobs; jobs that end soon write their own."""
         since = self._clock.monotonic() - LINES_AFTER
         fresh = [
             log_of(slot.job)
